@@ -1,0 +1,70 @@
+"""Segment issuer: unique, increasing, short 64-bit numbers per business tag.
+
+    import issuer
+    issuer.next("orders")
+
+`connect` makes an Issuer for given servers; `next`, `take` and `reserve` use the default one, made from the settings.
+"""
+
+from __future__ import annotations
+
+from issuer.core.inspection import Inspection, RedisState, StoreState
+from issuer.core.retire import Recovery
+from issuer.errors import (
+    ConfigurationError,
+    CorruptState,
+    FenceError,
+    InvalidArgument,
+    IssuerError,
+    LimitReached,
+    RedisUnavailable,
+    StoreBehind,
+    StoreUnavailable,
+    TagExists,
+    UnknownTag,
+)
+from issuer.facade import Issuer
+from issuer.wiring import connect, default
+from persistence.contract import Store
+from persistence.records import Tag
+
+# Without `next`, which would shadow the builtin in `from issuer import *`.
+__all__ = [
+    "ConfigurationError",
+    "CorruptState",
+    "FenceError",
+    "Inspection",
+    "InvalidArgument",
+    "Issuer",
+    "IssuerError",
+    "LimitReached",
+    "Recovery",
+    "RedisState",
+    "RedisUnavailable",
+    "Store",
+    "StoreBehind",
+    "StoreState",
+    "StoreUnavailable",
+    "Tag",
+    "TagExists",
+    "UnknownTag",
+    "connect",
+    "default",
+    "reserve",
+    "take",
+]
+
+
+def next(tag: str, *, timeout: float | None = None) -> int:
+    """Return the next number of the tag from the default issuer; see Issuer.next."""
+    return default().next(tag, timeout=timeout)
+
+
+def take(tag: str, n: int, *, timeout: float | None = None) -> list[int]:
+    """Return exactly n numbers of the tag from the default issuer; see Issuer.take."""
+    return default().take(tag, n, timeout=timeout)
+
+
+def reserve(tag: str, n: int, *, timeout: float | None = None) -> range:
+    """Return n contiguous numbers of the tag from the default issuer; see Issuer.reserve."""
+    return default().reserve(tag, n, timeout=timeout)

@@ -1,0 +1,30 @@
+"""Time: deadlines on the monotonic clock, and the wall clock where people read it.
+
+Tests move both: they replace `monotonic` and `sleep` here.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+monotonic = time.monotonic
+sleep = time.sleep
+
+
+class Deadline:
+    """A moment on the monotonic clock by which a call must have ended."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, seconds: float) -> None:
+        self.at = monotonic() + seconds
+
+    def left(self) -> float:
+        """Seconds that remain, 0.0 when it has passed."""
+        return max(0.0, self.at - monotonic())
+
+
+def pause(attempt: int) -> float:
+    """Seconds to wait before trying again: growing from 5 ms to 250 ms, jittered so that processes fall out of step."""
+    return min(0.25, 0.005 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret

@@ -1,0 +1,40 @@
+"""The sums of the protocol, on exact integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from persistence.records import LedgerEntry
+
+#: The share of a segment after whose use the next one is fetched: 20 %.
+REFILL_AFTER_USED = Fraction(20, 100)
+
+
+def mark(low: int, high: int) -> int:
+    """Return the number whose draw asks for the next segment: low + max(1, ceil(size x 20 %)), exactly."""
+    size = high - low
+    return low + max(1, -(-size * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
+
+
+def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
+    """Numbers per second that the tag's newest reservations (newest first) speak of; None if there are too few.
+
+    Each reservation tells that about as many numbers as the one before it brought were used since. A pause longer than
+    the average interval, up to `now` (ms since 1970), counts as time without use.
+    """
+    if len(entries) < 2:  # noqa: PLR2004 - one interval has two ends
+        return None
+    used = sum(entry.high - entry.low for entry in entries[1:])
+    span = entries[0].time - entries[-1].time
+    if span <= 0:
+        return None
+    quiet = max(0, now - entries[0].time - span // (len(entries) - 1))
+    return used * 1000 / (span + quiet)
+
+
+def runway(remaining: int | None, per_second: float | None) -> float | None:
+    """Seconds that the numbers in hand last at this rate; None where one of the two is unknown."""
+    if remaining is None or not per_second:
+        return None
+    return remaining / per_second

@@ -1,0 +1,44 @@
+"""Direct: segments that a process reserves for itself, without Redis, and giving back what it did not use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from issuer.core.steps import Steps, ask
+from issuer.errors import StoreBehind
+from persistence.errors import MaxBehind
+from persistence.records import Reservation
+
+
+def reserve(tag: str, *, seen: int, n: int | None = None, reason: str = "direct") -> Steps[Reservation]:
+    """Reserve a segment for this process alone; with n, exactly that many numbers.
+
+    `seen` is the highest number of the tag that this process has issued or holds. Nobody can lower `max` below it, as a
+    hand back ends at a number that its own process has issued: a store below it went back in time, without a doubt.
+    """
+    try:
+        return (
+            yield from ask(
+                lambda store, timeout: store.reserve(
+                    tag, n, at_least=seen, exact=n is not None, reason=reason, timeout=timeout
+                )
+            )
+        )
+    except MaxBehind as behind:
+        yield from ask(lambda store, timeout: store.halt(tag, below=seen, timeout=timeout))
+        raise StoreBehind(tag, max=behind.max, taken=seen) from behind
+
+
+def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
+    """Give (used, the end] of contiguous reservations back to the store; return how many numbers it took back.
+
+    The caller has forgotten the numbers already. Newest first, as far as they lie end to end: a hole between two of
+    them may belong to somebody else, and whatever lies before it stays a gap.
+    """
+    tail = len(held) - 1
+    while tail > 0 and held[tail - 1].high == held[tail].low:
+        tail -= 1
+    chain = held[tail:]
+    start = max(used, chain[0].low)
+    taken_back = yield from ask(lambda store, timeout: store.hand_back(chain, start, timeout=timeout))
+    return chain[-1].high - start if taken_back else 0

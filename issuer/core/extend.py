@@ -1,0 +1,118 @@
+"""Extension: the next segment, from the store into Redis.
+
+open -> reserve -> load, in that order: `open` tells the reign and the born that the load must still find, and elects
+one loader among the processes; `reserve` makes the range the loader's; `load` is sent once. Whatever comes back, a
+segment that was sent is spent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from issuer import gateway
+from issuer.core.arithmetic import mark
+from issuer.core.outcomes import refused
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import StoreBehind, UnknownTag
+from persistence.errors import MaxBehind
+from persistence.records import Tag, fresh_version
+
+#: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """How an extension ended.
+
+    "loaded": (low, high] is in Redis, and `cur` was the last number issued when it began. "ready": there was no need.
+    "elsewhere": another process was elected. "stale": what was loaded came too late, each time.
+    """
+
+    outcome: Literal["loaded", "ready", "elsewhere", "stale"]
+    tag: Tag | None = None
+    low: int = 0
+    high: int = 0
+    cur: int = 0
+
+
+@dataclass(slots=True)
+class Election:
+    """Whether this process is the elected loader of the tag. It stays so after a failure, until a segment is there."""
+
+    mine: bool = False
+
+
+def known(tag: str) -> Steps[Tag]:
+    """Return the tag's record; UnknownTag if it isn't there."""
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if record is None or record.deleted:
+        raise UnknownTag(tag)
+    return record
+
+
+def extend(tag: str, key: str, *, seen: int, window: int, election: Election) -> Steps[Extension]:
+    """Load one segment, if one is due and this caller is elected.
+
+    `seen` is the highest number of the tag that this process has seen: a store that stands below it went back in time.
+    `election` may have been won already, in a draw. `window`: how long an election stands, in seconds.
+    """
+    store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
+    for _ in range(ATTEMPTS):
+        role: Literal["claim", "mine"] = "mine" if election.mine else "claim"
+        opened = yield from send(gateway.open(key, fresh_version(), store_id, window, role))
+        if opened.status != "open":
+            raise refused(opened, tag, key, store_id)
+        election.mine = opened.elected
+        if not opened.due:
+            return Extension("ready")
+        if not opened.elected:
+            return Extension("elsewhere")
+        at_least = max(opened.top, seen)
+        try:
+            reserved = yield from ask(
+                lambda store, timeout: store.reserve(tag, None, at_least=at_least, reason="load", timeout=timeout)  # noqa: B023 - called within this turn
+            )
+        except MaxBehind as behind:
+            yield from confirm_behind(tag, key, store_id, opened, behind.max, seen=seen)
+            continue
+        loaded = yield from send(
+            gateway.load(
+                key,
+                reserved.low,
+                reserved.high,
+                mark(reserved.low, reserved.high),
+                reign=opened.reign,
+                born=opened.born,
+            )
+        )
+        if loaded.status in ("notmaster", "corrupt"):
+            raise refused(loaded, tag, key)
+        election.mine = loaded.status == "stale"
+        if loaded.status in ("current", "next"):
+            return Extension("loaded", reserved.tag, reserved.low, reserved.high, opened.cur)
+        if loaded.status == "full":
+            return Extension("ready", reserved.tag)
+    return Extension("stale")
+
+
+def confirm_behind(
+    tag: str, key: str, store_id: str, opened: gateway.Opened, stands_at: int, *, seen: int
+) -> Steps[None]:
+    """Tell a store that went back in time from a lost race; if it did, halt the tag and raise StoreBehind.
+
+    Redis, the store and Redis again, with the same reign and born and both tops above: nobody emptied the hash and
+    handed its numbers back in between. A number that this process itself has seen needs no second look.
+    """
+    taken = seen
+    if stands_at >= seen:
+        again = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look"))
+        if again.status != "open":
+            raise refused(again, tag, key, store_id)
+        if (again.reign, again.born) != (opened.reign, opened.born) or again.top <= stands_at:
+            return
+        taken = again.top
+    halted = yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))
+    if halted:
+        raise StoreBehind(tag, max=stands_at, taken=taken)

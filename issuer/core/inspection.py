@@ -1,0 +1,91 @@
+"""What is to be seen of a tag, in the store and in Redis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from issuer import gateway
+from issuer.core import arithmetic
+from issuer.core.extend import known
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import CorruptState, RedisUnavailable
+from persistence.records import Order, now_ms
+
+#: How many of the newest reservations tell the rate.
+RATE_FROM = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """What the store says: max is the highest number reserved, step the segment's size; times in ms since 1970."""
+
+    max: int
+    step: int
+    timestamp: int
+    created: int
+    halted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RedisState:
+    """What the tag's hash says: None for what isn't there, as in a tag that was never drawn from."""
+
+    cur: int | None
+    max: int | None
+    mark: int | None
+    next_cur: int | None
+    next_max: int | None
+    fence: str | None
+    born: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """All that is to be seen of a tag.
+
+    `redis`: None in direct mode, and when Redis can't be reached (then `redis_error` says why). `remaining`: numbers in
+    both buffers, None in direct mode. `rate`: numbers per second, from the newest reservations; `runway`: seconds that
+    `remaining` lasts at that rate; None where unknown.
+    """
+
+    tag: str
+    store: StoreState
+    redis: RedisState | None
+    order: Order
+    limit: int
+    description: str
+    remaining: int | None
+    rate: float | None
+    runway: float | None
+    redis_error: str | None = None
+
+
+def inspect(tag: str, key: str | None) -> Steps[Inspection]:
+    """Read the store's record and, unless `key` is None, the tag's hash."""
+    record = yield from known(tag)
+    ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=RATE_FROM, timeout=timeout))
+    state, remaining, trouble = None, None, None
+    if key is not None:
+        try:
+            hash = yield from send(gateway.peek(key))
+        except RedisUnavailable as error:
+            trouble = str(error)
+        else:
+            if hash.corrupt:
+                problem = f"Redis key {key}: field {hash.corrupt} is no whole number; run `issuer recover {tag}`"
+                raise CorruptState(problem, tag=tag)
+            state = RedisState(hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max, hash.fence, hash.born)
+            remaining = (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0)
+    rate = arithmetic.rate(ledger, now_ms())
+    return Inspection(
+        tag=tag,
+        store=StoreState(record.max, record.step, record.timestamp, record.created, record.halted),
+        redis=state,
+        order=record.order,
+        limit=record.limit,
+        description=record.description,
+        remaining=remaining,
+        rate=rate,
+        runway=arithmetic.runway(remaining, rate),
+        redis_error=trouble,
+    )

@@ -1,0 +1,62 @@
+"""What stores and scripts answer, as the errors that users see."""
+
+from __future__ import annotations
+
+from issuer.errors import (
+    ConfigurationError,
+    CorruptState,
+    FenceError,
+    InvalidArgument,
+    IssuerError,
+    LimitReached,
+    StoreBehind,
+    StoreUnavailable,
+    TagExists,
+    UnknownTag,
+)
+from issuer.gateway import Drawn, Floored, Loaded, Opened
+from persistence import errors as store_errors
+
+
+def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:  # noqa: PLR0911 - one line per case
+    """Return the public error that says the same."""
+    match error:
+        case store_errors.TagMissing():
+            return UnknownTag(error.tag)
+        case store_errors.TagPresent():
+            return TagExists(error.tag)
+        case store_errors.LimitHit():
+            return LimitReached(error.tag, limit=error.limit, value=error.max)
+        case store_errors.LimitTooLow():
+            return InvalidArgument(
+                f"limit {error.limit} is below {error.max}, the highest number reserved",
+                tag=error.tag,
+                value=error.limit,
+            )
+        case store_errors.MaxBehind():
+            return StoreBehind(error.tag, max=error.max, taken=error.at_least)
+        case store_errors.Halted():
+            return StoreBehind(error.tag, max=error.max)
+        case store_errors.Corrupt():
+            return CorruptState(f"the store's record of tag {error.tag!r}: {error.problem}", tag=error.tag)
+        case store_errors.Misconfigured():
+            return ConfigurationError(f"store: {error}", tag=tag)
+    return StoreUnavailable(f"store: {error}", tag=tag)
+
+
+def refused(reply: Drawn | Opened | Loaded | Floored, tag: str, key: str, store: str = "") -> IssuerError:
+    """Return the error for a reply that no retry will better: notmaster, otherstore or corrupt."""
+    if reply.status == "notmaster":
+        return FenceError(
+            "this Redis is no master, so its numbers can't be trusted: point the issuer at the master", tag=tag
+        )
+    if reply.status == "otherstore" and isinstance(reply, (Opened, Floored)):
+        return ConfigurationError(
+            f"Redis key {key} belongs to another store (id {reply.store}, this one is {store}): two stores on one "
+            "prefix would issue the same numbers; give each its own prefix",
+            tag=tag,
+        )
+    return CorruptState(
+        f"Redis key {key} holds fields that no issuer writes: look at it with HGETALL, then run `issuer recover {tag}`",
+        tag=tag,
+    )

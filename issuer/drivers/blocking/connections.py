@@ -1,0 +1,173 @@
+"""Connections to Redis that are ours alone: no retries, a timeout for every call, dropped after any error."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from issuer import gateway
+from issuer.clock import Deadline
+from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
+
+T = TypeVar("T")
+
+#: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
+SHORTEST = 0.05
+
+#: The oldest Redis whose scripts behave as ours need it.
+OLDEST = (6, 2)
+
+
+_DENIED = (
+    "denies a command that the fence needs; give this user +info +evalsha +script|load +time +hmget +hget +hset +hdel "
+    "+hincrby on the keys of the prefix"
+)
+
+#: What a server says when it can't be trusted with the fence, and what that means.
+_REFUSALS = (
+    ("NOPERM", _DENIED),
+    ("has no permissions", _DENIED),
+    ("can't run this command", _DENIED),
+    ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
+    ("BADARG", "does not run the script as it should"),
+    ("unknown command", "lacks a command that every supported server has"),
+    ("Unknown Redis command", "lacks a command that every supported server has"),
+)
+
+
+class Connections:
+    """A stack of idle redis-py connections to one server, shared by the threads of a process.
+
+    Each call goes out once: redis-py's own retries are off, since a `load` sent twice can repeat numbers. A connection
+    that saw an error is dropped, so that no reply is taken for another call's.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool, timeout: float, name: str) -> None:
+        """`pool` only makes connections; `timeout` bounds one round trip, in seconds; `name` is for messages."""
+        self._pool = pool
+        self._timeout = timeout
+        self.name = name
+        self._idle: deque[Any] = deque()
+        self._checked = False
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, url: str, timeout: float, name: str) -> Connections:
+        """Make them from a redis://, rediss:// or unix:// URL; ConfigurationError if it is none."""
+        try:
+            # The URL is taken as it is but for retries; our timeouts are set on each connection before it is used.
+            pool = redis.ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), driver_info=None)
+        except (ValueError, redis.RedisError) as error:
+            raise ConfigurationError(f"redis {name}: {error}") from error
+        return cls(pool, timeout, name)
+
+    @classmethod
+    def from_client(cls, client: redis.Redis, timeout: float) -> Connections:
+        """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
+        theirs = client.connection_pool
+        settings = {
+            **theirs.connection_kwargs,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_error": [],
+            "retry_on_timeout": False,
+        }
+        return cls(redis.ConnectionPool(connection_class=theirs.connection_class, **settings), timeout, "client")
+
+    def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
+        """Send it and return the decoded reply.
+
+        Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
+        """
+        if not self._checked:
+            self._check_server(deadline)
+        return self._round_trip(call, deadline, tag)
+
+    def _round_trip(self, call: gateway.Call[T], deadline: Deadline, tag: str | None) -> T:
+        timeout = min(self._timeout, max(SHORTEST, deadline.left()))
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._pool.make_connection()
+        reused = connection.is_connected
+        try:
+            if not reused:
+                connection.socket_connect_timeout = connection.socket_timeout = timeout
+                connection.connect()
+            reply = self._exchange(connection, call, timeout)
+        except redis.RedisError as error:
+            connection.disconnect()
+            if reused and call.repeatable and isinstance(error, redis.ConnectionError):
+                # The server closed it while it was idle, and then it has closed the others too.
+                self._drop_idle()
+                return self._round_trip(call, deadline, tag)
+            raise self._meaning(error, tag) from error
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._idle.append(connection)
+        if self._closed:
+            self._drop_idle()
+        return call.decode(reply)
+
+    @staticmethod
+    def _exchange(connection: Any, call: gateway.Call[Any], timeout: float) -> Any:
+        connection.send_packed_command((call.packed,), False)  # noqa: FBT003 - redis-py's signature
+        try:
+            return connection.read_response(disable_decoding=True, timeout=timeout)
+        except redis.exceptions.NoScriptError:
+            # The one error after which nothing can have happened, so sending again is no second sending.
+            connection.send_packed_command((gateway.pack("SCRIPT", "LOAD", call.text),), False)  # noqa: FBT003
+            connection.read_response(disable_decoding=True, timeout=timeout)
+            connection.send_packed_command((call.packed,), False)  # noqa: FBT003
+            return connection.read_response(disable_decoding=True, timeout=timeout)
+
+    def _check_server(self, deadline: Deadline) -> None:
+        info = self._round_trip(gateway.server_info(), deadline, None)
+        if "dragonfly_version" in info:
+            raise FenceError(
+                "Dragonfly is not supported: all its restarts look like one reign, so a rollback goes unseen"
+            )
+        version = info.get("redis_version", "")
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers < OLDEST:
+            raise FenceError(
+                f"Redis {version or 'of unknown version'} is not supported: 6.2 or newer, or Valkey, is needed"
+            )
+        self._checked = True
+
+    def _meaning(self, error: redis.RedisError, tag: str | None) -> IssuerError:
+        text = str(error)
+        if isinstance(error, redis.exceptions.AuthenticationError):
+            return ConfigurationError(f"redis {self.name} refuses the login: {text}")
+        if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
+            return RedisUnavailable(f"redis {self.name}: {text}", tag=tag)
+        if "WRONGTYPE" in text:
+            return CorruptState(
+                "the tag's Redis key holds something else than a hash: rename it away, then run `issuer recover`",
+                tag=tag,
+            )
+        for word, meaning in _REFUSALS:
+            if word in text:
+                return FenceError(f"redis {self.name} {meaning}: {text}", tag=tag)
+        # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and their like: the server is there but can't serve now.
+        return RedisUnavailable(f"redis {self.name} can't serve now: {text}", tag=tag)
+
+    def after_fork(self) -> None:
+        """In a child: forget the parent's connections."""
+        self._idle = deque()
+
+    def close(self) -> None:
+        """Close every idle connection; one in use is closed when its call ends."""
+        self._closed = True
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        while True:
+            try:
+                self._idle.pop().disconnect()
+            except IndexError:
+                return

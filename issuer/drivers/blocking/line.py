@@ -1,0 +1,339 @@
+"""A tag as this process sees it: a number's way from `next()` to the Lua script, or out of the process's own hand."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from issuer import gateway
+from issuer.clock import Deadline, monotonic, pause, sleep
+from issuer.core import direct
+from issuer.core.extend import Election, Extension, extend, known
+from issuer.core.outcomes import refused
+from issuer.core.retire import lower_bound
+from issuer.core.steps import Steps, ask
+from issuer.drivers.blocking.flight import Board, Flight
+from issuer.drivers.blocking.runner import Runner
+from issuer.drivers.blocking.segments import Segments
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, StoreUnavailable, Unavailable, UnknownTag
+from persistence.errors import TagPresent
+from persistence.records import HIGHEST, Reservation, Tag
+
+T = TypeVar("T")
+
+log = logging.getLogger("issuer.extension")
+
+#: Step of a tag that is created without one.
+DEFAULT_STEP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the lines of an issuer share.
+
+    `background` runs a job on the scheduler, False if there is none alive; `scheduled`: whether there should be one.
+    `window`: how long an elected loader has, in seconds. `auto_create`: make a tag at its first use.
+    """
+
+    runner: Runner
+    background: Callable[[Callable[[], object]], bool]
+    scheduled: bool
+    window: int
+    auto_create: bool
+
+
+class Line:
+    """Draws numbers of one tag, from Redis or direct, and gets the next segment when one is due."""
+
+    def __init__(self, tag: str, key: str, means: Means) -> None:
+        """`key` is the tag's hash in Redis."""
+        self.tag = tag
+        self.key = key
+        self.used_at = monotonic()
+        #: Extended by every sweep, used or not.
+        self.kept = False
+        self.record: Tag | None = None
+        self._means = means
+        self._redis = means.runner.redis
+        self._window = means.window if means.scheduled else -1
+        self._one = gateway.draw(key, 1, self._window)
+        self._board = Board(longest=means.window + 1)
+        self._mode = threading.Lock()
+        #: What this process serves itself from; None while numbers come from Redis.
+        self._segments = Segments() if self._redis is None else None
+        self._election = Election()
+        self._seen = 0
+
+    # ------------------------------------------------------------------ drawing
+
+    def draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
+        """Draw up to n numbers, at least one: low+1 .. high are the caller's alone. Waits until the deadline."""
+        self.used_at = monotonic()
+        while True:
+            segments = self._segments
+            if segments is not None:
+                taken = segments.take(n)
+                if taken is not None:
+                    if segments.due:
+                        self.prefetch()
+                    return taken
+            elif (taken := self._draw_from_redis(n, deadline)) is not None:
+                return taken
+            self._await_segment(deadline)
+
+    def _draw_from_redis(self, n: int, deadline: Deadline) -> tuple[int, int] | None:
+        call = self._one if n == 1 else gateway.draw(self.key, n, self._window)
+        attempt = 0
+        while self._segments is None and self._redis is not None:
+            try:
+                drawn = self._redis.call(call, deadline, self.tag)
+            except RedisUnavailable as error:
+                if not self._go_direct(deadline):
+                    if deadline.left() <= 0:
+                        raise
+                    # A strict tag waits for Redis: a failover takes 2-3 s.
+                    sleep(min(pause(attempt), deadline.left()))
+                    attempt += 1
+                    if deadline.left() <= 0:
+                        raise RedisUnavailable(str(error), tag=self.tag) from error
+                continue
+            if drawn.status == "ok":
+                self._seen = max(self._seen, drawn.high)
+                if drawn.extend:
+                    self._election.mine = True
+                    self.prefetch()
+                return drawn.low, drawn.high
+            if drawn.status in ("notmaster", "corrupt"):
+                raise refused(drawn, self.tag, self.key)
+            return None
+        return None
+
+    def _go_direct(self, deadline: Deadline) -> bool:
+        """Redis is away: a trend tag goes on with segments of its own. False for a strict one."""
+        if self.record is None and deadline.left() > 0:
+            try:
+                self.learn(deadline)
+            except Unavailable:
+                return False
+        if self.record is None or self.record.order == "strict":
+            return False
+        with self._mode:
+            if self._segments is None:
+                log.warning("tag %r: Redis is away, serving from segments of this process", self.tag)
+                self._segments = Segments()
+        return True
+
+    # ------------------------------------------------------------------ waiting for a segment
+
+    def _await_segment(self, deadline: Deadline) -> bool:
+        """Wait until a segment may have come; lead if nobody does. Returns whether one has. Raises at the deadline."""
+        flight, leads = self._board.enter()
+        if leads:
+            self._lead(flight, deadline)
+        if not flight.wait(deadline):
+            raise self._late(flight)
+        verdict = flight.verdict()
+        if verdict is not None:
+            raise verdict
+        if not flight.progress and deadline.left() <= 0:
+            raise self._late(flight)
+        return flight.progress
+
+    def _lead(self, flight: Flight, deadline: Deadline) -> None:
+        try:
+            if self._board.failures:
+                sleep(min(pause(self._board.failures), deadline.left()))
+            if self._means.background(lambda: self._fly(flight, Deadline(self._means.window))):
+                return
+            if deadline.left() > 0:
+                self._fly(flight, deadline)
+            else:
+                self._board.land(flight, progress=False)
+        except BaseException:
+            # An interrupted leader must not leave the others waiting.
+            self._board.land(flight, progress=False)
+            raise
+
+    def _late(self, flight: Flight) -> IssuerError:
+        if isinstance(flight.error, RedisUnavailable):
+            late: Unavailable = RedisUnavailable(str(flight.error), tag=self.tag)
+        else:
+            reason = str(flight.error) if flight.error else "no segment came"
+            late = StoreUnavailable(
+                f"tag {self.tag!r}: nothing left in hand, and {reason} before the deadline", tag=self.tag
+            )
+        late.__cause__ = flight.error
+        return late
+
+    def prefetch(self) -> None:
+        """Fetch the next segment in the background, if a scheduler is there to do it. Never waits."""
+        if self._board.busy or not self._means.scheduled:
+            return
+        flight, leads = self._board.enter()
+        if leads and not self._means.background(lambda: self._fly(flight, Deadline(self._means.window))):
+            self._board.land(flight, progress=False)
+
+    def fetch(self, deadline: Deadline) -> int:
+        """Fetch the next segment now, in this thread, if one is due. Returns how many were loaded: 0 or 1."""
+        if not self._due(deadline):
+            return 0
+        flight, leads = self._board.enter()
+        return self._fly(flight, deadline) if leads else 0
+
+    def warm(self, deadline: Deadline) -> None:
+        """Return when there are numbers to draw."""
+        segments = self._segments
+        if segments is not None and not segments.due:
+            return
+        while not self._await_segment(deadline):
+            pass
+
+    # ------------------------------------------------------------------ flights: one at a time
+
+    def _fly(self, flight: Flight, deadline: Deadline) -> int:
+        """Get a segment and land the flight, whatever happens. Returns how many were loaded."""
+        loaded = 0
+        try:
+            if self._segments is None:
+                extension = self._extend(deadline)
+                loaded = int(extension.outcome == "loaded")
+                progress = extension.outcome in ("loaded", "ready")
+            else:
+                loaded = int(self._reserve_own(deadline))
+                progress = True
+        except IssuerError as error:
+            log.debug("tag %r: no segment: %s", self.tag, error)
+            self._board.land(flight, progress=False, error=error)
+        except BaseException as error:
+            unforeseen = IssuerError(f"tag {self.tag!r}: extension failed: {error!r}", tag=self.tag)
+            unforeseen.__cause__ = error
+            self._board.land(flight, progress=False, error=unforeseen)
+            raise
+        else:
+            self._board.land(flight, progress=progress)
+        return loaded
+
+    def _extend(self, deadline: Deadline) -> Extension:
+        if self.record is None:
+            self.learn(deadline)
+        steps = extend(self.tag, self.key, seen=self._seen, window=self._means.window, election=self._election)
+        extension = self._run(steps, deadline)
+        self.record = extension.tag or self.record
+        if extension.outcome == "loaded":
+            log.info(
+                "tag %r: segment %d..%d loaded at number %d",
+                *(self.tag, extension.low + 1, extension.high, extension.cur),
+                extra={"extension": extension},
+            )
+        return extension
+
+    def _reserve_own(self, deadline: Deadline) -> bool:
+        record = self.record or self.learn(deadline)
+        segments = self._segments
+        if record.order == "strict" and self._redis is None:
+            raise ConfigurationError(
+                f"tag {self.tag!r} is strict: its numbers come through Redis only, and none is set", tag=self.tag
+            )
+        if segments is None or not segments.due:
+            return False
+        reserved = self._run(direct.reserve(self.tag, seen=max(self._seen, segments.seen)), deadline)
+        self.record = reserved.tag
+        with self._mode:
+            kept = self._segments is not None and self._segments.add(reserved)
+        if not kept:
+            self._give_back([reserved], reserved.low, deadline)
+        return kept
+
+    def learn(self, deadline: Deadline) -> Tag:
+        """Read the tag's record, making the tag if that is allowed. Raises UnknownTag."""
+        try:
+            self.record = self._run(known(self.tag), deadline)
+        except UnknownTag:
+            if not self._means.auto_create:
+                raise
+            self.record = self._run(_made(self.tag), deadline)
+        return self.record
+
+    def _run(self, steps: Steps[T], deadline: Deadline) -> T:
+        return self._means.runner.run(steps, deadline, self.tag)
+
+    # ------------------------------------------------------------------ what the scheduler does
+
+    def sweep(self, deadline: Deadline) -> None:
+        """Look after the line: learn its record, come back to Redis, fetch what is due in the background."""
+        if self.record is None:
+            self.learn(deadline)
+        if self._segments is not None and self._redis is not None:
+            self.rejoin(deadline)
+        if self._due(deadline):
+            self.prefetch()
+
+    def _due(self, deadline: Deadline) -> bool:
+        segments = self._segments
+        if segments is not None:
+            return segments.due
+        if self._redis is None:
+            return False
+        hash = self._redis.call(gateway.peek(self.key), deadline, self.tag)
+        if hash.cur is None or hash.mark is None:
+            return True
+        return hash.next_max is None and hash.cur >= hash.mark
+
+    def rejoin(self, deadline: Deadline) -> None:
+        """Redis is back: hand back what is left, skip there what was issued here, and draw from Redis again."""
+        flight, leads = self._board.enter()
+        if not leads:
+            return
+        try:
+            if self._segments is None or self._redis is None:
+                return
+            self._redis.call(gateway.peek(self.key), deadline, self.tag)
+            segments = self._segments
+            held, used = segments.empty()
+            self._give_back(held, used, deadline)
+            if segments.issued:
+                self._run(lower_bound(self.tag, self.key, segments.issued, "keep"), deadline)
+            with self._mode:
+                self._seen = max(self._seen, segments.issued)
+                self._segments = None
+            log.warning("tag %r: Redis is back, above %d", self.tag, segments.issued)
+        except RedisUnavailable:
+            return
+        finally:
+            self._board.land(flight, progress=True)
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self, deadline: Deadline) -> None:
+        """End a flight under way, then hand back what this process holds."""
+        self._board.settle(deadline)
+        with self._mode:
+            segments = self._segments
+        if segments is not None:
+            held, used = segments.empty()
+            self._give_back(held, used, deadline)
+
+    def _give_back(self, held: list[Reservation], used: int, deadline: Deadline) -> None:
+        if not held:
+            return
+        try:
+            self._run(direct.hand_back(held, used), deadline)
+        except IssuerError as error:
+            log.warning("tag %r: numbers above %d could not be handed back and stay a gap: %s", self.tag, used, error)
+
+
+def _made(tag: str) -> Steps[Tag]:
+    """Make the tag with the defaults, or find that another process has just done so."""
+    try:
+        return (
+            yield from ask(
+                lambda store, timeout: store.create(
+                    tag, above=0, step=DEFAULT_STEP, limit=HIGHEST, order="trend", description="", timeout=timeout
+                )
+            )
+        )
+    except TagPresent:
+        return (yield from known(tag))

@@ -1,0 +1,109 @@
+"""Everything that the issuer raises on purpose.
+
+    IssuerError
+    ├── ConfigurationError    settings that contradict each other, or a backend that can't be used as it is set up
+    ├── InvalidArgument       (also a ValueError) an argument out of range; nothing was changed
+    ├── UnknownTag            (also a LookupError) no such tag
+    ├── TagExists             `create` of a tag that is there
+    ├── LimitReached          the tag has no numbers left below its limit
+    ├── Unavailable
+    │   ├── StoreUnavailable  the store did not answer in time
+    │   └── RedisUnavailable  Redis did not answer in time
+    ├── CorruptState          Redis or the store holds something that this program never writes
+    ├── FenceError            this Redis can't be trusted to move forward only
+    └── StoreBehind           the store went back in time: run `issuer recover`
+
+Each carries the values it speaks of as attributes, None where there is none; what caused it is chained.
+"""
+
+from __future__ import annotations
+
+
+class IssuerError(Exception):
+    """Root of all errors of this package. `tag` is the tag concerned, or None."""
+
+    tag: str | None
+
+    def __init__(self, message: str, *, tag: str | None = None) -> None:
+        super().__init__(message)
+        self.tag = tag
+
+
+class ConfigurationError(IssuerError):
+    """The settings contradict each other, or a backend can't be used the way it is set up. Asking again won't help."""
+
+
+class InvalidArgument(IssuerError, ValueError):
+    """An argument is out of its range; nothing was changed. `value` is what was given."""
+
+    def __init__(self, message: str, *, tag: str | None = None, value: object = None) -> None:
+        super().__init__(message, tag=tag)
+        self.value = value
+
+
+class UnknownTag(IssuerError, LookupError):
+    """The tag was never created, or was deleted."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(f"unknown tag {tag!r}: create it with `issuer create` or Issuer.create()", tag=tag)
+
+
+class TagExists(IssuerError):
+    """A tag of that name is there already; it was left as it is."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(f"tag {tag!r} exists: change it with `issuer set` or Issuer.configure()", tag=tag)
+
+
+class LimitReached(IssuerError):
+    """Too few numbers are left up to `limit`; `value` is the last number reserved. Numbers never wrap."""
+
+    def __init__(self, tag: str, *, limit: int, value: int) -> None:
+        super().__init__(
+            f"tag {tag!r} has reached its limit: {value} of {limit} are reserved; raise it with `issuer set --limit`",
+            tag=tag,
+        )
+        self.limit = limit
+        self.value = value
+
+
+class Unavailable(IssuerError):
+    """A backend did not answer before the deadline. `retry_after`: seconds after which asking again makes sense."""
+
+    def __init__(self, message: str, *, tag: str | None = None, retry_after: float = 1.0) -> None:
+        super().__init__(message, tag=tag)
+        self.retry_after = retry_after
+
+
+class StoreUnavailable(Unavailable):
+    """The store did not answer, or did not hand out a segment, before the deadline."""
+
+
+class RedisUnavailable(Unavailable):
+    """Redis did not answer before the deadline."""
+
+
+class CorruptState(IssuerError):
+    """Redis or the store holds a value that this program never writes. It was left as it is, and nothing was issued."""
+
+
+class FenceError(IssuerError):
+    """This Redis can't be trusted to move forward only: INFO is denied, it is no master, or it isn't supported."""
+
+
+class StoreBehind(IssuerError):
+    """The store's `max` is below numbers that are known to be taken: it was restored from a backup, or lost writes.
+
+    `max` is what the store says, `taken` the highest number known to be taken (None: another process found out).
+    Reservations of the tag are stopped until `issuer recover` has run.
+    """
+
+    def __init__(self, tag: str, *, max: int, taken: int | None = None) -> None:
+        known = f" although {taken} is taken" if taken is not None else ""
+        super().__init__(
+            f"the store is behind: tag {tag!r} stands at max {max}{known}. Its reservations are stopped until "
+            f"`issuer recover {tag}` has run",
+            tag=tag,
+        )
+        self.max = max
+        self.taken = taken

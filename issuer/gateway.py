@@ -1,0 +1,193 @@
+"""One typed function per Lua script: Python values in, a packed call out, and the reply decoded into a dataclass.
+
+Nobody else sees KEYS, ARGV, bytes or status words. Nothing here sends or waits; the drivers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from issuer.scripts import script
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T_co]):
+    """A command: its bytes, the script's text for a server that doesn't have it, and the decoder of the reply.
+
+    `repeatable`: sending it a second time costs a gap at most. Everything else goes out once, whatever comes back.
+    """
+
+    packed: bytes
+    text: str
+    decode: Callable[[Any], T_co]
+    repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What `next` answered. Numbers low+1 .. high are the caller's if status is "ok".
+
+    `extend`: this caller is elected to load the next segment; `max` then is the end of the present one.
+    """
+
+    status: Literal["ok", "exhausted", "empty", "fenced", "notmaster", "corrupt"]
+    low: int = 0
+    high: int = 0
+    extend: bool = False
+    max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What `open` answered: where the hash stands. A load carries `reign` and `born`, and begins at or above `top`.
+
+    `due`: a segment should be loaded. `elected`: by this caller. `store`: the other store's id, with "otherstore".
+    """
+
+    status: Literal["open", "otherstore", "notmaster", "corrupt"]
+    reign: str = ""
+    born: str = ""
+    top: int = 0
+    cur: int = 0
+    due: bool = False
+    elected: bool = False
+    store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What `load` answered: "current" or "next" is the buffer it went to. `why`: what made it stale."""
+
+    status: Literal["current", "next", "full", "stale", "notmaster", "corrupt"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Floored:
+    """What `floor` answered: where the hash stands now, and stood before (None: it was missing or corrupt)."""
+
+    status: Literal["floored", "otherstore", "notmaster", "corrupt"]
+    cur: int = 0
+    top: int = 0
+    cur_before: int | None = None
+    top_before: int | None = None
+    store: str = ""
+
+
+def pack(*words: str | int) -> bytes:
+    """Encode a command as Redis reads it: an array of bulk strings."""
+    encoded = [str(word).encode() for word in words]
+    return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded)
+
+
+def _call(
+    name: str, key: str, args: tuple[str | int, ...], decode: Callable[[Any], T_co], *, repeatable: bool = False
+) -> Call[T_co]:
+    source = script(name)
+    return Call(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable)
+
+
+def draw(key: str, n: int, window: int) -> Call[Drawn]:
+    """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds."""
+    return _call("next", key, (n, window), _drawn, repeatable=True)
+
+
+def open(key: str, born: str, store: str, window: int, role: Literal["claim", "mine", "look"]) -> Call[Opened]:
+    """`open`: arm the hash for this reign, tell where it stands, elect a loader."""
+    return _call("open", key, (born, store, window, role), _opened)
+
+
+def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> Call[Loaded]:
+    """`load`: put (low, high] into the hash."""
+    return _call("load", key, (low, high, mark, reign, born), _loaded)
+
+
+def floor(key: str, at: int, born: str, store: str, manner: Literal["keep", "repair"]) -> Call[Floored]:
+    """`floor`: never again a number up to `at`."""
+    return _call("floor", key, (at, born, store, manner), _floored)
+
+
+def _drawn(reply: Any) -> Drawn:
+    if reply[0] != b"ok":
+        return Drawn(reply[0].decode())
+    if len(reply) == 3:  # noqa: PLR2004 - low and high, no election
+        return Drawn("ok", int(reply[1]), int(reply[2]))
+    return Drawn("ok", int(reply[1]), int(reply[2]), extend=True, max=int(reply[4]))
+
+
+def _opened(reply: Any) -> Opened:
+    status, *rest = [word.decode() for word in reply]
+    if status == "open":
+        reign, born, top, cur, due, elected = rest
+        return Opened("open", reign, born, int(top), int(cur), due == "1", elected == "1")
+    if status == "otherstore":
+        return Opened("otherstore", store=rest[0])
+    return Opened(status)
+
+
+def _loaded(reply: Any) -> Loaded:
+    return Loaded(*(word.decode() for word in reply))
+
+
+def _floored(reply: Any) -> Floored:
+    status, *rest = [word.decode() for word in reply]
+    if status == "floored":
+        cur, top, cur_before, top_before = rest
+        return Floored(
+            "floored",
+            int(cur),
+            int(top),
+            int(cur_before) if cur_before else None,
+            int(top_before) if top_before else None,
+        )
+    if status == "otherstore":
+        return Floored("otherstore", store=rest[0])
+    return Floored(status)
+
+
+#: The fields of the hash that `inspect` shows.
+FIELDS = ("cur", "max", "mark", "next_cur", "next_max", "fence", "born")
+_DIGITS = 19
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """A tag's hash as it lies in Redis; None for what isn't there. `corrupt` names a field that is no whole number."""
+
+    cur: int | None
+    max: int | None
+    mark: int | None
+    next_cur: int | None
+    next_max: int | None
+    fence: str | None
+    born: str | None
+    corrupt: str | None = None
+
+
+def peek(key: str) -> Call[Hash]:
+    """Read the hash for people to look at: no script, nothing changed."""
+    return Call(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True)
+
+
+def _hash(reply: Any) -> Hash:
+    words = [None if word is None else word.decode(errors="replace") for word in reply]
+    fine = [word is None or (word.isascii() and word.isdigit() and len(word) <= _DIGITS) for word in words[:5]]
+    cur, max, mark, next_cur, next_max = (
+        int(word) if word is not None and ok else None for word, ok in zip(words, fine, strict=False)
+    )
+    corrupt = next((name for name, ok in zip(FIELDS, fine, strict=False) if not ok), None)
+    return Hash(cur, max, mark, next_cur, next_max, fence=words[5], born=words[6], corrupt=corrupt)
+
+
+def server_info() -> Call[dict[str, str]]:
+    """`INFO server`: what kind of server this is, and its version."""
+    return Call(pack("INFO", "server"), "", _info, repeatable=True)
+
+
+def _info(reply: Any) -> dict[str, str]:
+    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

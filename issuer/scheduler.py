@@ -1,0 +1,125 @@
+"""The scheduler: an APScheduler that sweeps over the tags in use, and runs extensions as soon as they are asked for.
+
+One tick is `Issuer.tick()`, which needs no scheduler at all; this module only says when.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
+
+log = logging.getLogger("issuer.scheduler")
+
+#: Seconds between two sweeps. They catch what no draw has asked for; a draw that reaches the mark wakes us at once.
+SWEEP_EVERY = 1.0
+
+#: Extensions under way at once; each tag has one at most.
+WORKERS = 16
+
+#: APScheduler tells of every job at level INFO, which drowns the user's own log with a sweep a second. So our scheduler
+#: has a logger of its own, and an executor whose name gives it another.
+JOBS = "issuer.scheduler.jobs"
+EXECUTOR = "issuer"
+
+
+class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has no types
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs: after a fork, or if it died, `state` still says so."""
+        thread: threading.Thread | None = self._thread
+        return self.state == STATE_RUNNING and thread is not None and thread.is_alive()
+
+
+class Scheduler:
+    """Runs `sweep` every second and jobs at once. Started at the first job; made anew when its thread is found dead."""
+
+    def __init__(self, sweep: Callable[[], object], theirs: BaseScheduler | None = None) -> None:
+        """`theirs`: the caller's own scheduler, which we neither start nor stop; else we make one."""
+        self._sweep = sweep
+        self._theirs = theirs
+        self._ours: _Background | None = None
+        self._sweeping: Any = None
+        self._executor = EXECUTOR if theirs is None else "default"
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def background(self, job: Callable[[], object]) -> bool:
+        """Run the job at once in another thread; False if no scheduler is alive, then the caller does it itself."""
+        if self._stopped:
+            return False
+        try:
+            scheduler = self._running()
+            if scheduler is None:
+                return False
+            # A one-shot job without an id. `modify_job` on the sweep would be dropped while the sweep runs.
+            scheduler.add_job(job, misfire_grace_time=None, coalesce=True, executor=self._executor)
+        except RuntimeError:  # the interpreter is ending, or the scheduler was stopped in between
+            return False
+        return True
+
+    def start(self) -> None:
+        """Begin to sweep, without waiting for a first job."""
+        if not self._stopped:
+            self._running()
+
+    def _running(self) -> BaseScheduler | None:
+        if self._theirs is not None:
+            if self._theirs.state != STATE_RUNNING:
+                return None
+            if self._sweeping is None:
+                with self._lock:
+                    if self._sweeping is None:
+                        self._sweeping = self._every(self._theirs)
+            return self._theirs
+        ours = self._ours
+        if ours is not None and ours.alive:
+            return ours
+        with self._lock:
+            if self._stopped:
+                return None
+            if self._ours is None or not self._ours.alive:
+                if self._ours is not None:
+                    log.error("the scheduler's thread died; starting another one")
+                self._ours = self._begun()
+            return self._ours
+
+    def _begun(self) -> _Background:
+        for name in (JOBS, f"apscheduler.executors.{EXECUTOR}"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        scheduler = _Background(
+            timezone=UTC,
+            daemon=True,
+            logger=logging.getLogger(JOBS),
+            executors={EXECUTOR: ThreadPoolExecutor(WORKERS)},
+        )
+        self._every(scheduler)
+        scheduler.start()
+        return scheduler
+
+    def _every(self, scheduler: BaseScheduler) -> Any:
+        return scheduler.add_job(
+            self._sweep,
+            "interval",
+            seconds=SWEEP_EVERY,
+            misfire_grace_time=None,
+            coalesce=True,
+            executor=self._executor,
+        )
+
+    def stop(self) -> None:
+        """Stop sweeping and wait for the jobs under way. The caller's own scheduler goes on without our sweep."""
+        with self._lock:
+            self._stopped = True
+            ours, self._ours = self._ours, None
+            sweeping, self._sweeping = self._sweeping, None
+        if ours is not None and ours.alive:
+            ours.shutdown(wait=True)
+        elif sweeping is not None:
+            sweeping.remove()

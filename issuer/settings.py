@@ -1,0 +1,172 @@
+"""Settings: an argument or flag wins over the environment, that over the file, that over the default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from issuer.errors import ConfigurationError, InvalidArgument
+
+#: Environment variables of other programs that name the store, in the order in which they are looked at.
+STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
+#: The same for Redis; looked at only when a store is named, since Redis alone is no configuration.
+REDIS_VARIABLE = "REDIS_URL"
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from: "argument", a variable's name, a file's path, or "default"."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set from outside. Times are in seconds.
+
+    redis_url: redis://, rediss:// or unix://; "none": direct, without Redis.
+    store_url: mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name.
+    prefix: what the Redis keys begin with; printable, no braces.
+    timeout: how long a call may wait, 0 or more.
+    store_timeout: how long one request to the store may take, above 0; an elected loader that is silent for a second
+    longer is replaced, so keep it well below `timeout`, and the same on every process.
+    redis_timeout: how long one round trip to Redis may take, above 0.
+    """
+
+    redis_url: Setting
+    store_url: Setting
+    prefix: Setting
+    timeout: Setting
+    store_timeout: Setting
+    redis_timeout: Setting
+
+    @property
+    def embedded(self) -> bool:
+        """Whether nobody has named Redis or a store: then tags are made at their first use."""
+        return self.redis_url.source == DEFAULT and self.store_url.source == DEFAULT
+
+    def named(self) -> dict[str, Setting]:
+        """All of them by name, in the order in which they are documented."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def load(
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Put the settings together. `arguments` that are None count as not given.
+
+    The file is `config`, or $ISSUER_CONFIG, or ./issuer.toml, or $XDG_CONFIG_HOME/issuer/issuer.toml: the first that is
+    there; one that was named has to be. Raises ConfigurationError for an unknown key, a missing file, a bad value.
+    """
+    environment = os.environ if environ is None else environ
+    names = [field.name for field in fields(Settings)]
+    from_file, path = _file(config, environment, names)
+    found: dict[str, Setting] = {}
+    for name in names:
+        variable = f"ISSUER_{name.upper()}"
+        if arguments is not None and arguments.get(name) is not None:
+            found[name] = Setting(arguments[name], "argument")
+        elif environment.get(variable):
+            found[name] = Setting(environment[variable], variable)
+        elif name in from_file:
+            found[name] = Setting(from_file[name], str(path))
+    if "store_url" not in found:
+        for variable in STORE_VARIABLES:
+            if environment.get(variable):
+                found["store_url"] = Setting(environment[variable], variable)
+                break
+    if "store_url" in found and "redis_url" not in found and environment.get(REDIS_VARIABLE):
+        found["redis_url"] = Setting(environment[REDIS_VARIABLE], REDIS_VARIABLE)
+    defaults = {
+        "redis_url": "none",
+        "store_url": f"sqlite:///{_data_home(environment) / 'issuer' / 'issuer.db'}",
+        "prefix": "issuer",
+        "timeout": 5.0,
+        "store_timeout": 3.0,
+        "redis_timeout": 1.0,
+    }
+    settings = Settings(**{name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
+    return _checked(settings)
+
+
+def seconds(value: Any, name: str, *, zero: bool) -> float:
+    """Return a duration as a float; InvalidArgument if it is none, or negative, or 0 where that makes no sense."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise InvalidArgument(f"{name} must be a number of seconds, 0 or more, not {value!r}", value=value)
+    if value == 0 and not zero:
+        raise InvalidArgument(f"{name} must be above 0", value=value)
+    return float(value)
+
+
+def _prefix(prefix: object) -> str:
+    """Return the prefix if it can stand before the braces of a Redis key; ConfigurationError otherwise."""
+    if (
+        not isinstance(prefix, str)
+        or not prefix
+        or any(letter in "{}" or not letter.isprintable() for letter in prefix)
+    ):
+        raise ConfigurationError(f"prefix {prefix!r}: needs at least one printable character, and no braces")
+    return prefix
+
+
+def _checked(settings: Settings) -> Settings:
+    checked: dict[str, Setting] = {}
+    for name, setting in settings.named().items():
+        value = setting.value
+        try:
+            if name.endswith("timeout"):
+                value = seconds(float(value) if isinstance(value, str) else value, name, zero=name == "timeout")
+            elif name == "prefix":
+                value = _prefix(value)
+            elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":
+                value = "none"
+        except (ValueError, ConfigurationError) as error:
+            raise ConfigurationError(f"{name} from {setting.source}: {error}") from error
+        checked[name] = Setting(value, setting.source)
+    if checked["redis_url"].value != "none" and checked["store_url"].source == DEFAULT:
+        raise ConfigurationError(
+            f"Redis is named ({checked['redis_url'].source}) but no store: two machines with a SQLite file each on one "
+            "Redis would repeat numbers after a flush. Name the store: --store, ISSUER_STORE_URL, or store_url in issuer.toml"
+        )
+    return Settings(**checked)
+
+
+def _file(
+    config: str | os.PathLike[str] | None, environment: Mapping[str, str], names: list[str]
+) -> tuple[dict[str, Any], Path | None]:
+    named = config or environment.get("ISSUER_CONFIG")
+    home = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    for candidate in [Path(named)] if named else [Path("issuer.toml"), home / "issuer" / "issuer.toml"]:
+        try:
+            text = candidate.read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            if named:
+                raise ConfigurationError(f"there is no settings file {candidate}") from error
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"settings file {candidate}: {error}") from error
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(f"settings file {candidate}: {error}") from error
+        unknown = sorted(set(content) - set(names))
+        if unknown:
+            raise ConfigurationError(
+                f"settings file {candidate}: unknown key {unknown[0]!r}; there are {', '.join(names)}"
+            )
+        return content, candidate
+    return {}, None
+
+
+def _data_home(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")

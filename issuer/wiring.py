@@ -1,0 +1,123 @@
+"""Builds an issuer from settings: the only place that opens stores and Redis."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import redis as redis_py
+
+from issuer import settings as settings_
+from issuer.core.outcomes import store_error
+from issuer.drivers.blocking.connections import Connections
+from issuer.errors import ConfigurationError
+from issuer.facade import Issuer, close_all
+from persistence.contract import Store
+from persistence.errors import StoreError
+from persistence.opening import mask, open_store
+
+if TYPE_CHECKING:
+    from apscheduler.schedulers.base import BaseScheduler
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "from the settings"
+
+
+UNSET: Final = _Unset()
+
+
+def connect(
+    *,
+    redis: str | redis_py.Redis | _Unset | None = UNSET,
+    store: str | Store | None = None,
+    prefix: str | None = None,
+    timeout: float | None = None,
+    scheduler: Literal["background"] | BaseScheduler | None = "background",
+    config: str | os.PathLike[str] | None = None,
+) -> Issuer:
+    """Make an Issuer; no server is contacted before the first call.
+
+    redis: a redis://, rediss:// or unix:// URL, or a redis-py client; None: direct, without Redis; not given: from the
+    settings. store: a URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store; None: from
+    the settings. prefix: what the Redis keys begin with. timeout: seconds that a call may wait, 0 or more. scheduler:
+    "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler
+    of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
+
+    Raises ConfigurationError.
+    """
+    if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
+        raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
+    given: dict[str, Any] = {
+        "redis_url": "none" if redis is None else None if redis is UNSET else redis,
+        "store_url": store,
+        "prefix": prefix,
+        "timeout": timeout,
+    }
+    settings = settings_.load(given, config=config)
+    redis_timeout = settings.redis_timeout.value
+    opened = _store(settings.store_url.value)
+    try:
+        connections = _redis(settings.redis_url.value, redis_timeout)
+    except ConfigurationError:
+        if opened is not store:
+            opened.close()
+        raise
+    return Issuer(
+        opened,
+        connections,
+        own_store=opened is not store,
+        prefix=settings.prefix.value,
+        timeout=settings.timeout.value,
+        store_timeout=settings.store_timeout.value,
+        auto_create=settings.embedded,
+        scheduler=scheduler,
+    )
+
+
+def _store(named: object) -> Store:
+    if isinstance(named, Store):
+        return named
+    if not isinstance(named, str):
+        raise ConfigurationError(f"store is a URL or a Store, not {type(named).__name__}")
+    try:
+        return open_store(named)
+    except StoreError as error:
+        raise store_error(error, None) from error
+
+
+def _redis(named: object, timeout: float) -> Connections | None:
+    if named == "none":
+        return None
+    if isinstance(named, str):
+        return Connections.from_url(named, timeout, mask(named))
+    if isinstance(named, redis_py.Redis):
+        return Connections.from_client(named, timeout)
+    raise ConfigurationError(f"redis is a URL, a redis-py client or None, not {type(named).__name__}")
+
+
+_default: Issuer | None = None
+_default_lock = threading.Lock()
+
+
+def default() -> Issuer:
+    """Return the process's default issuer, made from the settings at its first use and closed at exit."""
+    global _default  # noqa: PLW0603 - one per process is what it is for
+    if _default is None or _default.closed:
+        with _default_lock:
+            if _default is None or _default.closed:
+                _default = connect()
+    return _default
+
+
+def _fresh_lock() -> None:
+    global _default_lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
+    _default_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_fresh_lock)
+# After the stores' drivers are imported, so that it runs before their own exit handlers.
+atexit.register(close_all)

@@ -1,0 +1,39 @@
+--[[
+floor: never again a number up to `at`. What lies above stays: part of a buffer, or a whole one. Always writes a fresh
+born, so that loads on their way are refused. The hash is never deleted: it goes on as the floor.
+
+KEYS[1]  the tag's hash
+ARGV[1]  at: numbers up to this one are skipped, 0..2^63-1
+ARGV[2]  born: a fresh random value
+ARGV[3]  store: the id of the caller's store
+ARGV[4]  'keep': refuse a corrupt hash; 'repair': a corrupt hash is replaced by the floor
+
+Returns one of
+  {'floored', cur, top, cur_before, top_before}   the last two are '' if the hash was missing or corrupt
+  {'otherstore', id}   the hash was armed for another store; nothing changed
+  {'notmaster'}        this server is no master; nothing changed
+  {'corrupt'}          a field is missing or no whole number up to 2^63-1; nothing changed
+  error BADARG         `at` is no whole number up to 2^63-1; nothing changed
+]]
+local at, fresh, store_id, manner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+--@include whole
+if not whole(at) then return redis.error_reply('BADARG at must be 0..2^63-1') end
+--@include reign
+--@include hash
+if not top and manner ~= 'repair' then return {'corrupt'} end
+if store and store ~= store_id then return {'otherstore', store} end
+--@include arm
+local cur_before, top_before = not missing and top and cur or '', not missing and top or ''
+if not current or not top or not less(at, top) then
+  local highest = top and less(at, top) and top or at
+  arm(highest, fresh, store_id)
+  return {'floored', highest, highest, cur_before, top_before}
+end
+if not less(at, max) then
+  cur, max, mark = next_cur, next_max, next_mark
+  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark')
+end
+if less(cur, at) then cur = at end
+redis.call('HDEL', key, 'asked')
+redis.call('HSET', key, 'cur', cur, 'max', max, 'mark', mark, 'born', fresh, 'store', store_id)
+return {'floored', cur, top, cur_before, top_before}

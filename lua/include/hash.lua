@@ -1,0 +1,17 @@
+-- The tag's hash, and whether it was armed in this reign. reign: the master_replid of now; never master_replid2, which
+-- holds the id of the reign before. top: the highest number that the hash knows of; false if a field is corrupt.
+local key = KEYS[1]
+local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
+local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'next_cur', 'next_max', 'next_mark', 'fence', 'born', 'store', 'asked')
+local cur, max, mark, next_cur, next_max, next_mark = hash[1], hash[2], hash[3], hash[4], hash[5], hash[6]
+local fence, born, store, asked = hash[7], hash[8], hash[9], hash[10]
+local missing = not cur and not max
+local current = not missing and fence == reign and #reign == 40
+local top = '0'
+if not missing then
+  top = whole(cur) and whole(max) and whole(mark) and not less(max, cur) and max
+  if next_cur or next_max or next_mark then
+    local fine = whole(next_cur) and whole(next_max) and whole(next_mark) and not less(next_max, next_cur)
+    top = top and fine and not less(next_cur, top) and next_max
+  end
+end

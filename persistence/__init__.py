@@ -1,0 +1,1 @@
+"""Stores: the durable authority over ranges. Users import `issuer`; this package never does."""

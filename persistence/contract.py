@@ -1,0 +1,167 @@
+"""The contract of a store: the only authority that hands out ranges.
+
+Rules that hold for every method of every store:
+
+* **timeout** is in seconds, > 0, and bounds the whole call; past it `Unavailable` is raised. What was asked may still
+  take effect later, so a reservation is usable only if the call returned normally.
+* An argument outside its range is a ValueError, before anything was asked.
+* Every method may be called from several threads at once, and from several processes on the same store.
+* Only the errors of `persistence.errors` leave a store; the driver's own error is chained as the cause.
+* A call that raises anything but `Unavailable` has changed nothing.
+* Every change writes a fresh random `version` and the `timestamp`.
+* Numbers are exact integers in 0..2^63-1, and are checked to be integers when they are read.
+* A tag is never removed: deleting leaves a tombstone.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from persistence.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from persistence.records import LedgerEntry, Order, Reservation, Tag
+
+_SECRET_PARAMETER = re.compile(
+    r"([?&][^=&]*(?:pass|pwd|secret|token|key|credential|authmechanismproperties)[^=&]*=)[^&]*", re.IGNORECASE
+)
+
+
+def mask(url: str) -> str:
+    """Return the URL fit for a message: no password, and no query parameter that looks like a secret."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme in {"sqlite", "memory"}:
+        return url
+    # Up to the last @, since people forget to quote an @ or a / in a password.
+    userinfo, at, host = rest.rpartition("@")
+    user, colon, _ = userinfo.partition(":")
+    shown = f"{user}:***" if colon else user
+    return f"{scheme}://{shown}{at}" + _SECRET_PARAMETER.sub(r"\1***", host)
+
+
+class Deadline:
+    """The moment, `timeout` seconds from now, at which a call gives up."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._end = time.monotonic() + timeout
+
+    def left(self) -> float:
+        """Seconds left, > 0. Unavailable if there are none."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise Unavailable(f"not done within {self._timeout:g} s")
+        return left
+
+
+class Store(ABC):
+    """Keeps `max` and `step` of each tag durably, and hands out ranges. See the rules at the top of the module."""
+
+    #: Whether several processes, on this machine or others, may share it. False: `memory://`.
+    shared: bool = True
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the store is, without its secrets, for messages and `issuer config`."""
+
+    @abstractmethod
+    def store_id(self, *, timeout: float) -> str:
+        """Return the random id that the store was given when first used. Creates it, and the schema, if missing.
+
+        Raises Misconfigured if a newer version of this program wrote the schema.
+        """
+
+    @abstractmethod
+    def create(
+        self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
+    ) -> Tag:
+        """Make a tag whose first number is `above` + 1. Twice at once gives one tag and one TagPresent.
+
+        A tombstone comes back to life with the higher of `above` and its own `max`, so that its numbers go on above;
+        if it was halted it still is. LimitHit if that `max` leaves no number below `limit`.
+        """
+
+    @abstractmethod
+    def get(self, tag: str, *, timeout: float) -> Tag | None:
+        """Return the record, a tombstone included (`deleted`), or None if the tag was never made."""
+
+    @abstractmethod
+    def tags(self, *, timeout: float) -> list[Tag]:
+        """All live tags, by name."""
+
+    @abstractmethod
+    def reserve(
+        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+    ) -> Reservation:
+        """Move `max` up by n, atomically, and write the ledger entry: the caller alone owns (low, high].
+
+        `n` None: the tag's `step`, as it stands at the moment of the reservation. Near the limit the segment is
+        shorter, unless `exact` (then LimitHit). Raises TagMissing, Halted, LimitHit, Corrupt, and MaxBehind if `max`
+        is below `at_least`, a number that the caller knows to be taken. Checks and change are one atomic step.
+        """
+
+    @abstractmethod
+    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
+        """Give back (used, held[-1].high]: contiguous reservations of one tag, oldest first, used in 0..held[0].high.
+
+        Never more than was held: a `used` below held[0].low counts as held[0].low. The caller must have forgotten the
+        numbers before the call, and must never have shown them to anyone. First the ledger entries are shortened, each
+        by its id; then `max` goes down to `used` if both `max` and `version` are still what the last reservation left.
+        False, and a gap, if somebody reserved since. `Unavailable`: in doubt, it counts as handed back.
+        """
+
+    @abstractmethod
+    def configure(
+        self,
+        tag: str,
+        *,
+        step: int | None = None,
+        limit: int | None = None,
+        description: str | None = None,
+        raise_to: int | None = None,
+        timeout: float,
+    ) -> Tag:
+        """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it.
+
+        LimitTooLow if the limit that results lies below the `max` that results. TagMissing.
+        """
+
+    @abstractmethod
+    def delete(self, tag: str, *, timeout: float) -> Tag:
+        """Leave a tombstone and return it; the tombstone as it is if there was one. TagMissing if never made."""
+
+    @abstractmethod
+    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+        """Stop reservations until `recover`, if `max` is still lower than `below`. Returns whether it is halted now.
+
+        TagMissing.
+        """
+
+    @abstractmethod
+    def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
+        """Lift `max` to at least that, write a fresh version, end a halt; all in one atomic step. TagMissing.
+
+        `at_least` may lie above the limit (a restored, older limit): then the limit stays, and the tag is full.
+        """
+
+    @abstractmethod
+    def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
+        """At most `newest` entries of the tag, the highest numbers first."""
+
+    @abstractmethod
+    def prune(self, *, before: int, timeout: float) -> int:
+        """Drop ledger entries older than `before` (ms since 1970), but for each tag's newest. Returns how many."""
+
+    @abstractmethod
+    def after_fork(self) -> None:
+        """In a forked child: forget every connection of the parent without closing it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what the store itself opened. Twice is harmless."""

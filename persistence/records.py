@@ -1,0 +1,280 @@
+"""The records that every store keeps: the tag, a reservation, a ledger entry; and which changes of a tag are allowed.
+
+A change is a method of `Tag` that returns the record as it shall be, or raises. It does no I/O: making it atomic is the
+store's part.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+
+from persistence.errors import Corrupt, Halted, LimitHit, LimitTooLow, MaxBehind, TagMissing, TagPresent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Order = Literal["strict", "trend"]
+
+#: The highest number there is: 2^63-1, the end of a signed 64-bit integer.
+HIGHEST = 2**63 - 1
+
+#: Version of what the stores write. A store that holds a newer one is refused at start.
+SCHEMA = 1
+
+
+def now_ms() -> int:
+    """Wall clock in milliseconds since 1970, as `timestamp` and the ledger keep it. Never used to decide anything."""
+    return time.time_ns() // 1_000_000
+
+
+def fresh_version() -> str:
+    """Return a value that no record has had before: random, as a counter would go back with a restored backup."""
+    return secrets.token_hex(12)
+
+
+_T = TypeVar("_T")
+
+
+def is_number(value: object, lowest: int = 0) -> bool:
+    """Whether that is an int (neither a bool nor a float) in lowest..2^63-1."""
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= HIGHEST
+
+
+def check_argument(name: str, value: object, lowest: int = 0) -> None:
+    """ValueError unless the argument is an int in lowest..2^63-1."""
+    if not is_number(value, lowest):
+        raise ValueError(f"{name} must be an integer in {lowest}..2^63-1, not {value!r}")
+
+
+def check_settings(*, step: int | None, limit: int | None, raise_to: int | None) -> None:
+    """ValueError if one of them is neither None nor in its range: step and limit 1..2^63-1, raise_to 0..2^63-1."""
+    for name, value, lowest in (("step", step, 1), ("limit", limit, 1), ("raise_to", raise_to, 0)):
+        if value is not None:
+            check_argument(name, value, lowest)
+
+
+def check_reserving(n: int | None, at_least: int) -> None:
+    """ValueError if one is out of its range: n None or 1..2^63-1, at_least 0..2^63-1."""
+    if n is not None:
+        check_argument("n", n, 1)
+    check_argument("at_least", at_least)
+
+
+def _number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0) -> int:
+    value = fields.get(name)
+    if not is_number(value, lowest):
+        raise Corrupt(tag, f"{name} must be an integer in {lowest}..2^63-1, not {value!r} ({type(value).__name__})")
+    return int(cast("int", value))
+
+
+def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
+    value = fields.get(name)
+    if not isinstance(value, kind):
+        raise Corrupt(tag, f"{name} must be a {kind.__name__}, not {value!r} ({type(value).__name__})")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """One independent series of numbers, as the store holds it.
+
+    `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. `step` is the size of a
+    segment. `limit` is the last number that may ever be issued. `created` and `timestamp` (last change) are
+    milliseconds since 1970. `version` is random and differs after every change. `halted`: reservations wait for
+    `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above.
+    """
+
+    tag: str
+    max: int
+    step: int
+    limit: int = HIGHEST
+    order: Order = "strict"
+    description: str = ""
+    created: int
+    timestamp: int
+    version: str
+    halted: bool = False
+    deleted: bool = False
+
+    @classmethod
+    def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
+        """Build the record from what a store holds. Corrupt if a field is missing, of another type or out of range."""
+        order = _typed(tag, fields, "order", str)
+        if order not in get_args(Order):
+            raise Corrupt(tag, f"order must be one of {', '.join(get_args(Order))}, not {order!r}")
+        return cls(
+            tag=tag,
+            max=_number(tag, fields, "max"),
+            step=_number(tag, fields, "step", 1),
+            limit=_number(tag, fields, "limit"),
+            order=cast("Order", order),
+            description=_typed(tag, fields, "description", str),
+            created=_number(tag, fields, "created"),
+            timestamp=_number(tag, fields, "timestamp"),
+            version=_typed(tag, fields, "version", str),
+            halted=_typed(tag, fields, "halted", bool),
+            deleted=_typed(tag, fields, "deleted", bool),
+        )
+
+    @classmethod
+    def made(
+        cls, tag: str, found: Tag | None, *, above: int, step: int, limit: int, order: Order, description: str
+    ) -> Tag:
+        """Return the record of a tag made now, `found` being what lies there: nothing, or a tombstone to go on above.
+
+        TagPresent if it is live, LimitHit if no number is left below `limit`. A halt outlives the tombstone: its `max`
+        is known to be too low.
+        """
+        check_argument("above", above)
+        check_argument("step", step, 1)
+        check_argument("limit", limit, 1)
+        if order not in get_args(Order):
+            raise ValueError(f"order must be one of {', '.join(get_args(Order))}, not {order!r}")
+        if found is not None and not found.deleted:
+            raise TagPresent(tag)
+        maximum = above if found is None else max(above, found.max)
+        if maximum >= limit:
+            raise LimitHit(tag, limit, maximum)
+        now = now_ms()
+        return cls(
+            tag=tag,
+            max=maximum,
+            step=step,
+            limit=limit,
+            order=order,
+            description=description,
+            created=now,
+            timestamp=now,
+            version=fresh_version(),
+            halted=found is not None and found.halted,
+        )
+
+    def live(self) -> Tag:
+        """Return itself. TagMissing if it is a tombstone."""
+        if self.deleted:
+            raise TagMissing(self.tag)
+        return self
+
+    def changed(self, **fields: Any) -> Tag:
+        """Return the record with these fields, a fresh version and the present time."""
+        return replace(self, version=fresh_version(), timestamp=now_ms(), **fields)
+
+    def reserved(self, n: int | None, *, at_least: int, exact: bool) -> Tag:
+        """Return the record after n more numbers, or fewer near the limit. See `Store.reserve` for what it raises."""
+        self.live()
+        if self.halted:
+            raise Halted(self.tag, self.max)
+        if self.max < at_least:
+            raise MaxBehind(self.tag, self.max, at_least)
+        wanted = self.step if n is None else n
+        left = self.limit - self.max
+        if left <= 0 or (exact and left < wanted):
+            raise LimitHit(self.tag, self.limit, self.max)
+        return self.changed(max=self.max + min(wanted, left))
+
+    def configured(
+        self,
+        *,
+        step: int | None = None,
+        limit: int | None = None,
+        description: str | None = None,
+        raise_to: int | None = None,
+    ) -> Tag:
+        """Return the record with what is not None. See `Store.configure` for what it raises."""
+        check_settings(step=step, limit=limit, raise_to=raise_to)
+        self.live()
+        after = self.changed(
+            step=self.step if step is None else step,
+            limit=self.limit if limit is None else limit,
+            description=self.description if description is None else description,
+            max=self.max if raise_to is None else max(self.max, raise_to),
+        )
+        # A recovered tag may lie above its limit: its step and its description can be changed all the same.
+        if after.limit < after.max and (limit is not None or raise_to is not None):
+            raise LimitTooLow(self.tag, after.limit, after.max)
+        return after
+
+    def recovered(self, at_least: int) -> Tag:
+        """Return the record with `max` at that at least, no longer halted. TagMissing."""
+        self.live()
+        return self.changed(max=max(self.max, at_least), halted=False)
+
+    def stopped(self, below: int) -> Tag:
+        """Return the record halted if `max` is lower than `below`, else itself. TagMissing."""
+        self.live()
+        return self if self.halted or self.max >= below else self.changed(halted=True)
+
+    def buried(self) -> Tag:
+        """Return the tombstone."""
+        return self if self.deleted else self.changed(deleted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The segment (low, high] that a store has handed to one caller, once. `tag` is the record right after."""
+
+    tag: Tag
+    low: int
+    high: int
+    entry: str
+
+    @property
+    def version(self) -> str:
+        """The record's version right after this reservation: what a hand back must still find."""
+        return self.tag.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """Who reserved (low, high], when (milliseconds since 1970), and what for. low == high: all handed back."""
+
+    tag: str
+    low: int
+    high: int
+    reason: str
+    id: str = field(default_factory=fresh_version)
+    time: int = field(default_factory=now_ms)
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def checked(cls, fields: Mapping[str, object]) -> LedgerEntry:
+        """Build the entry from what a store holds. Corrupt if a field is missing, of another type or out of range."""
+        tag = str(fields.get("tag"))
+        entry = cls(
+            tag=_typed(tag, fields, "tag", str),
+            low=_number(tag, fields, "low"),
+            high=_number(tag, fields, "high"),
+            reason=_typed(tag, fields, "reason", str),
+            id=_typed(tag, fields, "id", str),
+            time=_number(tag, fields, "time"),
+            host=_typed(tag, fields, "host", str),
+            pid=_number(tag, fields, "pid"),
+        )
+        if entry.high < entry.low:
+            raise Corrupt(tag, f"ledger entry {entry.id}: high {entry.high} is below low {entry.low}")
+        return entry
+
+
+def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, int]]:
+    """Return what a hand back of (used, held[-1].high] comes to: the new `max`, and the new high of each entry by id.
+
+    Nothing below held[0].low is ever given back, whatever `used` says. ValueError if the reservations aren't contiguous
+    ones of one tag, or `used` lies beyond the first.
+    """
+    if not held:
+        raise ValueError("nothing to hand back")
+    for older, newer in pairwise(held):
+        if older.tag.tag != newer.tag.tag or older.high != newer.low:
+            raise ValueError(f"({older.low}, {older.high}] and ({newer.low}, {newer.high}] are not contiguous")
+    check_argument("used", used)
+    if used > held[0].high:
+        raise ValueError(f"used {used} lies above the first reservation, ({held[0].low}, {held[0].high}]")
+    rest = max(used, held[0].low)
+    return rest, {each.entry: max(rest, each.low) for each in held}
