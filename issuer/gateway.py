@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from issuer.scripts import script
+from persistence.records import HIGHEST
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -151,7 +152,6 @@ def _floored(reply: Any) -> Floored:
 
 #: The fields of the hash that `inspect` shows.
 FIELDS = ("cur", "max", "mark", "next_cur", "next_max", "fence", "born")
-_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +175,17 @@ def peek(key: str) -> Call[Hash]:
 
 def _hash(reply: Any) -> Hash:
     words = [None if word is None else word.decode(errors="replace") for word in reply]
-    fine = [word is None or (word.isascii() and word.isdigit() and len(word) <= _DIGITS) for word in words[:5]]
+    fine = [word is None or _whole(word) for word in words[:5]]
     cur, max, mark, next_cur, next_max = (
         int(word) if word is not None and ok else None for word, ok in zip(words, fine, strict=False)
     )
     corrupt = next((name for name, ok in zip(FIELDS, fine, strict=False) if not ok), None)
     return Hash(cur, max, mark, next_cur, next_max, fence=words[5], born=words[6], corrupt=corrupt)
+
+
+def _whole(word: str) -> bool:
+    """Say whether the scripts would take it for a number: plain digits without a leading zero, up to 2^63-1."""
+    return word.isascii() and word.isdigit() and str(int(word)) == word and int(word) <= HIGHEST
 
 
 def server_info() -> Call[dict[str, str]]:

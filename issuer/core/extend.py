@@ -39,9 +39,19 @@ class Extension:
 
 @dataclass(slots=True)
 class Election:
-    """Whether this process is the elected loader of the tag. It stays so after a failure, until a segment is there."""
+    """Whether this process is the elected loader of the tag. It stays so after a failure, until a segment is there.
 
-    mine: bool = False
+    A count, not a flag: a draw may win an election while an extension that knows nothing of it ends. A flag would be
+    cleared then, and the tag would wait until the election lapses.
+    """
+
+    won: int = 0
+    served: int = 0
+
+    @property
+    def mine(self) -> bool:
+        """Whether an election was won that no extension has served yet."""
+        return self.won > self.served
 
 
 def known(tag: str) -> Steps[Tag]:
@@ -60,15 +70,18 @@ def extend(tag: str, key: str, *, seen: int, window: int, election: Election) ->
     """
     store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     for _ in range(ATTEMPTS):
+        won = election.won
         role: Literal["claim", "mine"] = "mine" if election.mine else "claim"
         opened = yield from send(gateway.open(key, fresh_version(), store_id, window, role))
         if opened.status != "open":
             raise refused(opened, tag, key, store_id)
-        election.mine = opened.elected
         if not opened.due:
+            election.served = won
             return Extension("ready")
         if not opened.elected:
             return Extension("elsewhere")
+        if not election.mine:
+            election.won = won = won + 1
         at_least = max(opened.top, seen)
         try:
             reserved = yield from ask(
@@ -89,7 +102,8 @@ def extend(tag: str, key: str, *, seen: int, window: int, election: Election) ->
         )
         if loaded.status in ("notmaster", "corrupt"):
             raise refused(loaded, tag, key)
-        election.mine = loaded.status == "stale"
+        if loaded.status != "stale":
+            election.served = won
         if loaded.status in ("current", "next"):
             return Extension("loaded", reserved.tag, reserved.low, reserved.high, opened.cur)
         if loaded.status == "full":

@@ -103,7 +103,7 @@ class Line:
             if drawn.status == "ok":
                 self._seen = max(self._seen, drawn.high)
                 if drawn.extend:
-                    self._election.mine = True
+                    self._election.won += 1
                     self.prefetch()
                 return drawn.low, drawn.high
             if drawn.status in ("notmaster", "corrupt"):

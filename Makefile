@@ -1,0 +1,74 @@
+# make demo    numbers on your screen, on a machine that has nothing but Python >= 3.11
+# make check   what a reviewer would run: style, types, floors, quick tests
+# make test    everything, with real servers where they are found
+#
+# Environments are made on first use and again when pyproject.toml changes.
+
+PY = .venv/bin/python
+FIND = sh tests/servers/find_python.sh
+PIP = -m pip install --quiet --disable-pip-version-check
+
+# The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
+WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
+
+.PHONY: help demo check test ready wire clean
+
+help:
+	@sed -n 's/^# //p' Makefile | head -3
+
+demo: .venv/.demo
+	@.venv/bin/issuer demo
+
+check: .venv/.dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	.venv/bin/pytest -q -m "not live"
+
+# STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
+test: ready
+	@.venv/bin/pytest --ignore=tests/benchmarks --ignore=tests/chaos$(if $(STATUS),; echo $$? >$(STATUS))
+
+ready: .venv/.dev wire
+
+# ------------------------------------------------------------------------------------------------ environments
+
+# A .venv that was copied from elsewhere, or whose Python has gone, is made anew. 25.1 is the first pip that knows --group.
+.venv/.made: tests/servers/find_python.sh
+	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
+	    python=$$($(FIND) 3.11 python3.13 python3.12 python3.11 python3 python) || \
+	        { echo "No Python >= 3.11 with venv was found. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+	    echo "Making .venv with $$python"; \
+	    "$$python" -m venv --clear .venv; \
+	fi
+	@$(PY) $(PIP) --upgrade "pip>=25.1"
+	@touch $@
+
+.venv/.demo: pyproject.toml .venv/.made
+	@echo "Installing"
+	@$(PY) $(PIP) -e ".[demo]"
+	@touch $@
+
+.venv/.dev: pyproject.toml .venv/.made
+	@echo "Installing the development tools"
+	@$(PY) $(PIP) -e . --group dev
+	@touch $@
+
+# Never a failure: without it the tests that need it are skipped, or fail where CI is set.
+wire:
+	@requirement='$(WIRE_REQUIREMENT)'; \
+	if [ "$$(cat .wire/.made 2>/dev/null)" = "$$requirement" ] && .wire/bin/python -c '' 2>/dev/null; then exit 0; fi; \
+	if ! python=$$($(FIND) 3.13 python3.14 python3.13 python3); then \
+	    echo "No Python >= 3.13 that runs: going on without the MongoDB wire server"; exit 0; \
+	fi; \
+	echo "Making .wire with $$python"; \
+	if "$$python" -m venv --clear .wire && .wire/bin/python $(PIP) "$$requirement"; then \
+	    echo "$$requirement" >.wire/.made; \
+	else \
+	    echo "$$requirement cannot be installed: going on without the MongoDB wire server"; rm -rf .wire; \
+	fi
+
+clean:
+	rm -rf .venv .wire dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,44 @@
+"""What must be true of the numbers that were issued, whoever issued them."""
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+
+class Draw(NamedTuple):
+    """A number, and when the call that returned it began and ended, on one clock for all processes of a machine."""
+
+    number: int
+    began: float
+    ended: float
+
+
+def drawn(call: Callable[[], int]) -> Draw:
+    """Make the call and note when. CLOCK_MONOTONIC is the same in every process."""
+    began = time.monotonic()
+    number = call()
+    return Draw(number, began, time.monotonic())
+
+
+def repeats(numbers: Iterable[int]) -> list[int]:
+    """Return the numbers that came more than once."""
+    return sorted(number for number, times in Counter(numbers).items() if times > 1)
+
+
+def order_violations(draws: Iterable[Draw]) -> list[tuple[int, int]]:
+    """Return pairs (higher, lower) where the call that got `higher` had returned before the other one began.
+
+    Calls that overlap in time may come in any order: strict means no more, and no less, than this.
+    """
+    ended: list[tuple[float, int]] = []
+    highest = 0
+    violations = []
+    for draw in sorted(draws, key=lambda one: one.began):
+        while ended and ended[0][0] < draw.began:
+            highest = max(highest, heapq.heappop(ended)[1])
+        if draw.number < highest:
+            violations.append((highest, draw.number))
+        heapq.heappush(ended, (draw.ended, draw.number))
+    return violations

@@ -1,0 +1,128 @@
+"""Fixtures that every test may use: real servers, the fenced fake one, proxies.
+
+A test that uses a real server is marked `live` by the fixtures it asks for. A server that this machine lacks skips the
+test on a laptop and fails it where CI is set: there, silence would pass for proof.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+import fakeredis
+import pytest
+import redis
+
+from tests.servers.binaries import find_servers, primary_server
+from tests.servers.fake import FencedFakeServer, FencedTcpServer
+from tests.servers.proxy import FaultProxy
+from tests.servers.redis import RedisServer
+
+_LIVE_FIXTURES = {"redis_server", "start_redis", "any_redis_server"}
+_NONE = "none-found"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a real server before `-m "not live"` chooses."""
+    for item in items:
+        if _LIVE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.live)
+
+
+def absent(service: str) -> NoReturn:
+    """Skip on a laptop, fail in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{service} is missing, and CI is set: install it", pytrace=False)
+    pytest.skip(f"{service} is missing on this machine")
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """The session's primary server. Tests that stop or roll back a server use `start_redis` instead."""
+    binary = primary_server()
+    if binary is None:
+        absent("a redis-server")
+    with RedisServer(binary) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of the primary server, which is a running, empty master."""
+    return redis_server.revive().url
+
+
+@pytest.fixture
+def redis_client(redis_server: RedisServer, redis_url: str) -> Iterator[redis.Redis]:
+    """A client of the primary server, which has been emptied."""
+    assert redis_url
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def redis_proxy(redis_server: RedisServer, redis_url: str) -> Iterator[FaultProxy]:
+    """A proxy before the primary server, which has been emptied; it passes everything until told otherwise."""
+    assert redis_url
+    with FaultProxy((redis_server.host, redis_server.port)) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session", params=list(find_servers()) or [_NONE])
+def any_redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    if request.param == _NONE:
+        absent("a redis-server")
+    with RedisServer(find_servers()[request.param]) as server:
+        yield server
+
+
+@pytest.fixture
+def any_redis(any_redis_server: RedisServer) -> RedisServer:
+    """Each server of this machine in turn, as a running, empty master."""
+    return any_redis_server.revive()
+
+
+@pytest.fixture
+def start_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Start servers that belong to this test alone: `start_redis("--maxmemory", "1mb", appendonly=True)`.
+
+    The arguments are RedisServer's, with the primary server as the binary unless `binary=` says otherwise.
+    """
+    with ExitStack() as ends:
+
+        def start(
+            *args: str,
+            binary: Path | None = None,
+            directory: Path | None = None,
+            unix_socket: bool = False,
+            appendonly: bool = False,
+        ) -> RedisServer:
+            chosen = binary or primary_server()
+            if chosen is None:
+                absent("a redis-server")
+            server = RedisServer(chosen, *args, directory=directory, unix_socket=unix_socket, appendonly=appendonly)
+            return ends.enter_context(server)
+
+        yield start
+
+
+@pytest.fixture
+def fake_server() -> FencedFakeServer:
+    """An empty fake server whose reign, role and clock the test may change."""
+    return FencedFakeServer()
+
+
+@pytest.fixture
+def fake_redis(fake_server: FencedFakeServer) -> Iterator[fakeredis.FakeRedis]:
+    """A client of `fake_server`."""
+    with fake_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def fake_redis_url(fake_server: FencedFakeServer) -> Iterator[str]:
+    """The URL under which `fake_server` listens on loopback."""
+    with FencedTcpServer(fake_server) as tcp:
+        yield tcp.url

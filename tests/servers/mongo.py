@@ -1,0 +1,129 @@
+"""A MongoDB for tests: the one that ISSUER_TEST_MONGO_URL names, else mongod, else a server of its wire protocol.
+
+The last is mongoeco, in an environment of its own because it needs Python 3.13: `<repo>/.wire`, or the interpreter that
+ISSUER_TEST_WIRE_PYTHON names.
+"""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pymongo
+from pymongo.errors import PyMongoError
+
+from tests.servers.ports import LOOPBACK, free_port
+from tests.waiting import until
+
+URL = "ISSUER_TEST_MONGO_URL"
+WIRE_PYTHON = "ISSUER_TEST_WIRE_PYTHON"
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_START_ATTEMPTS = 5
+
+
+def given_url() -> str | None:
+    """Return the URL of a server that somebody else runs; tests that must kill theirs can't use it."""
+    return os.environ.get(URL) or None
+
+
+def find_command() -> list[str] | None:
+    """Return the start of the command line of a server that can be run here: mongod, or the wire server."""
+    if mongod := shutil.which("mongod"):
+        return [mongod]
+    python = Path(os.environ.get(WIRE_PYTHON) or _REPOSITORY / ".wire" / "bin" / "python")
+    if python.exists():
+        return [str(python), str(Path(__file__).with_name("wire_server.py"))]
+    return None
+
+
+class MongoServer:
+    """One server process with a directory of its own, which a restart finds again. Ended by its process id."""
+
+    def __init__(self, command: list[str], start_timeout: float = 60.0) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="issuer-mongo-"))
+        self.port = free_port()
+        self._command = command
+        self._start_timeout = start_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        atexit.register(self.end)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    @property
+    def url(self) -> str:
+        return f"mongodb://{LOOPBACK}:{self.port}"
+
+    @property
+    def is_mongod(self) -> bool:
+        """Whether it is MongoDB's own server."""
+        return len(self._command) == 1
+
+    def log(self) -> str:
+        """Return what the server printed."""
+        path = self.directory / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> Self:
+        """Start the process, unless it runs, and return when it answers. Later starts keep the port."""
+        if self._running():
+            return self
+        attempts = _START_ATTEMPTS if self._process is None else 1
+        for attempt in range(1, attempts + 1):
+            with (self.directory / "log").open("ab") as log:
+                self._process = subprocess.Popen(self._arguments(), stdout=log, stderr=subprocess.STDOUT)
+            if until(lambda: self._answers() or not self._running(), self._start_timeout, "mongo") and self._running():
+                return self
+            if attempt == attempts:
+                break
+            self.port = free_port()
+        raise AssertionError(f"the server didn't start:\n{self.log()}")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process and os.getpid() == self._owner:
+            self._process.kill()
+            self._process.wait()
+
+    def end(self) -> None:
+        """Kill it and remove its directory. Twice is harmless; a forked child does nothing."""
+        if os.getpid() == self._owner:
+            self.kill()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            atexit.unregister(self.end)
+
+    def _running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _arguments(self) -> list[str]:
+        if self.is_mongod:
+            data = self.directory / "data"
+            data.mkdir(exist_ok=True)
+            return [*self._command, "--dbpath", str(data), "--port", str(self.port), "--bind_ip", LOOPBACK, "--quiet"]
+        return [*self._command, str(self.directory / "data.db"), str(self.port)]
+
+    def _answers(self) -> bool:
+        client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(self.url, serverSelectionTimeoutMS=500)
+        try:
+            return bool(client.admin.command("ping")["ok"])
+        except PyMongoError:
+            return False
+        finally:
+            client.close()
+
+
+if __name__ == "__main__":  # for a look by hand: python -m tests.servers.mongo
+    if (found := find_command()) is None:
+        sys.exit(f"no mongod, no .wire; set {WIRE_PYTHON}")
+    with MongoServer(found) as running:
+        input(f"{running.url}\nReturn ends it. ")
