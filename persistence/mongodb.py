@@ -1,0 +1,490 @@
+"""A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
+
+Collections: `tags`, one document per tag (`_id` and `bizTag` the tag; `max`, `step`, `limit`, `created` and `timestamp`
+Int64), `segments` (the ledger), `meta` (the store's id). Written with majority and journal and read from the primary,
+whatever the URL says: with less, a rollback of the primary hands the same range out twice.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import pymongo
+from bson.int64 import Int64
+from pymongo import MongoClient, ReadPreference, ReturnDocument, UpdateOne, WriteConcern
+from pymongo.errors import (
+    ConfigurationError,
+    DuplicateKeyError,
+    InvalidName,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+)
+from pymongo.read_concern import ReadConcern
+from pymongo.uri_parser import parse_uri
+
+from persistence.contract import Deadline, Store, mask
+from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
+from persistence.records import (
+    HIGHEST,
+    SCHEMA,
+    LedgerEntry,
+    Order,
+    Reservation,
+    Tag,
+    check_argument,
+    check_reserving,
+    check_settings,
+    fresh_version,
+    now_ms,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pymongo.collection import Collection
+    from pymongo.database import Database
+
+Document = dict[str, Any]
+
+#: The database if the URL names none.
+DATABASE = "issuer"
+
+#: What the URL may set otherwise. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
+DEFAULTS: dict[str, Any] = {"serverselectiontimeoutms": 3000, "connecttimeoutms": 3000, "appname": "segment-issuer"}
+
+_random = random.SystemRandom()
+_RESERVED_DATABASES = {"admin", "config", "local"}
+# Unauthorized, AuthenticationFailed, IllegalOperation (retryable writes unsupported), Atlas's authentication error.
+_REFUSED = {13, 18, 20, 8000}
+_INT64S = ("max", "step", "limit", "created", "timestamp")
+# A document of another shape never matches, so a foreign one is never changed, nor a float counted up. Not by
+# `$type: long`: mongoeco shrinks a small long to an int, and finds no long at all by its type.
+_INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
+_OURS: Document = {
+    "max": _INTEGER,
+    "step": _INTEGER,
+    "limit": _INTEGER,
+    "version": {"$type": "string"},
+}
+
+
+def _stored(fields: Mapping[str, Any]) -> Document:
+    return {name: Int64(value) if name in _INT64S else value for name, value in fields.items()}
+
+
+def _document(record: Tag) -> Document:
+    fields = _stored(asdict(record))
+    del fields["tag"]
+    return {"_id": record.tag, "bizTag": record.tag, **fields}
+
+
+def _record(found: Mapping[str, Any]) -> Tag:
+    return Tag.checked(str(found.get("_id")), found)
+
+
+def _entry(found: Mapping[str, Any]) -> LedgerEntry:
+    return LedgerEntry.checked({**found, "id": found.get("_id")})
+
+
+class _Session:
+    """The collections, with the guarantees that they need, and the deadline of one call."""
+
+    def __init__(self, database: Database[Document], deadline: Deadline) -> None:
+        def collection(name: str) -> Collection[Document]:
+            return database.get_collection(
+                name,
+                write_concern=WriteConcern("majority", j=True),
+                read_preference=ReadPreference.PRIMARY,
+                # The newest that the primary has: what is decided on it is checked again by the write's own filter.
+                read_concern=ReadConcern("local"),
+            )
+
+        self.tags = collection("tags")
+        self.segments = collection("segments")
+        self.meta = collection("meta")
+        self._deadline = deadline
+        self._longest = 0.001
+
+    def pause(self) -> None:
+        """Before the next attempt: longer each time, so that losers of a race don't all come back at once."""
+        time.sleep(min(self._deadline.left(), _random.uniform(0, self._longest)))
+        self._longest = min(0.05, 2 * self._longest)
+
+    def read(self, tag: str) -> Tag | None:
+        found = self.tags.find_one({"_id": tag})
+        return None if found is None else _record(found)
+
+    def live(self, tag: str) -> Tag:
+        found = self.read(tag)
+        if found is None:
+            raise TagMissing(tag)
+        return found.live()
+
+    def change(self, tag: str, condition: Document, update: Mapping[str, Document]) -> Tag | None:
+        """Change the document if it is ours and meets the condition, in one step. None: it didn't, nothing changed."""
+        fresh = {"version": fresh_version(), "timestamp": Int64(now_ms())}
+        after = self.tags.find_one_and_update(
+            {"_id": tag, "$and": [_OURS, condition]},
+            {**update, "$set": {**update.get("$set", {}), **fresh}},
+            return_document=ReturnDocument.AFTER,
+        )
+        if after is None:
+            return None
+        try:
+            return _record(after)
+        except Corrupt as error:
+            # It has changed, which Corrupt would deny.
+            raise Unavailable(str(error)) from error
+
+    def swap(self, before: Tag, after: Tag) -> Tag | None:
+        """Put `after` in the place of `before`, if that is still what lies there. None: something else does."""
+        fields = {name: value for name, value in _document(after).items() if name != "_id"}
+        return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, {"$set": fields})
+
+
+class MongoStore(Store):
+    """Tags and ledger in a MongoDB database. `MongoStore(database)` uses a database of yours and never closes it.
+
+    `MongoStore.open(url)` makes a client of its own at the first call, one per process. A reservation is one
+    findOneAndUpdate, then the insert of its ledger entry.
+    """
+
+    def __init__(self, database: Database[Document] | None = None, *, address: str = "") -> None:
+        if database is not None and not database.write_concern.acknowledged:
+            raise Misconfigured("w=0 can't be relied on: take it out, majority is used in any case")
+        self._given = database
+        self._address = address
+        self._lock = threading.Lock()
+        self._client: MongoClient[Document] | None = None
+        self._database = database
+        self._process = os.getpid()
+        self._closed = False
+        self._checked = False
+        # The last record seen of each tag: its step and limit go into the filter of the next reservation, so that a
+        # reservation needs no read before it, and one that was sent with an old step matches nothing.
+        self._hints: dict[str, Tag] = {}
+
+    @classmethod
+    def open(cls, url: str) -> MongoStore:
+        """Return the store at that URL; no I/O. Misconfigured if it isn't valid, has w=0 or names a system database."""
+        options = {name.lower(): value for name, value in parse_qsl(url.partition("?")[2])}
+        if options.get("w") == "0":
+            raise Misconfigured(f"{mask(url)}: w=0 can't be relied on: take it out, majority is used in any case")
+        if url.startswith("mongodb://"):  # mongodb+srv:// would ask the DNS
+            try:
+                name = parse_uri(url)["database"]
+            except (ConfigurationError, ValueError) as error:  # InvalidURI is the first, a port out of range the second
+                raise Misconfigured(f"{mask(url)}: {error}") from error
+            if name in _RESERVED_DATABASES:
+                raise Misconfigured(
+                    f"{mask(url)}: {name!r} is MongoDB's own; name another database, and ?authSource={name} to log in"
+                )
+        return cls(address=url)
+
+    @property
+    def url(self) -> str:
+        """The URL without its secrets; for a database of yours its name and the servers known so far."""
+        if self._given is None:
+            return mask(self._address)
+        nodes = ",".join(sorted(f"{host}:{port}" for host, port in self._given.client.nodes)) or "?"
+        return f"mongodb://{nodes}/{self._given.name}"
+
+    def store_id(self, *, timeout: float) -> str:
+        """See `Store.store_id`."""
+        with self._session(timeout) as session:
+            return self._check_meta(session)
+
+    def create(
+        self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
+    ) -> Tag:
+        """See `Store.create`."""
+        with self._session(timeout) as session:
+            while True:
+                found = session.read(tag)
+                made = Tag.made(tag, found, above=above, step=step, limit=limit, order=order, description=description)
+                if found is not None:
+                    if (revived := session.swap(found, made)) is not None:
+                        return revived
+                else:
+                    try:
+                        session.tags.insert_one(_document(made))
+                    except DuplicateKeyError:
+                        pass  # made by somebody else meanwhile: look again
+                    else:
+                        return made
+                session.pause()
+
+    def get(self, tag: str, *, timeout: float) -> Tag | None:
+        """See `Store.get`."""
+        with self._session(timeout) as session:
+            return session.read(tag)
+
+    def tags(self, *, timeout: float) -> list[Tag]:
+        """See `Store.tags`."""
+        with self._session(timeout) as session:
+            found = [_record(each) for each in session.tags.find({"deleted": {"$ne": True}})]
+        return sorted(found, key=lambda each: each.tag)
+
+    def reserve(
+        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+    ) -> Reservation:
+        """See `Store.reserve`. Unavailable also if only the ledger entry could not be written: that is a gap."""
+        check_reserving(n, at_least)
+        with self._session(timeout) as session:
+            after, size = self._advance(session, tag, n, at_least=at_least, exact=exact)
+            self._hints[tag] = after
+            # By what was sent, never by a step read again: that may have changed since.
+            entry = LedgerEntry(tag=tag, low=after.max - size, high=after.max, reason=reason)
+            fields = asdict(entry)
+            fields["_id"] = fields.pop("id")
+            for name in ("low", "high", "time"):
+                fields[name] = Int64(fields[name])
+            session.segments.insert_one(fields)
+        return Reservation(after, entry.low, entry.high, entry.id)
+
+    def _advance(self, session: _Session, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
+        """Move `max` up; the record after it, and by how much."""
+        hint = self._hints.get(tag)
+        while True:
+            if hint is not None:
+                size = hint.step if n is None else n
+                after = self._increment(session, hint, size, at_least=at_least, step_matters=n is None)
+                if after is not None:
+                    return after, size
+            self._hints.pop(tag, None)
+            before = session.live(tag)
+            wanted = before.reserved(n, at_least=at_least, exact=exact)
+            size = wanted.max - before.max
+            # The last, shorter segment.
+            if size < (before.step if n is None else n):
+                after = session.swap(before, wanted)
+                if after is not None:
+                    return after, size
+            session.pause()
+            hint = before
+
+    @staticmethod
+    def _increment(session: _Session, hint: Tag, size: int, *, at_least: int, step_matters: bool) -> Tag | None:
+        if hint.limit - size < at_least:
+            return None
+        condition: Document = {
+            "deleted": False,
+            "halted": False,
+            "limit": Int64(hint.limit),
+            "max": {"$gte": Int64(at_least), "$lte": Int64(hint.limit - size)},
+        }
+        if step_matters:
+            condition["step"] = Int64(hint.step)
+        return session.change(hint.tag, condition, {"$inc": {"max": Int64(size)}})
+
+    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
+        """See `Store.hand_back`."""
+        rest, highs = shortened(held, used)
+        last = held[-1]
+        with self._session(timeout) as session:
+            session.segments.bulk_write(
+                [UpdateOne({"_id": entry}, {"$min": {"high": Int64(high)}}) for entry, high in highs.items()]
+            )
+            condition = {"version": last.version, "max": Int64(last.high)}
+            return session.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
+
+    def configure(
+        self,
+        tag: str,
+        *,
+        step: int | None = None,
+        limit: int | None = None,
+        description: str | None = None,
+        raise_to: int | None = None,
+        timeout: float,
+    ) -> Tag:
+        """See `Store.configure`."""
+        check_settings(step=step, limit=limit, raise_to=raise_to)
+        settings = {"step": step, "limit": limit, "description": description}
+        update: dict[str, Document] = {"$set": _stored({k: v for k, v in settings.items() if v is not None})}
+        if raise_to is not None:
+            update["$max"] = {"max": Int64(raise_to)}
+        with self._session(timeout) as session:
+            while True:
+                found = session.live(tag)
+                wanted = found.configured(step=step, limit=limit, description=description, raise_to=raise_to)
+                condition: Document = {"deleted": False}
+                if limit is not None or raise_to is not None:
+                    # Not `version`: reservations, which move it all the time, may go on beside this.
+                    condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}
+                after = session.change(tag, condition, update)
+                if after is not None:
+                    return after
+                session.pause()
+
+    def delete(self, tag: str, *, timeout: float) -> Tag:
+        """See `Store.delete`."""
+        with self._session(timeout) as session:
+            while True:
+                after = session.change(tag, {"deleted": False}, {"$set": {"deleted": True}})
+                if after is not None:
+                    return after
+                found = session.read(tag)
+                if found is None:
+                    raise TagMissing(tag)
+                if found.deleted:
+                    return found
+                session.pause()
+
+    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+        """See `Store.halt`."""
+        check_argument("below", below)
+        condition = {"deleted": False, "halted": False, "max": {"$lt": Int64(below)}}
+        with self._session(timeout) as session:
+            while True:
+                if session.change(tag, condition, {"$set": {"halted": True}}) is not None:
+                    return True
+                found = session.live(tag)
+                if found.halted or found.max >= below:
+                    return found.halted
+                session.pause()
+
+    def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
+        """See `Store.recover`."""
+        check_argument("at_least", at_least)
+        update: dict[str, Document] = {"$max": {"max": Int64(at_least)}, "$set": {"halted": False}}
+        with self._session(timeout) as session:
+            while True:
+                after = session.change(tag, {"deleted": False}, update)
+                if after is not None:
+                    return after
+                session.live(tag)
+                session.pause()
+
+    def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
+        """See `Store.ledger`."""
+        check_argument("newest", newest)
+        if newest == 0:
+            return []  # to MongoDB a limit of 0 is none
+        with self._session(timeout) as session:
+            return [_entry(each) for each in self._newest(session, tag, newest)]
+
+    @staticmethod
+    def _newest(session: _Session, tag: str, count: int) -> Iterator[Document]:
+        order = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymongo.DESCENDING)]
+        return session.segments.find({"tag": tag}).sort(order).limit(min(count, 2**31 - 1))
+
+    def prune(self, *, before: int, timeout: float) -> int:
+        """See `Store.prune`."""
+        check_argument("before", before)
+        dropped = 0
+        with self._session(timeout) as session:
+            for tag in session.segments.distinct("tag"):
+                kept = [each["_id"] for each in self._newest(session, tag, 1)]
+                old = {"tag": tag, "time": {"$lt": Int64(before)}, "_id": {"$nin": kept}}
+                dropped += session.segments.delete_many(old).deleted_count
+        return dropped
+
+    def after_fork(self) -> None:
+        """Forget the parent's client; the next call makes another. With a database of yours, every call refuses.
+
+        A call in a forked child does the same by itself. The client is kept, unused: its end would close the parent's
+        connections.
+        """
+        if self._client is not None:
+            _abandoned.append(self._client)
+        self._lock = threading.Lock()
+        self._client = None
+        self._database = None
+        self._checked = False
+        self._process = os.getpid()
+
+    def close(self) -> None:
+        """Close the client, if it was made here; later calls raise Misconfigured."""
+        if self._process != os.getpid():
+            self.after_fork()
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @contextmanager
+    def _session(self, timeout: float) -> Iterator[_Session]:
+        deadline = Deadline(timeout)
+        try:
+            with pymongo.timeout(deadline.left()):
+                session = _Session(self._connected(), deadline)
+                if not self._checked:
+                    self._check_meta(session)
+                    session.segments.create_index([("tag", pymongo.ASCENDING), ("high", pymongo.DESCENDING)])
+                    self._checked = True
+                yield session
+        except (StoreError, ValueError):
+            raise
+        except Exception as error:
+            # Not only PyMongoError: bson and dnspython have roots of their own, and the lot means the same here.
+            raise _translated(error, self.url) from error
+
+    def _connected(self) -> Database[Document]:
+        if self._process != os.getpid():
+            self.after_fork()
+        with self._lock:
+            if self._closed:
+                raise Misconfigured(f"{self.url}: the store was closed")
+            if self._given is not None and self._database is None:
+                raise Misconfigured("a pymongo Database can't be used in a forked child: make the store after the fork")
+            if self._database is None:
+                named = {name.lower() for name, _ in parse_qsl(self._address.partition("?")[2])}
+                self._client = MongoClient(
+                    self._address, **{name: value for name, value in DEFAULTS.items() if name not in named}
+                )
+                self._database = self._client.get_default_database(default=DATABASE)
+            return self._database
+
+    @staticmethod
+    def _check_meta(session: _Session) -> str:
+        """Return the store's id, made if missing. Misconfigured if the schema is newer than this program."""
+        found = None
+        while found is None:
+            session.pause()  # and not before the second attempt only: nobody waits for this millisecond
+            with suppress(DuplicateKeyError):  # two upserts at once
+                found = session.meta.find_one_and_update(
+                    {"_id": "store"},
+                    {"$setOnInsert": {"id": fresh_version(), "schema": SCHEMA}},
+                    upsert=True,
+                    return_document=ReturnDocument.AFTER,
+                )
+        schema, store_id = found.get("schema"), found.get("id")
+        if not isinstance(schema, int) or not isinstance(store_id, str):
+            raise Misconfigured(f"its `meta` document is another program's: {found!r}")
+        if schema > SCHEMA:
+            raise Misconfigured(f"a newer version wrote it (schema {schema}; this one knows {SCHEMA}): upgrade")
+        return store_id
+
+
+def _translated(error: Exception, url: str) -> StoreError:
+    wrong = isinstance(error, ConfigurationError | InvalidName)
+    if isinstance(error, OperationFailure):
+        wrong = error.code in _REFUSED
+    if isinstance(error, ServerSelectionTimeoutError):
+        wrong = _unknown_hosts(error)
+    kind = Misconfigured if wrong else Unavailable
+    return kind(f"{url}: {error}")
+
+
+def _unknown_hosts(error: ServerSelectionTimeoutError) -> bool:
+    """Whether no host of the URL has an address. A DNS that gives no answer is another matter: that passes."""
+    topology: Any = error.details
+    servers = topology.server_descriptions().values() if hasattr(topology, "server_descriptions") else ()
+    causes = [getattr(each.error, "__cause__", None) for each in servers]
+    return bool(causes) and all(
+        isinstance(each, socket.gaierror) and each.errno == socket.EAI_NONAME for each in causes
+    )
+
+
+_abandoned: list[MongoClient[Document]] = []

@@ -1,0 +1,43 @@
+"""From a URL to a store. Drivers are imported when a URL asks for them, not before."""
+
+from __future__ import annotations
+
+from persistence.contract import Store, mask
+from persistence.errors import Misconfigured
+
+__all__ = ["FORMS", "mask", "open_store"]
+
+#: The URLs that `open_store` understands, as messages and the documentation show them.
+FORMS = (
+    "mongodb://host/database",
+    "mongodb+srv://host/database",
+    "sqlite:///relative/path",
+    "sqlite:////absolute/path",
+    "memory://",
+    "memory://name",
+)
+
+
+def open_store(url: str) -> Store:
+    """Return the store that the URL names. Does no I/O: a store that is away shows at the first call.
+
+    An SQLite path is taken as it stands (no percent-encoding, no query): it may hold blanks, `?`, `#` and any letter.
+    `memory://` is a new store each time, `memory://name` the same one for the whole process. Raises Misconfigured for
+    any other scheme, and for a URL that can't be meant.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in {"mongodb", "mongodb+srv"}:
+        from persistence.mongodb import MongoStore
+
+        return MongoStore.open(url)
+    if separator and scheme == "sqlite":
+        from persistence.sqlite import SQLiteStore
+
+        if not rest.startswith("/") or rest == "/":
+            raise Misconfigured(f"{url}: write sqlite:///relative/path or sqlite:////absolute/path")
+        return SQLiteStore(rest[1:])
+    if separator and scheme == "memory":
+        from persistence.memory import MemoryStore
+
+        return MemoryStore.named(rest) if rest else MemoryStore()
+    raise Misconfigured(f"{mask(url)!r} is no store; write one of: {', '.join(FORMS)}")

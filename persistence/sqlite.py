@@ -1,0 +1,447 @@
+"""A store in one SQLite file: durable, and safe for several processes on one machine.
+
+Every change is one transaction that takes the write lock first (BEGIN IMMEDIATE), with the arithmetic done in Python:
+SQLite turns an integer that overflows into a REAL without a word. WAL and synchronous=FULL: what was committed outlives
+a power cut. Not for network file systems, whose locks can't be relied on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from persistence.contract import Deadline, Store
+from persistence.errors import Misconfigured, TagMissing, Unavailable
+from persistence.records import (
+    SCHEMA,
+    LedgerEntry,
+    Order,
+    Reservation,
+    Tag,
+    check_argument,
+    check_reserving,
+    check_settings,
+    fresh_version,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: The oldest SQLite library with which this is tested: RETURNING, and the end of several WAL races.
+OLDEST = (3, 35)
+
+#: Seconds that a fork waits for a call of another thread to end.
+FORK_PATIENCE = 10.0
+
+_TAG_COLUMNS = (
+    "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
+)  # fmt: skip
+_ENTRY_COLUMNS = ("id", "tag", "low", "high", "reason", "time", "host", "pid")
+_COLUMNS = {"tags": set(_TAG_COLUMNS), "segments": set(_ENTRY_COLUMNS), "meta": {"id"}}
+
+
+def _natural(column: str, lowest: int = 0) -> str:
+    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" >= {lowest})'
+
+
+def _flag(column: str) -> str:
+    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" IN (0, 1))'
+
+
+_TABLES = (
+    "CREATE TABLE meta (id TEXT NOT NULL)",
+    f"""CREATE TABLE tags (
+        tag TEXT NOT NULL PRIMARY KEY, {_natural("max")}, {_natural("step", 1)}, {_natural("limit")},
+        "order" TEXT NOT NULL, description TEXT NOT NULL, {_natural("created")}, {_natural("timestamp")},
+        version TEXT NOT NULL, {_flag("halted")}, {_flag("deleted")}
+    )""",
+    f"""CREATE TABLE segments (
+        id TEXT NOT NULL PRIMARY KEY, tag TEXT NOT NULL, {_natural("low")}, {_natural("high")},
+        reason TEXT NOT NULL, {_natural("time")}, host TEXT NOT NULL, {_natural("pid")}
+    )""",
+    "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
+)
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{each}"' for each in columns)
+
+
+def _marks(columns: Sequence[str]) -> str:
+    return ", ".join("?" * len(columns))
+
+
+# S608 is about text from outside; these are put together from the constants above.
+_PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(_TAG_COLUMNS)}) VALUES ({_marks(_TAG_COLUMNS)})"  # noqa: S608 - see above
+_PUT_ENTRY = f"INSERT INTO segments ({_names(_ENTRY_COLUMNS)}) VALUES ({_marks(_ENTRY_COLUMNS)})"  # noqa: S608 - see above
+_GET_TAGS = f"SELECT {_names(_TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
+_NEWEST_FIRST = "ORDER BY high DESC, low DESC, id DESC LIMIT ?"
+_GET_ENTRIES = f"SELECT {_names(_ENTRY_COLUMNS)} FROM segments WHERE tag = ? {_NEWEST_FIRST}"  # noqa: S608 - see above
+_PRUNE = """DELETE FROM segments WHERE time < ? AND id <> (
+    SELECT newest.id FROM segments AS newest WHERE newest.tag = segments.tag
+    ORDER BY newest.high DESC, newest.low DESC, newest.id DESC LIMIT 1)"""
+
+_random = random.SystemRandom()
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_SET_UP_WRONGLY = {
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup, then run `recover`",
+    sqlite3.SQLITE_READONLY: "it is read-only",
+    sqlite3.SQLITE_PERM: "access is denied",
+    sqlite3.SQLITE_AUTH: "access is denied",
+}
+
+
+def _code(error: sqlite3.Error) -> int:
+    # The low byte is the primary code; errors that Python itself raises have none.
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _record(row: Sequence[object]) -> Tag:
+    fields = dict(zip(_TAG_COLUMNS, row, strict=True))
+    for flag in ("halted", "deleted"):
+        if fields[flag] in (0, 1) and isinstance(fields[flag], int):
+            fields[flag] = bool(fields[flag])
+    return Tag.checked(str(fields["tag"]), fields)
+
+
+class SQLiteStore(Store):
+    """Tags and ledger in the SQLite file at `path`; a reservation and its ledger entry are one transaction.
+
+    The file is opened at the first call; missing parent directories are made (mode 0700). A file that is something
+    else, or was written by a newer version, is Misconfigured and left as it is. One connection, used by one thread at a
+    time. Needs SQLite 3.35.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise Misconfigured(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
+        if os.fspath(path) in {"", ":memory:"}:
+            raise Misconfigured("an SQLite store needs a file; for a store in memory write memory://")
+        # Absolute from the start: a later chdir must not lead to another file.
+        self._path = Path(path).absolute()
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._refusal = ""
+        self._ready_to_fork = False
+        _stores.add(self)
+
+    @property
+    def url(self) -> str:
+        """`sqlite:///` and the absolute path."""
+        return f"sqlite:///{self._path}"
+
+    def store_id(self, *, timeout: float) -> str:
+        """See `Store.store_id`."""
+        with self._transaction(timeout, "BEGIN") as connection:
+            return str(connection.execute("SELECT id FROM meta").fetchone()[0])
+
+    def create(
+        self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
+    ) -> Tag:
+        """See `Store.create`."""
+        with self._transaction(timeout) as connection:
+            found = self._read(connection, tag)
+            made = Tag.made(tag, found, above=above, step=step, limit=limit, order=order, description=description)
+            return self._write(connection, made)
+
+    def get(self, tag: str, *, timeout: float) -> Tag | None:
+        """See `Store.get`."""
+        with self._transaction(timeout, "BEGIN") as connection:
+            return self._read(connection, tag)
+
+    def tags(self, *, timeout: float) -> list[Tag]:
+        """See `Store.tags`."""
+        with self._transaction(timeout, "BEGIN") as connection:
+            found = [_record(row) for row in connection.execute(_GET_TAGS)]
+        return sorted((each for each in found if not each.deleted), key=lambda each: each.tag)
+
+    def reserve(
+        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+    ) -> Reservation:
+        """See `Store.reserve`."""
+        check_reserving(n, at_least)
+        with self._transaction(timeout) as connection:
+            before = self._live(connection, tag)
+            after = self._write(connection, before.reserved(n, at_least=at_least, exact=exact))
+            entry = LedgerEntry(tag=tag, low=before.max, high=after.max, reason=reason)
+            fields = asdict(entry)
+            connection.execute(_PUT_ENTRY, [fields[each] for each in _ENTRY_COLUMNS])
+        return Reservation(after, before.max, after.max, entry.id)
+
+    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
+        """See `Store.hand_back`."""
+        rest, highs = shortened(held, used)
+        last = held[-1]
+        with self._transaction(timeout) as connection:
+            for entry, high in highs.items():
+                connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
+            now = self._read(connection, last.tag.tag)
+            if now is None or now.version != last.version or now.max != last.high:
+                return False
+            self._write(connection, now.changed(max=rest))
+        return True
+
+    def configure(
+        self,
+        tag: str,
+        *,
+        step: int | None = None,
+        limit: int | None = None,
+        description: str | None = None,
+        raise_to: int | None = None,
+        timeout: float,
+    ) -> Tag:
+        """See `Store.configure`."""
+        check_settings(step=step, limit=limit, raise_to=raise_to)
+        return self._change(
+            tag,
+            timeout,
+            lambda found: found.configured(step=step, limit=limit, description=description, raise_to=raise_to),
+        )
+
+    def delete(self, tag: str, *, timeout: float) -> Tag:
+        """See `Store.delete`."""
+        with self._transaction(timeout) as connection:
+            found = self._read(connection, tag)
+            if found is None:
+                raise TagMissing(tag)
+            return self._write(connection, found.buried())
+
+    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+        """See `Store.halt`."""
+        check_argument("below", below)
+        return self._change(tag, timeout, lambda found: found.stopped(below)).halted
+
+    def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
+        """See `Store.recover`."""
+        check_argument("at_least", at_least)
+        return self._change(tag, timeout, lambda found: found.recovered(at_least))
+
+    def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
+        """See `Store.ledger`."""
+        check_argument("newest", newest)
+        with self._transaction(timeout, "BEGIN") as connection:
+            rows = connection.execute(_GET_ENTRIES, (tag, newest)).fetchall()
+        return [LedgerEntry.checked(dict(zip(_ENTRY_COLUMNS, row, strict=True))) for row in rows]
+
+    def prune(self, *, before: int, timeout: float) -> int:
+        """See `Store.prune`."""
+        check_argument("before", before)
+        with self._transaction(timeout) as connection:
+            return connection.execute(_PRUNE, (before,)).rowcount
+
+    def after_fork(self) -> None:
+        """Nothing is left to do: the parent closes its connection before it forks, and opens it again after.
+
+        SQLite notes per process which locks it holds, and a fork copies the note but not the locks. A child that opened
+        the file anew beside its parent's open connection would work without any lock: when the parent then closes,
+        the write-ahead log is deleted under the child, its commits are lost, and ranges are handed out twice (shown in
+        tests/contract/test_sqlite.py).
+        """
+
+    def close(self) -> None:
+        """Close the connection; later calls raise Misconfigured. Waits for the call that is under way."""
+        with self._lock:
+            self._refusal = self._refusal or "the store was closed"
+            self._hang_up()
+
+    # Inside a transaction.
+
+    def _read(self, connection: sqlite3.Connection, tag: str) -> Tag | None:
+        row = connection.execute(f"{_GET_TAGS} WHERE tag = ?", (tag,)).fetchone()
+        return None if row is None else _record(row)
+
+    def _live(self, connection: sqlite3.Connection, tag: str) -> Tag:
+        found = self._read(connection, tag)
+        if found is None:
+            raise TagMissing(tag)
+        return found.live()
+
+    def _write(self, connection: sqlite3.Connection, record: Tag) -> Tag:
+        fields = asdict(record)
+        connection.execute(_PUT_TAG, [fields[each] for each in _TAG_COLUMNS])
+        return record
+
+    def _change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
+        with self._transaction(timeout) as connection:
+            return self._write(connection, change(self._live(connection, tag)))
+
+    # The connection.
+
+    @contextmanager
+    def _transaction(self, timeout: float, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """Commit if the block ends normally, a `return` included; roll back if it raises."""
+        deadline = Deadline(timeout)
+        if not self._lock.acquire(timeout=deadline.left()):
+            raise Unavailable(f"{self._path}: another thread held the connection for {timeout:g} s")
+        try:
+            connection = self._connected(deadline)
+            self._wait_at_most(connection, deadline)
+            try:
+                connection.execute(begin)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            if _code(error) not in _BUSY:
+                self._hang_up()
+            raise self._translated(error) from error
+        finally:
+            self._lock.release()
+
+    @staticmethod
+    def _wait_at_most(connection: sqlite3.Connection, deadline: Deadline) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {max(1, int(deadline.left() * 1000))}")
+
+    def _connected(self, deadline: Deadline) -> sqlite3.Connection:
+        if self._refusal:
+            raise Misconfigured(f"{self._path}: {self._refusal}")
+        if self._connection is None:
+            self._connection = self._opened(deadline)
+            self._file = self._identity()
+        elif self._identity() != self._file:
+            # Commits would go to a file that nobody will find again.
+            raise Misconfigured(f"{self._path} was replaced or removed while it was open: restart, then run `recover`")
+        return self._connection
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _opened(self, deadline: Deadline) -> sqlite3.Connection:
+        try:
+            missing = [each for each in self._path.parents if not each.exists()]
+            for each in reversed(missing):
+                each.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise Misconfigured(f"{self._path}: its directory can't be made: {error}") from error
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        try:
+            while not self._prepared(connection, deadline):
+                # Two processes on one fresh file: the switch to WAL answers "locked" without heeding busy_timeout.
+                time.sleep(min(deadline.left(), _random.uniform(0.001, 0.02)))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepared(self, connection: sqlite3.Connection, deadline: Deadline) -> bool:
+        """Check the file, then make it ours. False if another process was in the way: ask again."""
+        try:
+            self._wait_at_most(connection, deadline)
+            connection.execute("BEGIN")
+            fresh = self._is_fresh(connection)
+            connection.execute("COMMIT")
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise Misconfigured(f"{self._path}: its file system has no write-ahead log (journal mode {mode!r})")
+            connection.execute("PRAGMA synchronous = FULL")
+            if fresh:
+                connection.execute("BEGIN IMMEDIATE")
+                if self._is_fresh(connection):
+                    for statement in _TABLES:
+                        connection.execute(statement)
+                    connection.execute("INSERT INTO meta (id) VALUES (?)", (fresh_version(),))
+                    connection.execute(f"PRAGMA user_version = {SCHEMA}")
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if _code(error) in _BUSY:
+                return False
+            raise
+        return True
+
+    def _is_fresh(self, connection: sqlite3.Connection) -> bool:
+        """Whether the database is empty. Misconfigured if it is neither empty nor ours. Changes nothing."""
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA:
+            raise Misconfigured(
+                f"{self._path} was written by a newer version (schema {version}; this one knows {SCHEMA}): upgrade"
+            )
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if version == 0 and not tables:
+            return True
+        for table, columns in _COLUMNS.items():
+            found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+            if version != SCHEMA or found != columns:
+                raise Misconfigured(f"{self._path} is a database of another program: name another file")
+        return False
+
+    def _translated(self, error: sqlite3.Error) -> Exception:
+        code = _code(error)
+        if code in _SET_UP_WRONGLY:
+            return Misconfigured(f"{self._path}: {_SET_UP_WRONGLY[code]} ({error})")
+        parent = self._path.parent
+        if code == sqlite3.SQLITE_CANTOPEN and (self._path.is_dir() or not os.access(parent, os.W_OK | os.X_OK)):
+            return Misconfigured(f"{self._path}: it can't be opened or made there ({error})")
+        return Unavailable(f"{self._path}: {error}")
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._identity() != self._file:
+            # Closing deletes the log by its name, which by now is that of the file put in its place.
+            _abandoned.append(connection)
+        else:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    # Around a fork; see `after_fork`.
+
+    def before_fork(self) -> None:
+        """Wait for the call that is under way, and close the connection. Python calls it before each fork."""
+        self._ready_to_fork = self._lock.acquire(timeout=FORK_PATIENCE)
+        if self._ready_to_fork:
+            self._hang_up()
+
+    def after_fork_in_parent(self) -> None:
+        """Let the calls go on. Python calls it after each fork."""
+        if self._ready_to_fork:
+            self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh, or refuse if there was no waiting. Python calls it in each forked child."""
+        self._lock = threading.Lock()
+        if not self._ready_to_fork:
+            if self._connection is not None:
+                _abandoned.append(self._connection)
+            self._connection = None
+            self._refusal = "the process was forked in the middle of a call: make the store after the fork"
+
+
+_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
+_abandoned: list[sqlite3.Connection] = []
+
+
+def _for_each_store(step: Callable[[SQLiteStore], None]) -> Callable[[], None]:
+    def run() -> None:
+        for store in list(_stores):
+            step(store)
+
+    return run
+
+
+os.register_at_fork(
+    before=_for_each_store(SQLiteStore.before_fork),
+    after_in_parent=_for_each_store(SQLiteStore.after_fork_in_parent),
+    after_in_child=_for_each_store(SQLiteStore.after_fork_in_child),
+)

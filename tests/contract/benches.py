@@ -1,0 +1,181 @@
+"""A store of each kind on the bench: opened as often as a test likes, put back in time, and tampered with."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import sqlite3
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from persistence.memory import MemoryStore
+from persistence.mongodb import MongoStore
+from persistence.records import HIGHEST, Order
+from persistence.sqlite import SQLiteStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pymongo.database import Database
+
+    from persistence.contract import Store
+    from persistence.records import Reservation, Tag
+
+#: Seconds that a call may take on a machine busy with other things.
+TIMEOUT = 5.0
+
+
+def create(
+    store: Store,
+    tag: str = "orders",
+    *,
+    above: int = 0,
+    step: int = 1000,
+    limit: int = HIGHEST,
+    order: Order = "strict",
+) -> Tag:
+    return store.create(
+        tag, above=above, step=step, limit=limit, order=order, description="made by a test", timeout=TIMEOUT
+    )
+
+
+def reserve(
+    store: Store, n: int | None = None, *, tag: str = "orders", at_least: int = 0, exact: bool = False
+) -> Reservation:
+    return store.reserve(tag, n, at_least=at_least, exact=exact, reason="test", timeout=TIMEOUT)
+
+
+def get(store: Store, tag: str = "orders") -> Tag:
+    found = store.get(tag, timeout=TIMEOUT)
+    assert found is not None
+    return found
+
+
+def ranges(store: Store, tag: str = "orders") -> list[tuple[int, int]]:
+    """The ledger, oldest numbers first."""
+    return [(each.low, each.high) for each in reversed(store.ledger(tag, newest=10_000, timeout=TIMEOUT))]
+
+
+def check_contiguous(segments: list[tuple[int, int]], above: int, top: int) -> None:
+    """The segments, in any order, cover (above, top] without a gap and without an overlap."""
+    end = above
+    for low, high in sorted(segments):
+        assert low == end, f"({low}, {high}] doesn't begin where the one before it ended, at {end}"
+        assert high > low
+        end = high
+    assert end == top
+
+
+class Bench(ABC):
+    """One store, empty at first."""
+
+    def __init__(self) -> None:
+        self._opened: list[Store] = []
+        self.store = self.open()
+
+    @abstractmethod
+    def make(self) -> Store:
+        """Another store object on the same data, as another process would have it."""
+
+    @abstractmethod
+    def backup(self) -> object:
+        """Take a backup of everything."""
+
+    @abstractmethod
+    def restore(self, backup: object) -> None:
+        """Put the backup back."""
+
+    @abstractmethod
+    def tamper(self, tag: str, **fields: object) -> None:
+        """Write into the record past the store."""
+
+    def open(self) -> Store:
+        store = self.make()
+        self._opened.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+class MemoryBench(Bench):
+    def __init__(self) -> None:
+        self.memory = MemoryStore()
+        super().__init__()
+
+    def make(self) -> Store:
+        return self.memory
+
+    def backup(self) -> object:
+        return self.memory.snapshot()
+
+    def restore(self, backup: Any) -> None:
+        self.memory.restore(backup)
+
+    def tamper(self, tag: str, **fields: object) -> None:
+        raise NotImplementedError
+
+
+class SQLiteBench(Bench):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__()
+
+    def make(self) -> SQLiteStore:
+        return SQLiteStore(self.path)
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection past the store; the caller closes it."""
+        return sqlite3.connect(self.path, isolation_level=None)
+
+    def backup(self) -> object:
+        copied = self.path.with_suffix(".backup")
+        source, target = self.connect(), sqlite3.connect(copied)
+        source.backup(target)
+        source.close()
+        target.close()
+        return copied
+
+    def restore(self, backup: Any) -> None:
+        # With the issuers stopped, as the documentation says.
+        self.close()
+        for each in self.path.parent.glob(f"{self.path.name}*"):
+            each.unlink()
+        shutil.copy(backup, self.path)
+        self.store = self.open()
+
+    def tamper(self, tag: str, **fields: object) -> None:
+        connection = self.connect()
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        for name, value in fields.items():
+            statement = f'UPDATE tags SET "{name}" = ? WHERE tag = ?'  # noqa: S608 - a column named by the test
+            connection.execute(statement, (value, tag))
+        connection.close()
+
+
+class MongoBench(Bench):
+    def __init__(self, url: str, database: Database[dict[str, Any]]) -> None:
+        self.url = url
+        self.database = database
+        super().__init__()
+
+    def make(self) -> MongoStore:
+        return MongoStore.open(self.url)
+
+    def document(self, tag: str = "orders") -> dict[str, Any]:
+        found = self.database["tags"].find_one({"_id": tag})
+        assert found is not None
+        return found
+
+    def backup(self) -> object:
+        return {name: list(self.database[name].find()) for name in ("tags", "segments", "meta")}
+
+    def restore(self, backup: Any) -> None:
+        for name, documents in copy.deepcopy(backup).items():
+            self.database[name].delete_many({})
+            if documents:
+                self.database[name].insert_many(documents)
+
+    def tamper(self, tag: str, **fields: object) -> None:
+        self.database["tags"].update_one({"_id": tag}, {"$set": fields})

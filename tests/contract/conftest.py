@@ -1,0 +1,99 @@
+"""Stores for the contract tests: each kind behind the same handle, empty, and gone after the test."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pymongo
+import pytest
+
+from tests.contract.benches import Bench, MemoryBench, MongoBench, SQLiteBench
+from tests.servers.mongo import MongoServer, find_command, given_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def absent(reason: str) -> NoReturn:
+    """Skip on a laptop, fail in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}, and CI is set", pytrace=False)
+    pytest.skip(reason)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a MongoDB."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        uses = {"mongo_url", "mongo_server", "mongo_bench"}.intersection(getattr(item, "fixturenames", ()))
+        if uses or (callspec is not None and "mongodb" in callspec.params.values()):
+            item.add_marker(pytest.mark.live)
+
+
+@pytest.fixture(scope="session")
+def mongo_url() -> Iterator[str]:
+    """The URL, without a database, of the session's server."""
+    if url := given_url():
+        yield url
+        return
+    command = find_command()
+    if command is None:
+        absent("there is no mongod and no wire server")
+    with MongoServer(command) as server:
+        yield server.url
+
+
+@pytest.fixture
+def mongo_server() -> Iterator[MongoServer]:
+    """A server that belongs to this test alone, to be killed and started again."""
+    command = find_command()
+    if command is None:
+        absent("there is no mongod and no wire server")
+    with MongoServer(command) as server:
+        yield server
+
+
+def _mongo_bench(url: str) -> Iterator[MongoBench]:
+    base, _, query = url.partition("?")
+    name = f"issuer_test_{secrets.token_hex(4)}"
+    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(url, serverSelectionTimeoutMS=5000)
+    bench = MongoBench(f"{base.rstrip('/')}/{name}{'?' if query else ''}{query}", client[name])
+    try:
+        yield bench
+    finally:
+        bench.close()
+        client.drop_database(name)
+        client.close()
+
+
+@pytest.fixture
+def mongo_bench(mongo_url: str) -> Iterator[MongoBench]:
+    yield from _mongo_bench(mongo_url)
+
+
+@pytest.fixture
+def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
+    bench = SQLiteBench(tmp_path / "store.db")
+    yield bench
+    bench.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "mongodb"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Each kind of store in turn."""
+    if request.param == "memory":
+        yield MemoryBench()
+    elif request.param == "sqlite":
+        yield request.getfixturevalue("sqlite_bench")
+    else:
+        yield from _mongo_bench(request.getfixturevalue("mongo_url"))
+
+
+@pytest.fixture(params=["sqlite", "mongodb"])
+def shared_bench(request: pytest.FixtureRequest) -> Bench:
+    """Each kind of store that processes can share."""
+    found: Bench = request.getfixturevalue({"sqlite": "sqlite_bench", "mongodb": "mongo_bench"}[request.param])
+    return found

@@ -1,0 +1,253 @@
+"""What only the SQLite store promises: about its file, and about forks."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+import persistence.sqlite
+from persistence.errors import Corrupt, Misconfigured, Unavailable
+from persistence.sqlite import SQLiteStore
+from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve
+from tests.contract.processes import finish, let_go, run_python, segments, start_loaders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_directories_are_made_for_the_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b c" / "d?#ü.db"
+    create(SQLiteStore(path))
+    assert path.exists()
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (path.parent, path.parent.parent)] == [0o700, 0o700]
+
+
+def test_it_is_durable_and_in_wal_mode(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store)
+    store = sqlite_bench.store
+    assert isinstance(store, SQLiteStore)
+    assert store._connection is not None
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("max", 5.0), ("max", 9.3e18), ("max", "7"), ("max", -1), ("step", 0), ("step", 1.5), ("limit", b"x"),
+        ("order", "other"), ("halted", 2), ("halted", 1.0), ("deleted", "no"), ("created", 0.5),
+    ],
+)  # fmt: skip
+def test_a_record_of_another_type_is_corrupt_and_left_alone(
+    sqlite_bench: SQLiteBench, column: str, value: object
+) -> None:
+    # The columns' affinity would turn 5.0 back into 5: a table without it, as other programs make them.
+    create(sqlite_bench.store)
+    sqlite_bench.close()
+    with sqlite_bench.connect() as connection:
+        columns = ", ".join(f'"{row[1]}"' for row in connection.execute("PRAGMA table_info(tags)"))
+        connection.execute("ALTER TABLE tags RENAME TO old")
+        connection.execute(f"CREATE TABLE tags ({columns}, PRIMARY KEY (tag))")
+        connection.execute("INSERT INTO tags SELECT * FROM old")
+        connection.execute("DROP TABLE old")
+    connection.close()
+    sqlite_bench.store = store = sqlite_bench.open()
+    sqlite_bench.tamper("orders", **{column: value})
+    before = b"".join(str(row).encode() for row in sqlite_bench.connect().execute("SELECT * FROM tags"))
+    for call in (
+        lambda: reserve(store),
+        lambda: store.get("orders", timeout=TIMEOUT),
+        lambda: store.tags(timeout=TIMEOUT),
+        lambda: store.recover("orders", at_least=5, timeout=TIMEOUT),
+        lambda: store.delete("orders", timeout=TIMEOUT),
+        lambda: create(store),
+    ):
+        with pytest.raises(Corrupt):
+            call()
+    after = b"".join(str(row).encode() for row in sqlite_bench.connect().execute("SELECT * FROM tags"))
+    assert after == before
+    assert ranges(store) == []
+
+
+def test_the_table_itself_refuses_what_is_no_integer(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, above=2**63 - 10)
+    connection = sqlite_bench.connect()
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute("UPDATE tags SET max = max + 1000")  # what a plain UPDATE does: REAL, without a word
+    connection.close()
+
+
+def test_a_newer_schema_is_refused(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store)
+    sqlite_bench.close()
+    connection = sqlite_bench.connect()
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(Misconfigured, match="newer"):
+        get(sqlite_bench.open())
+
+
+def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    text, foreign, alike = tmp_path / "text", tmp_path / "foreign", tmp_path / "alike"
+    text.write_text("not a database, but long enough to be taken for one\n" * 100)
+    for path, version in ((foreign, 0), (alike, 1)):
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE tags (name TEXT)")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.close()
+    for path in (text, foreign, alike):
+        before = path.read_bytes()
+        with pytest.raises(Misconfigured):
+            create(SQLiteStore(path))
+        assert path.read_bytes() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["alike", "foreign", "text"]
+
+
+def test_a_path_that_cannot_hold_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "below"):
+        with pytest.raises(Misconfigured):
+            create(SQLiteStore(path))
+    for name in ("", ":memory:"):
+        with pytest.raises(Misconfigured):
+            SQLiteStore(name)
+
+
+def test_a_file_replaced_under_an_open_store_is_noticed(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store)
+    sqlite_bench.path.rename(sqlite_bench.path.with_suffix(".old"))
+    create(sqlite_bench.open())
+    with pytest.raises(Misconfigured, match="replaced"):
+        reserve(sqlite_bench.store)
+
+
+@pytest.mark.covers("2.4")
+def test_a_locked_file_costs_no_more_than_the_timeout_and_changes_nothing(sqlite_bench: SQLiteBench) -> None:
+    made = create(sqlite_bench.store)
+    other = sqlite_bench.connect()
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="locked"):
+        sqlite_bench.store.reserve("orders", None, reason="test", timeout=0.05)
+    other.execute("ROLLBACK")
+    other.close()
+    assert get(sqlite_bench.store) == made
+    assert reserve(sqlite_bench.store).low == 0
+
+
+@pytest.mark.covers("0.24", "1.22")
+def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create(sqlite_bench.store)
+    with monkeypatch.context() as broken:
+        broken.setattr(persistence.sqlite, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
+        with pytest.raises(Unavailable):
+            reserve(sqlite_bench.store)
+    assert get(sqlite_bench.store) == made
+    assert reserve(sqlite_bench.store).low == 0
+
+
+@pytest.mark.live
+def test_processes_that_open_a_fresh_file_at_once_all_succeed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from persistence.sqlite import SQLiteStore; store = SQLiteStore(sys.argv[1]); print('ready',"
+        " flush=True); sys.stdin.readline(); print(store.store_id(timeout=20))"
+    )
+    for turn in range(5):
+        path = tmp_path / f"{turn}.db"
+        started = [run_python(["-c", program, str(path)]) for _ in range(4)]
+        for each in started:
+            assert each.stdout is not None
+            each.stdout.readline()
+        let_go(started)
+        assert len({finish(each) for each in started}) == 1
+
+
+_FORKS = """
+import os, sys
+from persistence import sqlite
+from persistence.sqlite import SQLiteStore
+path, hooks = sys.argv[1], sys.argv[2]
+store = SQLiteStore(path)
+if hooks == "without":
+    sqlite._stores.clear()  # as if nothing were done before the fork
+print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, reason="parent", timeout=5)), flush=True)
+asks, told = os.pipe()
+if (child := os.fork()) == 0:
+    if hooks == "without":
+        inherited, store._connection = store._connection, None
+    got = store.reserve("orders", 1, reason="child", timeout=5)
+    os.write(told, b"open")
+    os.read(0, 1)  # until the parent has closed
+    for _ in range(3):
+        got = store.reserve("orders", 1, reason="child", timeout=5)
+        print(got.low, got.high, flush=True)
+    os._exit(0)
+os.read(asks, 4)
+store.close()
+"""
+
+
+def fork_and_reserve(bench: SQLiteBench, hooks: str) -> list[tuple[int, int]]:
+    """Parent and child reserve, the parent closes, the child goes on; then somebody else reserves."""
+    create(bench.store, step=1)
+    bench.close()
+    program = _FORKS + "os.write(go, b'x'); assert os.waitpid(child, 0)[1] == 0\n"
+    program = program.replace("asks, told = os.pipe()", "asks, told = os.pipe(); ready, go = os.pipe()")
+    program = program.replace("os.read(0, 1)", "os.read(ready, 1)")
+    got = segments(finish(run_python(["-c", program, str(bench.path), hooks])))
+    bench.store = bench.open()
+    return got + [(each.low, each.high) for each in (reserve(bench.store) for _ in range(5))]
+
+
+@pytest.mark.covers("U.14")
+def test_a_forked_child_never_gets_what_others_got(sqlite_bench: SQLiteBench) -> None:
+    got = fork_and_reserve(sqlite_bench, "with")
+    assert len(set(got)) == len(got) == 9
+    assert get(sqlite_bench.store).max == 10
+
+
+def test_mutation_without_closing_before_a_fork_ranges_are_given_twice(sqlite_bench: SQLiteBench) -> None:
+    got = fork_and_reserve(sqlite_bench, "without")
+    assert len(set(got)) < len(got)
+
+
+def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) -> None:
+    store = sqlite_bench.store
+    assert isinstance(store, SQLiteStore)
+    create(store)
+    store.before_fork()
+    with pytest.raises(Unavailable, match="held the connection"):
+        store.get("orders", timeout=0.01)
+    store.after_fork_in_parent()
+    assert get(store).max == 0
+    # A fork that waited in vain: the child must not touch what the other thread had in its hands.
+    with store._transaction(TIMEOUT) as connection, pytest.MonkeyPatch.context() as impatient:
+        impatient.setattr(persistence.sqlite, "FORK_PATIENCE", 0.01)
+        store.before_fork()
+        assert not store._ready_to_fork
+        assert connection.in_transaction
+    store.after_fork_in_child()
+    with pytest.raises(Misconfigured, match="forked in the middle"):
+        get(store)
+
+
+@pytest.mark.live
+def test_restarting_after_kill_keeps_every_segment_that_was_given(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, step=10)
+    sqlite_bench.close()
+    got: list[tuple[int, int]] = []
+    for _ in range(3):
+        [loader] = start_loaders(f"sqlite:///{sqlite_bench.path}", 1, 0)
+        let_go([loader])
+        assert loader.stdout is not None
+        got += segments("".join(loader.stdout.readline() for _ in range(20)))
+        loader.kill()
+        rest, _ = loader.communicate(timeout=TIMEOUT)
+        got += segments(rest.rpartition("\n")[0])
+    known = ranges(sqlite_bench.open())
+    assert set(got) <= set(known)
+    check_contiguous(known, 0, get(sqlite_bench.open()).max)

@@ -1,0 +1,294 @@
+"""The scripts, read as text: header, body, gateway and README say the same.
+
+`complaints` is the checker; made-up scripts show that it finds what it looks for.
+"""
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+
+from issuer import gateway, scripts
+from issuer.errors import ConfigurationError
+
+LUA = scripts.folder()
+README = (LUA / "README.md").read_text(encoding="utf-8")
+
+#: Everything that holds a number of the tag, and so must stay a string.
+NUMBERS = "n|at|cur|max|mark|low|high|top|highest|segment_mark|next_cur|next_max|next_mark|moved"
+
+
+# ------------------------------------------------------------------------------------------------ the checker
+
+
+def header(text: str) -> str:
+    match = re.match(r"--\[\[\n(.*?)\n\]\]\n", text, re.DOTALL)
+    return match[1] if match else ""
+
+
+def code(text: str) -> str:
+    """Without header and comments."""
+    text = re.sub(r"--\[\[.*?\]\]", "", text, flags=re.DOTALL)
+    return re.sub(r"--.*", "", text)
+
+
+def bare(text: str) -> str:
+    """Without strings, too."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"", "''", code(text))
+
+
+def numbered(text: str, array: str) -> set[int]:
+    return {int(number) for number in re.findall(rf"\b{array}\[(\d+)\]", text)}
+
+
+def statuses(text: str) -> set[str]:
+    """First words of the arrays that are returned, and the codes of errors."""
+    body = code(text)
+    return set(re.findall(r"return \{'(\w+)'", body)) | set(re.findall(r"redis\.error_reply\('(\w+) ", body))
+
+
+def promised(text: str) -> set[str]:
+    """The same, as the header has them."""
+    replies = header(text).partition("Returns one of\n")[2]
+    return set(re.findall(r"^  \{'(\w+)'", replies, re.MULTILINE)) | set(
+        re.findall(r"^  error (\w+)", replies, re.MULTILINE)
+    )
+
+
+def second_words(text: str) -> set[str]:
+    return set(re.findall(r"\{'\w+'(?:, [\w ]+)*, '(\w+)'", code(text)))
+
+
+def complaints(name: str, text: str) -> list[str]:
+    """What is wrong with the assembled script `text`."""
+    found = []
+    top, body, plain = header(text), code(text), bare(text)
+    if not top.startswith(f"{name}: "):
+        found.append("the header is not the first thing, or does not begin with the script's name")
+    for array in ("KEYS", "ARGV"):
+        declared = {int(number) for number in re.findall(rf"^{array}\[(\d+)\]  \S", top, re.MULTILINE)}
+        used = numbered(body, array)
+        if declared != set(range(1, len(declared) + 1)):
+            found.append(f"{array} are declared as {sorted(declared)}")
+        found += [f"{array}[{number}] is declared and never read" for number in sorted(declared - used)]
+        found += [f"{array}[{number}] is read and not declared" for number in sorted(used - declared)]
+        if re.search(rf"\b{array}\b(?!\[\d+\])", plain):
+            found.append(f"{array} is used otherwise than by a plain index")
+    found += [f"{word} is returned and not in the header" for word in sorted(statuses(text) - promised(text))]
+    found += [f"{word} is in the header and never returned" for word in sorted(promised(text) - statuses(text))]
+    found += [
+        f"{word} is returned and not in the header" for word in sorted(second_words(text)) if f"'{word}'" not in top
+    ]
+    found += [f"a loop: {word}" for word in re.findall(r"\b(while|for|repeat|goto)\b", plain)]
+    found += [
+        f"tonumber({what.strip()})"
+        for what in re.findall(r"\btonumber\(([^()]*)", plain)
+        if re.search(rf"\b({NUMBERS})\b", what)
+    ]
+    found += [
+        f"arithmetic: {what.strip()}"
+        for what in re.findall(rf"\b(?:{NUMBERS})\b *[-+*/%^] *\w+|\w+ *[-+*/%^] *(?:{NUMBERS})\b", plain)
+    ]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ the scripts
+
+
+@pytest.fixture(params=scripts.NAMES)
+def script(request: pytest.FixtureRequest) -> scripts.Script:
+    return scripts.script(request.param)
+
+
+def test_each_script_is_what_its_header_says(script: scripts.Script) -> None:
+    assert complaints(script.name, script.text) == []
+
+
+def test_each_lua_file_is_a_known_script_and_the_other_way_round() -> None:
+    assert sorted(path.stem for path in LUA.glob("*.lua")) == sorted(scripts.NAMES)
+
+
+def test_each_include_exists_and_each_fragment_is_included() -> None:
+    included = {
+        name
+        for path in LUA.glob("*.lua")
+        for name in re.findall(r"^--@include (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert included == {path.stem for path in (LUA / "include").glob("*")}
+
+
+def test_an_assembled_script_has_no_include_left_and_is_named_by_the_sha1_of_its_text(script: scripts.Script) -> None:
+    assert "@include" not in script.text
+    assert script.sha == hashlib.sha1(script.text.encode(), usedforsecurity=False).hexdigest()
+
+
+def test_an_unknown_script_is_refused_with_the_known_names() -> None:
+    with pytest.raises(ConfigurationError, match="next, open, load, floor"):
+        scripts.script("drain")
+
+
+# ------------------------------------------------------------------------------------------------ the gateway
+
+
+def words(packed: bytes) -> list[str]:
+    """Read a packed command, strictly."""
+    count, rest = packed.split(b"\r\n", 1)
+    found = []
+    for _ in range(int(count.removeprefix(b"*"))):
+        size, rest = rest.split(b"\r\n", 1)
+        length = int(size.removeprefix(b"$"))
+        found.append(rest[:length].decode())
+        assert rest[length : length + 2] == b"\r\n"
+        rest = rest[length + 2 :]
+    assert rest == b""
+    return found
+
+
+def sample(kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return get_args(kind)[0]
+    return {str: "text", int: 1}[kind]
+
+
+def calls() -> dict[str, tuple[type, list[str]]]:
+    """By the SHA that each public function of the gateway sends: what it decodes to, and the words after that."""
+    found: dict[str, tuple[type, list[str]]] = {}
+    functions = inspect.getmembers(
+        gateway, lambda one: inspect.isfunction(one) and one.__module__ == gateway.__name__ and one.__name__[0] != "_"
+    )
+    for _, function in functions:
+        hints = get_type_hints(function)
+        answer = hints.pop("return")
+        if get_origin(answer) is not gateway.Call:
+            continue
+        call = function(**{name: sample(kind) for name, kind in hints.items()})
+        sent = words(call.packed)
+        if sent[0] == "EVALSHA":
+            assert sent[1] not in found, f"{function.__name__} is the second function for one script"
+            assert call.text == next(one.text for one in map(scripts.script, scripts.NAMES) if one.sha == sent[1])
+            found[sent[1]] = (get_args(answer)[0], sent[2:])
+    return found
+
+
+def test_each_script_has_one_gateway_function_that_sends_as_many_keys_and_arguments_as_declared(
+    script: scripts.Script,
+) -> None:
+    _, (numkeys, *rest) = calls()[script.sha]
+    assert int(numkeys) == len(numbered(script.text, "KEYS"))
+    assert len(rest) == len(numbered(script.text, "KEYS")) + len(numbered(script.text, "ARGV"))
+
+
+def test_each_status_of_a_script_is_one_that_the_gateway_knows_and_the_other_way_round(script: scripts.Script) -> None:
+    record, _ = calls()[script.sha]
+    assert set(get_args(get_type_hints(record)["status"])) == promised(script.text) - {"BADARG"}
+
+
+# ------------------------------------------------------------------------------------------------ the README
+
+
+def row(name: str) -> list[str]:
+    (line,) = (line for line in README.partition("\n## ")[0].splitlines() if line.startswith(f"| `{name}` |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_readme_lists_each_script_with_its_arguments_and_its_replies(script: scripts.Script) -> None:
+    _, _, keys, arguments, replies = row(script.name)
+    assert keys == "hash"
+    assert len(re.findall(r"`\w+`", arguments)) == len(numbered(script.text, "ARGV"))
+    listed = {re.findall(r"`(\w+)`", reply)[0] for reply in replies.split(";")}
+    assert listed == promised(script.text)
+    assert all(word in replies for word in second_words(script.text))
+
+
+def test_the_readme_says_what_to_do_on_each_status(script: scripts.Script) -> None:
+    advice = README.partition("## What to do on each status")[2].partition("\n## ")[0]
+    # `load` answers with the name of the buffer: it is done then.
+    assert {word for word in promised(script.text) - {"current", "next"} if f"`{word}`" not in advice} == set()
+
+
+def test_the_readme_lists_each_field_of_the_hash() -> None:
+    table = README.partition("## The hash")[2].partition("\n## ")[0]
+    written = {
+        field
+        for name in scripts.NAMES
+        for command in re.findall(r"'(?:HSET|HMGET)', key, ([^\n]*)", code(scripts.script(name).text))
+        for field in re.findall(r"'(\w+)'", command)
+    }
+    assert written == set(
+        re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in table.splitlines() if "|" in line))
+    )
+
+
+@pytest.mark.covers("3.12")
+def test_the_readme_says_that_another_database_or_thread_does_not_help() -> None:
+    assert "Another database or another thread of the same server does not help" in README
+
+
+def test_the_readme_is_shipped_beside_the_scripts() -> None:
+    assert (Path(LUA) / "README.md").is_file()
+
+
+# ------------------------------------------------------------------------------------------------ the checker, checked
+
+MADE_UP = """\
+--[[
+made: a script that was made up.
+
+KEYS[1]  the hash
+ARGV[1]  n: a number
+
+Returns one of
+  {'ok', cur, 'more'}  fine
+  {'empty'}            not so
+  error BADARG         n is none
+]]
+local key, n = KEYS[1], ARGV[1]
+if n == '' then return redis.error_reply('BADARG n is none') end
+-- for the reader: while this is a comment, ARGV[9] and tonumber(cur) are none of the checker's business
+local cur = redis.call('HGET', key, 'for')
+if not cur then return {'empty'} end
+return {'ok', cur, 'more'}
+"""
+
+
+def test_the_checker_passes_a_script_that_is_in_order() -> None:
+    assert complaints("made", MADE_UP) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda text: "\n" + text, "the header is not the first thing"),
+        (lambda text: text.replace("made:", "other:"), "the header is not the first thing"),
+        (lambda text: text.replace("ARGV[1]\n", "ARGV[2]\n"), "ARGV[2] is read and not declared"),
+        (lambda text: text.replace(", ARGV[1]\n", ", '1'\n"), "ARGV[1] is declared and never read"),
+        (lambda text: text.replace("ARGV[1]  n", "ARGV[3]  n"), "ARGV are declared as [3]"),
+        (lambda text: text.replace("= KEYS[1]", "= KEYS[2]"), "KEYS[1] is declared and never read"),
+        (lambda text: text.replace("key, n = KEYS[1]", "key, n = KEYS[#KEYS]"), "KEYS is used otherwise"),
+        (lambda text: text + "redis.call('DEL', unpack(KEYS))", "KEYS is used otherwise"),
+        (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "gone is returned and not in the header"),
+        (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "empty is in the header and never returned"),
+        (lambda text: text.replace("BADARG n is none')", "BADKEY n')"), "BADKEY is returned and not in the header"),
+        (lambda text: text.replace("cur, 'more'}\n", "cur, 'less'}\n"), "less is returned and not in the header"),
+        (lambda text: text + "while true do end", "a loop: while"),
+        (lambda text: text + "for i = 1, 2 do end", "a loop: for"),
+        (lambda text: text + "repeat until cur", "a loop: repeat"),
+        (lambda text: text + "local c = tonumber(cur)", "tonumber(cur)"),
+        (lambda text: text + "local c = tonumber(hash[1] or next_max)", "tonumber(hash[1] or next_max)"),
+        (lambda text: text + "local c = cur + 1", "arithmetic: cur + 1"),
+        (lambda text: text + "local c = 1 + high", "arithmetic: 1 + high"),
+    ],
+)
+def test_the_checker_finds_what_is_wrong_with_a_made_up_script(change: Callable[[str], str], complaint: str) -> None:
+    assert change(MADE_UP) != MADE_UP
+    # With more characters of the found text, "(hash[1] or next_max" stays recognisable.
+    assert any(found.startswith(complaint.rstrip(")")) for found in complaints("made", change(MADE_UP)))
+
+
+def test_reading_a_packed_command_notices_a_wrong_length() -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        words(b"*2\r\n$3\r\nGET\r\n$2\r\nkey\r\n")
