@@ -44,6 +44,9 @@ TAKE_MOST = 1_000_000
 #: A tag that nobody has drawn from for so many seconds is left out of the sweep.
 IDLE_AFTER = 900.0
 
+#: An elected loader that is silent for so many seconds longer than the store's timeout is replaced.
+GRACE = 1.0
+
 #: How long a `close` or an exit may take to hand numbers back, in seconds.
 CLOSING = 3.0
 
@@ -94,7 +97,7 @@ class Issuer:
             runner=self._runner,
             background=self._scheduler.background if self._chosen is not None else _nobody,
             scheduled=self._chosen is not None,
-            window=int(self._store_timeout) + 2,
+            window=self._store_timeout + GRACE,
             auto_create=self._auto_create,
         )
 

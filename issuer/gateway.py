@@ -92,14 +92,14 @@ def _call(
     return Call(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable)
 
 
-def draw(key: str, n: int, window: int) -> Call[Drawn]:
-    """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds."""
-    return _call("next", key, (n, window), _drawn, repeatable=True)
+def draw(key: str, n: int, window: float | None) -> Call[Drawn]:
+    """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds. None: never elect me."""
+    return _call("next", key, (n, -1 if window is None else round(window * 1000)), _drawn, repeatable=True)
 
 
-def open(key: str, born: str, store: str, window: int, role: Literal["claim", "mine", "look"]) -> Call[Opened]:
+def open(key: str, born: str, store: str, window: float, role: Literal["claim", "mine", "look"]) -> Call[Opened]:
     """`open`: arm the hash for this reign, tell where it stands, elect a loader."""
-    return _call("open", key, (born, store, window, role), _opened)
+    return _call("open", key, (born, store, round(window * 1000), role), _opened)
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> Call[Loaded]:
@@ -121,7 +121,7 @@ def _drawn(reply: Any) -> Drawn:
 
 
 def _opened(reply: Any) -> Opened:
-    status, *rest = [word.decode() for word in reply]
+    status, *rest = [word.decode(errors="replace") for word in reply]
     if status == "open":
         reign, born, top, cur, due, elected = rest
         return Opened("open", reign, born, int(top), int(cur), due == "1", elected == "1")
@@ -135,7 +135,7 @@ def _loaded(reply: Any) -> Loaded:
 
 
 def _floored(reply: Any) -> Floored:
-    status, *rest = [word.decode() for word in reply]
+    status, *rest = [word.decode(errors="replace") for word in reply]
     if status == "floored":
         cur, top, cur_before, top_before = rest
         return Floored(

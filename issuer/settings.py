@@ -136,7 +136,7 @@ def _checked(settings: Settings) -> Settings:
     if checked["redis_url"].value != "none" and checked["store_url"].source == DEFAULT:
         raise ConfigurationError(
             f"Redis is named ({checked['redis_url'].source}) but no store: two machines with a SQLite file each on one "
-            "Redis would repeat numbers after a flush. Name the store: --store, ISSUER_STORE_URL, or store_url in issuer.toml"
+            "Redis would repeat numbers after a flush. Name the store: --store, ISSUER_STORE_URL or store_url in a file"
         )
     return Settings(**checked)
 

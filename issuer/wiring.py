@@ -21,6 +21,9 @@ from persistence.opening import mask, open_store
 if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler
 
+#: `mask` for the edges, which may not import the module that opens stores.
+__all__ = ["UNSET", "connect", "default", "mask"]
+
 
 class _Unset:
     def __repr__(self) -> str:

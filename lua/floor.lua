@@ -11,8 +11,8 @@ ARGV[4]  'keep': refuse a corrupt hash; 'repair': a corrupt hash is replaced by 
 Returns one of
   {'floored', cur, top, cur_before, top_before}   the last two are '' if the hash was missing or corrupt
   {'otherstore', id}   the hash was armed for another store; nothing changed
-  {'notmaster'}        this server is no master; nothing changed
-  {'corrupt'}          a field is missing or no whole number up to 2^63-1; nothing changed
+  {'notmaster'}        this server is no master, or shows no replication id; nothing changed
+  {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
   error BADARG         `at` is no whole number up to 2^63-1; nothing changed
 ]]
 local at, fresh, store_id, manner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

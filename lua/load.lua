@@ -15,8 +15,8 @@ Returns one of
   {'full'}           both buffers hold numbers; nothing changed
   {'stale', why}     'missing': no hash; 'reign': another master rules, or the hash is of another reign; 'born': the hash
                      was armed anew since; 'below': the hash has seen numbers above low; nothing changed
-  {'notmaster'}      this server is no master; nothing changed
-  {'corrupt'}        a field is missing or no whole number up to 2^63-1; nothing changed
+  {'notmaster'}      this server is no master, or shows no replication id; nothing changed
+  {'corrupt'}        a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
   error BADARG       the segment is none; nothing changed
 ]]
 local low, high, segment_mark, seen_reign, seen_born = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

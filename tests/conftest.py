@@ -4,22 +4,22 @@ A test that uses a real server is marked `live` by the fixtures it asks for. A s
 test on a laptop and fails it where CI is set: there, silence would pass for proof.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
 
 import fakeredis
 import pytest
 import redis
 
+from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
 from tests.servers.fake import FencedFakeServer, FencedTcpServer
+from tests.servers.mongo import MongoServer, find_command, given_url
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 
-_LIVE_FIXTURES = {"redis_server", "start_redis", "any_redis_server"}
+_LIVE_FIXTURES = {"redis_server", "start_redis", "any_redis_server", "mongo_url", "mongo_server"}
 _NONE = "none-found"
 
 
@@ -29,13 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _LIVE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.live)
-
-
-def absent(service: str) -> NoReturn:
-    """Skip on a laptop, fail in CI."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{service} is missing, and CI is set: install it", pytrace=False)
-    pytest.skip(f"{service} is missing on this machine")
 
 
 @pytest.fixture(scope="session")
@@ -126,3 +119,26 @@ def fake_redis_url(fake_server: FencedFakeServer) -> Iterator[str]:
     """The URL under which `fake_server` listens on loopback."""
     with FencedTcpServer(fake_server) as tcp:
         yield tcp.url
+
+
+@pytest.fixture(scope="session")
+def mongo_url() -> Iterator[str]:
+    """The URL, without a database, of the session's server."""
+    if url := given_url():
+        yield url
+        return
+    command = find_command()
+    if command is None:
+        absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
+    with MongoServer(command) as server:
+        yield server.url
+
+
+@pytest.fixture
+def mongo_server() -> Iterator[MongoServer]:
+    """A server that belongs to this test alone, to be killed and started again."""
+    command = find_command()
+    if command is None:
+        absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
+    with MongoServer(command) as server:
+        yield server

@@ -62,7 +62,7 @@ def known(tag: str) -> Steps[Tag]:
     return record
 
 
-def extend(tag: str, key: str, *, seen: int, window: int, election: Election) -> Steps[Extension]:
+def extend(tag: str, key: str, *, seen: int, window: float, election: Election) -> Steps[Extension]:
     """Load one segment, if one is due and this caller is elected.
 
     `seen` is the highest number of the tag that this process has seen: a store that stands below it went back in time.
@@ -82,33 +82,31 @@ def extend(tag: str, key: str, *, seen: int, window: int, election: Election) ->
             return Extension("elsewhere")
         if not election.mine:
             election.won = won = won + 1
-        at_least = max(opened.top, seen)
         try:
-            reserved = yield from ask(
-                lambda store, timeout: store.reserve(tag, None, at_least=at_least, reason="load", timeout=timeout)  # noqa: B023 - called within this turn
-            )
+            extension = yield from _reserve_and_load(tag, key, opened, at_least=max(opened.top, seen))
         except MaxBehind as behind:
             yield from confirm_behind(tag, key, store_id, opened, behind.max, seen=seen)
             continue
-        loaded = yield from send(
-            gateway.load(
-                key,
-                reserved.low,
-                reserved.high,
-                mark(reserved.low, reserved.high),
-                reign=opened.reign,
-                born=opened.born,
-            )
-        )
-        if loaded.status in ("notmaster", "corrupt"):
-            raise refused(loaded, tag, key)
-        if loaded.status != "stale":
+        if extension.outcome != "stale":
             election.served = won
-        if loaded.status in ("current", "next"):
-            return Extension("loaded", reserved.tag, reserved.low, reserved.high, opened.cur)
-        if loaded.status == "full":
-            return Extension("ready", reserved.tag)
+            return extension
     return Extension("stale")
+
+
+def _reserve_and_load(tag: str, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
+    reserved = yield from ask(
+        lambda store, timeout: store.reserve(tag, None, at_least=at_least, reason="load", timeout=timeout)
+    )
+    low, high = reserved.low, reserved.high
+    loaded = yield from send(gateway.load(key, low, high, mark(low, high), reign=opened.reign, born=opened.born))
+    match loaded.status:
+        case "current" | "next":
+            return Extension("loaded", reserved.tag, low, high, opened.cur)
+        case "full":
+            return Extension("ready", reserved.tag)
+        case "stale":
+            return Extension("stale", reserved.tag)
+    raise refused(loaded, tag, key)
 
 
 def confirm_behind(

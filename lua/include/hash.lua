@@ -1,17 +1,19 @@
--- The tag's hash, and whether it was armed in this reign. reign: the master_replid of now; never master_replid2, which
--- holds the id of the reign before. top: the highest number that the hash knows of; false if a field is corrupt.
+-- The tag's hash, and whether it was armed in this reign. reign: the master_replid of now, and out if the server shows
+-- none, as there is no fence then; never master_replid2, which holds the id of the reign before. top: the highest number
+-- that the hash knows of; false if a field is corrupt.
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
+if #reign ~= 40 then return {'notmaster'} end
 local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'next_cur', 'next_max', 'next_mark', 'fence', 'born', 'store', 'asked')
 local cur, max, mark, next_cur, next_max, next_mark = hash[1], hash[2], hash[3], hash[4], hash[5], hash[6]
 local fence, born, store, asked = hash[7], hash[8], hash[9], hash[10]
 local missing = not cur and not max
-local current = not missing and fence == reign and #reign == 40
+local current = not missing and fence == reign
 local top = '0'
 if not missing then
-  top = whole(cur) and whole(max) and whole(mark) and not less(max, cur) and max
+  top = whole(cur) and whole(max) and whole(mark) and not less(max, cur) and not less(max, mark) and max
   if next_cur or next_max or next_mark then
-    local fine = whole(next_cur) and whole(next_max) and whole(next_mark) and not less(next_max, next_cur)
-    top = top and fine and not less(next_cur, top) and next_max
+    local fine = whole(next_cur) and whole(next_max) and whole(next_mark) and less(next_cur, next_max)
+    top = top and fine and not less(next_cur, top) and not less(next_max, next_mark) and next_max
   end
 end

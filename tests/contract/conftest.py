@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pymongo
 import pytest
 
 from tests.contract.benches import Bench, MemoryBench, MongoBench, SQLiteBench
-from tests.servers.mongo import MongoServer, find_command, given_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def absent(reason: str) -> NoReturn:
-    """Skip on a laptop, fail in CI."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{reason}, and CI is set", pytrace=False)
-    pytest.skip(reason)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,29 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         uses = {"mongo_url", "mongo_server", "mongo_bench"}.intersection(getattr(item, "fixturenames", ()))
         if uses or (callspec is not None and "mongodb" in callspec.params.values()):
             item.add_marker(pytest.mark.live)
-
-
-@pytest.fixture(scope="session")
-def mongo_url() -> Iterator[str]:
-    """The URL, without a database, of the session's server."""
-    if url := given_url():
-        yield url
-        return
-    command = find_command()
-    if command is None:
-        absent("there is no mongod and no wire server")
-    with MongoServer(command) as server:
-        yield server.url
-
-
-@pytest.fixture
-def mongo_server() -> Iterator[MongoServer]:
-    """A server that belongs to this test alone, to be killed and started again."""
-    command = find_command()
-    if command is None:
-        absent("there is no mongod and no wire server")
-    with MongoServer(command) as server:
-        yield server
 
 
 def _mongo_bench(url: str) -> Iterator[MongoBench]:

@@ -10,13 +10,13 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer
+from issuer.clock import Deadline
 from issuer.drivers.blocking.line import Line
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
 from tests.audit import repeats
 from tests.servers.fake import FencedFakeServer
-from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 
@@ -55,8 +55,7 @@ def store() -> SlowStore:
 
 
 @pytest.fixture
-def ids(redis_url: str, redis_server: RedisServer, store: SlowStore) -> Iterator[Issuer]:
-    assert redis_server
+def ids(redis_url: str, store: SlowStore) -> Iterator[Issuer]:
     with issuer.connect(redis=redis_url, store=store) as made:
         yield made
         store.gate.set()
@@ -122,16 +121,24 @@ def test_a_hundred_threads_on_a_cold_tag_cause_one_reservation_and_all_succeed(i
 
 
 @pytest.mark.covers("0.19", "3.19", "0.17")
-def test_ten_switches_of_the_buffers_without_a_wait(ids: Issuer, store: SlowStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[object] = []
+def test_ten_switches_of_the_buffers_without_a_wait(ids: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[Line] = []
     wait = Line._await_segment
+
+    def watched(line: Line, deadline: Deadline) -> bool:
+        waits.append(line)
+        return wait(line, deadline)
+
+    def both_buffers_are_full() -> bool:
+        state = ids.inspect("a").redis
+        return state is not None and state.next_max is not None
+
     ids.create("a", step=100)
     ids.warm("a")
-    monkeypatch.setattr(Line, "_await_segment", lambda line, deadline: waits.append(line) or wait(line, deadline))
+    monkeypatch.setattr(Line, "_await_segment", watched)
     for segment in range(11):
         numbers = [ids.next("a") for _ in range(30)]
-        until(lambda wanted=segment + 2: len(store.reserved) >= wanted, message="the next segment is on its way")
-        until(lambda: ids.inspect("a").redis.next_max is not None)  # type: ignore[union-attr]  # drawn from, so it is there
+        until(both_buffers_are_full, message="the next segment is loaded")
         numbers += [ids.next("a") for _ in range(70)]
         assert numbers == list(range(segment * 100 + 1, segment * 100 + 101))
     assert waits == []

@@ -111,7 +111,7 @@ def test_an_unknown_tag_is_told_and_leaves_nothing_behind(
         assert client.keys() == []
 
 
-BAD_CALLS: list[Callable[[Issuer], Any]] = [
+BAD_CALLS: list[Callable[[Any], Any]] = [
     lambda ids: ids.next(""),
     lambda ids: ids.next("x" * 201),
     lambda ids: ids.next("é" * 101),

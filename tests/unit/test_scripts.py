@@ -151,7 +151,7 @@ def words(packed: bytes) -> list[str]:
 def sample(kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return get_args(kind)[0]
-    return {str: "text", int: 1}[kind]
+    return {str: "text", int: 1, float: 1.0, float | None: 1.0}[kind]
 
 
 def calls() -> dict[str, tuple[type, list[str]]]:

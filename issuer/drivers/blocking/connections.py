@@ -31,6 +31,7 @@ _DENIED = (
 _REFUSALS = (
     ("NOPERM", _DENIED),
     ("has no permissions", _DENIED),
+    ("No permissions", _DENIED),
     ("can't run this command", _DENIED),
     ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
     ("BADARG", "does not run the script as it should"),

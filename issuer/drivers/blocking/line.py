@@ -41,7 +41,7 @@ class Means:
     runner: Runner
     background: Callable[[Callable[[], object]], bool]
     scheduled: bool
-    window: int
+    window: float
     auto_create: bool
 
 
@@ -58,7 +58,7 @@ class Line:
         self.record: Tag | None = None
         self._means = means
         self._redis = means.runner.redis
-        self._window = means.window if means.scheduled else -1
+        self._window = means.window if means.scheduled else None
         self._one = gateway.draw(key, 1, self._window)
         self._board = Board(longest=means.window + 1)
         self._mode = threading.Lock()

@@ -1,0 +1,10 @@
+import pytest
+
+from tests.lua.hashes import TagHash
+from tests.servers.redis import RedisServer
+
+
+@pytest.fixture
+def tag(any_redis: RedisServer) -> TagHash:
+    """A tag's hash, not there yet, on each server of this machine in turn."""
+    return TagHash(any_redis.client(decode_responses=True))

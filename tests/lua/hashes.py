@@ -1,0 +1,125 @@
+"""A tag's hash on a real server, called through the raw scripts: every reply as it comes, a list of strings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+
+from issuer.core.arithmetic import mark
+from issuer.scripts import NAMES, script
+from persistence.records import HIGHEST
+
+KEY = "issuer:{orders}"
+STORE = "store-1"
+BORN = "born-1"
+WINDOW = 4000
+
+INTACT: Mapping[str, str] = {name: script(name).text for name in NAMES}
+
+Change = tuple[str, str]
+
+
+def mutated(**changes: list[Change]) -> Mapping[str, str]:
+    """Return the scripts with parts replaced: `mutated(next=[(old, new)])`. Each `old` must be there exactly once."""
+    texts = dict(INTACT)
+    for name, pairs in changes.items():
+        for old, new in pairs:
+            assert texts[name].count(old) == 1, f"{name} has {texts[name].count(old)} times: {old}"
+            texts[name] = texts[name].replace(old, new)
+    return texts
+
+
+def command(client: Any, *words: str) -> Any:
+    """Send a command that redis-py has no typed method for."""
+    return client.execute_command(*words)
+
+
+@dataclass
+class TagHash:
+    """`client` decodes its replies. `texts`: the scripts, intact or mutated."""
+
+    client: redis.Redis
+    texts: Mapping[str, str] = field(default_factory=lambda: INTACT)
+    key: str = KEY
+
+    def call(self, name: str, *args: str | int) -> list[str]:
+        reply: Any = self.client.eval(self.texts[name], 1, self.key, *map(str, args))
+        return list(reply)
+
+    def next(self, n: int | str = 1, window: int | str = WINDOW) -> list[str]:
+        return self.call("next", n, window)
+
+    def open(self, born: str = BORN, store: str = STORE, window: int | str = WINDOW, role: str = "claim") -> list[str]:
+        return self.call("open", born, store, window, role)
+
+    def load(
+        self, low: int | str, high: int | str, at: int | str | None = None, *, reign: str = "", born: str = BORN
+    ) -> list[str]:
+        if at is None:
+            at = mark(int(low), int(high))
+        return self.call("load", low, high, at, reign or self.reign(), born)
+
+    def floor(self, at: int | str, born: str = "born-2", store: str = STORE, manner: str = "keep") -> list[str]:
+        return self.call("floor", at, born, store, manner)
+
+    def reign(self) -> str:
+        info: Any = self.client.info("replication")
+        return str(info["master_replid"])
+
+    def now(self) -> int:
+        seconds: Any = self.client.time()
+        return int(seconds[0]) * 1000 + int(seconds[1]) // 1000
+
+    def fields(self) -> dict[str, str]:
+        found: Any = self.client.hgetall(self.key)
+        return dict(found)
+
+    def field(self, name: str) -> str | None:
+        return self.fields().get(name)
+
+    def set(self, **fields: str | int) -> None:
+        self.client.hset(self.key, mapping={name: str(value) for name, value in fields.items()})
+
+    def put(self, cur: int, max: int, next: tuple[int, int] | None = None, /, **fields: str | int) -> None:
+        """Make the hash anew: (cur, max] in buffer 1, its mark a fifth into that, `next` in buffer 2; `fields` win."""
+        made: dict[str, str | int] = {"cur": cur, "max": max, "mark": mark(cur, max) if max > cur else max}
+        if next:
+            made |= {"next_cur": next[0], "next_max": next[1], "next_mark": mark(*next)}
+        self.client.delete(self.key)
+        self.set(**{**made, "fence": self.reign(), "born": BORN, "store": STORE, **fields})
+
+
+def numbers(reply: list[str]) -> range:
+    """The numbers that an `ok` gives."""
+    assert reply[0] == "ok", reply
+    return range(int(reply[1]) + 1, int(reply[2]) + 1)
+
+
+#: What a field may hold that no script ever wrote there. None: the field is missing.
+GARBAGE: Mapping[str, str | bytes | None] = {
+    "missing": None,
+    "empty": "",
+    "a word": "ten",
+    "a float": "10.0",
+    "an exponent": "1e3",
+    "a leading zero": "010",
+    "two zeros": "00",
+    "a space before": " 10",
+    "a space after": "10 ",
+    "a newline": "10\n",
+    "a NUL": b"10\0",
+    "a sign": "+10",
+    "minus": "-1",
+    "quotes": '"10"',
+    "hexadecimal": "0x10",
+    "not a number": "nan",
+    "infinite": "inf",
+    "20 digits": "1" * 20,
+    "300 digits": "1" * 300,
+    "2^63": str(HIGHEST + 1),
+    "19 nines": "9" * 19,
+    "Arabic digits": "\u0661\u0660",
+    "fullwidth digits": "\uff11\uff10",
+    "no UTF-8": b"\xff\xfe",
+}

@@ -1,0 +1,146 @@
+"""A field that no script wrote is refused by each script that reads it, and nothing is changed."""
+
+from collections.abc import Callable
+
+import pytest
+
+from issuer import gateway
+from issuer.clock import Deadline
+from issuer.core.outcomes import refused
+from issuer.drivers.blocking.connections import Connections
+from issuer.errors import CorruptState
+from tests.lua.hashes import GARBAGE, KEY, TagHash
+from tests.servers.redis import RedisServer
+
+BUFFER_1 = ("cur", "max", "mark")
+BUFFER_2 = ("next_cur", "next_max", "next_mark")
+CALLS: dict[str, Callable[[TagHash], list[str]]] = {
+    "next": lambda tag: tag.next(),
+    "open": lambda tag: tag.open(),
+    "load": lambda tag: tag.load(200, 300),
+    "floor": lambda tag: tag.floor(500),
+}
+
+
+def spoil(tag: TagHash, field: str, value: str | bytes | None) -> dict[str, str]:
+    """Put the value into the field, and return the whole hash as a dump, which shows each byte."""
+    if value is None:
+        tag.client.hdel(KEY, field)
+    else:
+        tag.client.hset(KEY, field, value)
+    return dump(tag)
+
+
+#: HGETALL with every byte above 127 spelled out: some garbage is no UTF-8, and the connection decodes.
+DUMP = """
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all do
+  all[i] = string.gsub(all[i], '[\\128-\\255]', function(byte) return '<' .. string.byte(byte) .. '>' end)
+end
+return all
+"""
+
+
+def dump(tag: TagHash) -> dict[str, str]:
+    reply = tag.client.eval(DUMP, 1, KEY)
+    assert isinstance(reply, list)
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+@pytest.mark.covers("3.9")
+@pytest.mark.parametrize("field", [*BUFFER_1, *BUFFER_2])
+@pytest.mark.parametrize("script", ["open", "load", "floor"])
+def test_each_kind_of_garbage_in_each_field_is_corrupt(tag: TagHash, script: str, field: str) -> None:
+    for kind, value in GARBAGE.items():
+        tag.put(50, 100, (100, 200))
+        before = spoil(tag, field, value)
+        assert (kind, CALLS[script](tag)) == (kind, ["corrupt"])
+        assert (kind, dump(tag)) == (kind, before)
+
+
+@pytest.mark.covers("3.9")
+@pytest.mark.parametrize("field", BUFFER_1)
+def test_a_draw_refuses_garbage_in_buffer_1(tag: TagHash, field: str) -> None:
+    for kind, value in GARBAGE.items():
+        tag.put(50, 100, (100, 200))
+        before = spoil(tag, field, value)
+        assert (kind, tag.next()) == (kind, ["corrupt"])
+        assert (kind, dump(tag)) == (kind, before)
+
+
+@pytest.mark.covers("3.9")
+@pytest.mark.parametrize("field", BUFFER_2)
+def test_a_draw_refuses_garbage_in_buffer_2_when_it_gets_there(tag: TagHash, field: str) -> None:
+    for kind, value in GARBAGE.items():
+        tag.put(100, 100, (100, 200))
+        before = spoil(tag, field, value)
+        # Without next_max there is no buffer 2; the `open` that follows finds the rest of it, and calls it corrupt.
+        expected = "exhausted" if (field, kind) == ("next_max", "missing") else "corrupt"
+        assert (kind, tag.next()) == (kind, [expected])
+        assert (kind, dump(tag)) == (kind, before)
+        assert (kind, tag.open()) == (kind, ["corrupt"])
+
+
+CONTRADICTIONS = {
+    "cur above max": {"cur": 101},
+    "a longer cur above max": {"cur": 1000},
+    "mark above max": {"mark": 101},
+    "buffer 2 begins below the end of buffer 1": {"next_cur": 99},
+    "buffer 2 is empty": {"next_cur": 200},
+    "buffer 2 ends before it begins": {"next_max": 100},
+    "mark of buffer 2 above its end": {"next_mark": 201},
+}
+
+
+@pytest.mark.parametrize("script", ["open", "load", "floor"])
+@pytest.mark.parametrize("contradiction", CONTRADICTIONS)
+def test_fields_that_contradict_each_other_are_corrupt(tag: TagHash, script: str, contradiction: str) -> None:
+    tag.put(100, 100, (100, 200), **CONTRADICTIONS[contradiction])
+    before = tag.fields()
+    assert CALLS[script](tag) == ["corrupt"]
+    assert tag.fields() == before
+
+
+@pytest.mark.parametrize("contradiction", set(CONTRADICTIONS) - {"mark above max"})
+def test_a_draw_that_gets_there_refuses_them_too(tag: TagHash, contradiction: str) -> None:
+    tag.put(100, 100, (100, 200), **CONTRADICTIONS[contradiction])
+    before = tag.fields()
+    assert tag.next() == ["corrupt"]
+    assert tag.fields() == before
+
+
+def test_a_used_up_hash_whose_mark_was_never_reached_does_not_wait_for_ever(tag: TagHash) -> None:
+    """It once did: nothing was left to draw, and `open` said that nothing was due."""
+    tag.put(100, 100, mark=200)
+    assert tag.next() == ["exhausted"]
+    assert tag.open() == ["corrupt"]
+
+
+def test_a_cur_beyond_max_is_not_mistaken_for_a_used_up_segment(tag: TagHash) -> None:
+    """It once was: `next` went on with buffer 2, below a number that somebody had written by hand."""
+    tag.put(150, 100, (100, 200), mark=100)
+    assert tag.next() == ["corrupt"]
+
+
+def test_garbage_of_another_reign_is_fenced_for_a_draw_and_corrupt_for_open(tag: TagHash) -> None:
+    tag.put(50, 100, cur="ten", fence="0" * 40)
+    before = tag.fields()
+    assert tag.next() == ["fenced"]
+    assert tag.open() == ["corrupt"]
+    assert tag.load(100, 200) == ["stale", "reign"]
+    assert tag.fields() == before
+
+
+def test_other_peoples_fields_hinder_nobody(tag: TagHash) -> None:
+    tag.put(50, 100, step="ten", cur2="x")
+    assert tag.next()[0] == "ok"
+
+
+@pytest.mark.covers("3.9")
+@pytest.mark.parametrize("garbage", ['"50"', "50.0", " 50"])
+def test_the_user_gets_a_typed_error(tag: TagHash, any_redis: RedisServer, garbage: str) -> None:
+    tag.put(50, 100, cur=garbage)
+    connections = Connections.from_url(any_redis.url, 2.0, "main")
+    drawn = connections.call(gateway.draw(KEY, 1, 4), Deadline(2))
+    connections.close()
+    assert isinstance(refused(drawn, "orders", KEY), CorruptState)

@@ -1,0 +1,149 @@
+"""`load` on real servers: to which buffer a segment goes, and every reason to refuse it."""
+
+import pytest
+import redis
+
+from persistence.records import HIGHEST
+from tests.lua.hashes import KEY, TagHash
+
+OTHER_REIGN = "0123456789" * 4
+
+
+def test_a_used_up_buffer_1_takes_the_segment(tag: TagHash) -> None:
+    tag.put(100, 100, asked=17)
+    before = tag.fields()
+    assert tag.load(300, 400) == ["current"]
+    del before["asked"]
+    assert tag.fields() == {**before, "cur": "300", "max": "400", "mark": "320"}
+    assert tag.next() == ["ok", "300", "301"]
+
+
+def test_a_buffer_1_in_use_leaves_it_to_buffer_2(tag: TagHash) -> None:
+    tag.put(50, 100, asked=17)
+    before = tag.fields()
+    assert tag.load(100, 200) == ["next"]
+    del before["asked"]
+    assert tag.fields() == {**before, "next_cur": "100", "next_max": "200", "next_mark": "120"}
+
+
+@pytest.mark.parametrize("cur", [0, 50, 99, 100])
+def test_a_full_buffer_2_refuses_it(tag: TagHash, cur: int) -> None:
+    tag.put(cur, 100, (100, 200), asked=17)
+    before = tag.fields()
+    assert tag.load(200, 300) == ["full"]
+    assert tag.fields() == before
+
+
+def test_without_a_hash_it_is_stale_and_makes_none(tag: TagHash) -> None:
+    assert tag.load(0, 100) == ["stale", "missing"]
+    assert tag.client.keys() == []
+
+
+class TestStale:
+    @pytest.fixture(autouse=True)
+    def _a_hash_in_use(self, tag: TagHash) -> None:
+        tag.put(50, 100)
+
+    def check(self, tag: TagHash, why: str, reply: list[str], before: dict[str, str]) -> None:
+        assert reply == ["stale", why]
+        assert tag.fields() == before
+
+    @pytest.mark.parametrize("reign", [OTHER_REIGN, "0", "x"])
+    def test_a_segment_opened_under_another_master_is_refused(self, tag: TagHash, reign: str) -> None:
+        before = tag.fields()
+        self.check(tag, "reign", tag.load(100, 200, reign=reign), before)
+
+    def test_no_reign_at_all_is_refused(self, tag: TagHash) -> None:
+        before = tag.fields()
+        self.check(tag, "reign", tag.call("load", 100, 200, 120, "", "born-1"), before)
+
+    @pytest.mark.parametrize("fence", ["", OTHER_REIGN])
+    def test_a_hash_of_another_reign_refuses_it(self, tag: TagHash, fence: str) -> None:
+        tag.set(fence=fence)
+        before = tag.fields()
+        self.check(tag, "reign", tag.load(100, 200), before)
+        # Not even with the reign that the hash is of.
+        self.check(tag, "reign", tag.call("load", 100, 200, 120, fence, "born-1"), before)
+
+    def test_a_hash_that_was_armed_anew_refuses_it(self, tag: TagHash) -> None:
+        before = tag.fields()
+        self.check(tag, "born", tag.load(100, 200, born="born-0"), before)
+
+    def test_a_hash_without_born_refuses_it(self, tag: TagHash) -> None:
+        tag.client.hdel(KEY, "born")
+        before = tag.fields()
+        self.check(tag, "born", tag.load(100, 200, born=""), before)
+
+    @pytest.mark.parametrize("low", [0, 49, 50, 99])
+    def test_a_segment_that_begins_below_the_top_is_refused(self, tag: TagHash, low: int) -> None:
+        before = tag.fields()
+        self.check(tag, "below", tag.load(low, 200), before)
+
+    @pytest.mark.parametrize("low", [0, 100, 150, 199])
+    def test_the_top_is_the_end_of_buffer_2_if_there_is_one(self, tag: TagHash, low: int) -> None:
+        tag.put(50, 100, (100, 200))
+        before = tag.fields()
+        self.check(tag, "below", tag.load(low, 300), before)
+
+    def test_the_same_load_sent_twice_is_refused_the_second_time(self, tag: TagHash) -> None:
+        assert tag.load(100, 200) == ["next"]
+        before = tag.fields()
+        self.check(tag, "below", tag.load(100, 200), before)
+
+    def test_and_also_when_its_numbers_are_used_up(self, tag: TagHash) -> None:
+        assert tag.load(100, 200) == ["next"]
+        tag.next(50)
+        tag.next(100)
+        before = tag.fields()
+        assert before["cur"] == "200"
+        self.check(tag, "below", tag.load(100, 200), before)
+
+    def test_and_also_after_a_flush_and_a_new_arming(self, tag: TagHash) -> None:
+        reign = tag.reign()
+        tag.client.flushall()
+        self.check(tag, "missing", tag.load(100, 200, reign=reign), {})
+        tag.open("born-2")
+        before = tag.fields()
+        self.check(tag, "born", tag.load(100, 200, reign=reign), before)
+
+
+def test_a_segment_may_leave_a_gap_above_the_top(tag: TagHash) -> None:
+    tag.put(100, 100)
+    assert tag.load(4000, 4100) == ["current"]
+
+
+@pytest.mark.parametrize("top", [9, 2**53, 2**53 + 1, HIGHEST - 3])
+def test_the_comparison_with_the_top_is_exact(tag: TagHash, top: int) -> None:
+    tag.put(top - 1, top)
+    assert tag.load(top - 1, top + 2) == ["stale", "below"]
+    assert tag.load(top, top + 2) == ["next"]
+
+
+def test_the_last_segment_there_is_can_be_loaded_and_drawn(tag: TagHash) -> None:
+    tag.put(0, 0)
+    assert tag.load(HIGHEST - 2, HIGHEST) == ["current"]
+    assert tag.next(5) == ["ok", str(HIGHEST - 2), str(HIGHEST), "extend", str(HIGHEST)]
+    assert tag.load(HIGHEST - 2, HIGHEST) == ["stale", "below"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "at"),
+    [
+        *[("100", "100", "100"), ("200", "100", "150"), ("0", "100", "0"), ("0", "100", "101"), ("9", "10", "9")],
+        *[("", "100", "20"), ("0", "", "20"), ("0", "100", ""), ("-1", "100", "20"), ("0", "1e2", "20")],
+        *[("0.0", "100", "20"), ("0", "0100", "20"), ("0", str(HIGHEST + 1), "20"), ("0", "9" * 20, "20")],
+    ],
+)
+def test_what_is_no_segment_is_an_error_and_changes_nothing(tag: TagHash, low: str, high: str, at: str) -> None:
+    tag.put(0, 0)
+    before = tag.fields()
+    with pytest.raises(redis.ResponseError, match=r"^BADARG"):
+        tag.load(low, high, at)
+    assert tag.fields() == before
+
+
+def test_a_key_of_another_type_is_an_error(tag: TagHash) -> None:
+    tag.client.sadd(KEY, "a")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        tag.load(0, 100)
+    assert tag.client.type(KEY) == "set"

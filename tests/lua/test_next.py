@@ -1,0 +1,298 @@
+"""`next` on real servers: what it grants, when it elects, and that a refusal changes nothing."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from issuer.core.arithmetic import mark
+from persistence.records import HIGHEST
+from tests.audit import repeats
+from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash, numbers
+from tests.lua.issuing import RangeStore
+from tests.servers.redis import RedisServer
+
+AROUND_2_53 = range(2**53 - 3, 2**53 + 4)
+
+
+def in_parallel(
+    any_redis: RedisServer, connections: int, work: Callable[[TagHash], list[list[str]]]
+) -> list[list[str]]:
+    """Run the work over that many connections at once, and return all replies."""
+    hashes = [TagHash(any_redis.client(decode_responses=True)) for _ in range(connections)]
+    for hash in hashes:
+        hash.client.ping()
+    together = threading.Barrier(connections)
+
+    def run(hash: TagHash) -> list[list[str]]:
+        together.wait()
+        return work(hash)
+
+    with ThreadPoolExecutor(connections) as pool:
+        return [reply for replies in pool.map(run, hashes) for reply in replies]
+
+
+class TestStatuses:
+    def test_without_a_hash_it_is_empty_and_makes_none(self, tag: TagHash) -> None:
+        assert tag.next() == ["empty"]
+        assert tag.client.keys() == []
+
+    @pytest.mark.covers("3.10")
+    @pytest.mark.parametrize("cur", [0, 100, HIGHEST])
+    def test_a_used_up_hash_is_exhausted_and_redis_never_extends_itself(self, tag: TagHash, cur: int) -> None:
+        tag.put(cur, cur, step=1000)
+        before = tag.fields()
+        for n in (1, 7, HIGHEST):
+            assert tag.next(n) == ["exhausted"]
+        assert tag.fields() == before
+
+    @pytest.mark.parametrize("fence", ["", "0" * 40, "0" * 39, "f" * 41, ":", "\r\n", ".*", "%x+"])
+    def test_a_hash_of_another_reign_is_fenced_and_stays_as_it_is(self, tag: TagHash, fence: str) -> None:
+        tag.put(5, 100, (100, 200), fence=fence)
+        before = tag.fields()
+        assert tag.next() == ["fenced"]
+        assert tag.fields() == before
+
+    def test_a_part_of_this_reigns_name_is_another_name(self, tag: TagHash) -> None:
+        for fence in (tag.reign()[:39], tag.reign()[1:], tag.reign() + "\r", tag.reign().upper() + " "):
+            tag.put(5, 100, fence=fence)
+            assert tag.next() == ["fenced"]
+
+    def test_a_hash_without_a_fence_is_fenced(self, tag: TagHash) -> None:
+        tag.put(5, 100)
+        tag.client.hdel(KEY, "fence")
+        before = tag.fields()
+        assert tag.next() == ["fenced"]
+        assert tag.fields() == before
+
+    @pytest.mark.parametrize("n", ["0", "-1", "1.0", "", "x", "01", " 1", "1e3", str(HIGHEST + 1), "1" * 20])
+    def test_a_draw_of_no_whole_number_is_an_error_and_changes_nothing(self, tag: TagHash, n: str) -> None:
+        tag.put(5, 100)
+        before = tag.fields()
+        with pytest.raises(redis.ResponseError, match=r"^BADARG"):
+            tag.next(n)
+        assert tag.fields() == before
+
+    @pytest.mark.parametrize("window", ["", "soon"])
+    def test_a_window_of_no_number_is_an_error_and_changes_nothing(self, tag: TagHash, window: str) -> None:
+        tag.put(5, 100)
+        before = tag.fields()
+        with pytest.raises(redis.ResponseError, match=r"^BADARG"):
+            tag.next(1, window)
+        assert tag.fields() == before
+
+    def test_an_error_of_ours_carries_no_line_number(self, tag: TagHash) -> None:
+        with pytest.raises(redis.ResponseError, match=r"^BADARG n must be 1\.\.2\^63-1, the window milliseconds$"):
+            tag.next("x")
+
+    def test_a_key_of_another_type_is_an_error_and_stays_as_it_is(self, tag: TagHash) -> None:
+        tag.client.set(KEY, "text")
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            tag.next()
+        assert tag.client.get(KEY) == "text"
+
+
+class TestNumbers:
+    @pytest.mark.covers("3.7")
+    def test_after_k_draws_the_hash_shows_the_last_number_issued_and_the_end_of_the_segment(self, tag: TagHash) -> None:
+        tag.put(100, 200)
+        for k in range(1, 8):
+            assert tag.next() == ["ok", str(99 + k), str(100 + k)]
+            assert (tag.field("cur"), tag.field("max")) == (str(100 + k), "200")
+
+    def test_nothing_but_cur_moves(self, tag: TagHash) -> None:
+        tag.put(0, 100, (100, 200))
+        before = tag.fields()
+        tag.next(5)
+        assert tag.fields() == {**before, "cur": "5"}
+        assert tag.client.keys() == [KEY]
+
+    def test_a_draw_owns_low_plus_one_to_high(self, tag: TagHash) -> None:
+        tag.put(0, 100)
+        assert numbers(tag.next(7)) == range(1, 8)
+        assert numbers(tag.next(1)) == range(8, 9)
+
+    @pytest.mark.parametrize("n", [11, 12, 1000, 2**53 + 1, HIGHEST])
+    def test_a_draw_beyond_the_end_is_granted_short(self, tag: TagHash, n: int) -> None:
+        tag.put(90, 100, mark=100)
+        assert tag.next(n) == ["ok", "90", "100", "extend", "100"]
+        assert tag.field("cur") == "100"
+        assert tag.next(n) == ["exhausted"]
+
+    def test_a_draw_that_ends_exactly_at_the_end_is_granted_whole(self, tag: TagHash) -> None:
+        tag.put(90, 100, (100, 200))
+        assert tag.next(10) == ["ok", "90", "100"]
+
+    def test_a_short_grant_never_reaches_into_buffer_2(self, tag: TagHash) -> None:
+        tag.put(98, 100, (500, 600))
+        assert tag.next(5) == ["ok", "98", "100"]
+        assert tag.next(5) == ["ok", "500", "505"]
+
+    def test_a_number_that_gets_longer_is_still_below_the_end(self, tag: TagHash) -> None:
+        tag.put(8, 1001, mark=1001)
+        assert [tag.next()[2] for _ in range(4)] == ["9", "10", "11", "12"]
+        assert tag.next(987)[1:3] == ["12", "999"]
+        assert [tag.next()[2] for _ in range(2)] == ["1000", "1001"]
+        assert tag.next() == ["exhausted"]
+
+    @pytest.mark.parametrize("cur", AROUND_2_53)
+    @pytest.mark.parametrize("n", [1, 2, 3])
+    def test_around_2_53_every_number_is_exact(self, tag: TagHash, cur: int, n: int) -> None:
+        tag.put(cur, 2**53 + 100, mark=2**53 + 100)
+        assert tag.next(n) == ["ok", str(cur), str(cur + n)]
+
+    @pytest.mark.parametrize("end", AROUND_2_53)
+    def test_around_2_53_the_end_is_exact(self, tag: TagHash, end: int) -> None:
+        tag.put(end - 2, end, mark=end)
+        assert numbers(tag.next(5)) == range(end - 1, end + 1)
+        assert tag.next() == ["exhausted"]
+
+    @pytest.mark.parametrize("n", [1, 2, 5, 2**53 + 1, HIGHEST])
+    @pytest.mark.parametrize("left", [1, 2, 3])
+    def test_the_last_numbers_there_are_come_once_and_never_wrap(self, tag: TagHash, n: int, left: int) -> None:
+        tag.put(HIGHEST - left, HIGHEST, mark=HIGHEST)
+        drawn: list[int] = []
+        while (reply := tag.next(n))[0] == "ok":
+            drawn += numbers(reply)
+        assert reply == ["exhausted"]
+        assert drawn == list(range(HIGHEST - left + 1, HIGHEST + 1))
+        assert tag.field("cur") == str(HIGHEST)
+
+    def test_all_numbers_there_are_can_be_drawn_in_one_call(self, tag: TagHash) -> None:
+        tag.put(0, HIGHEST, mark=HIGHEST)
+        assert tag.next(HIGHEST)[:3] == ["ok", "0", str(HIGHEST)]
+
+    def test_an_overflow_in_the_middle_of_a_segment_is_a_short_grant(self, tag: TagHash) -> None:
+        tag.put(5, HIGHEST - 1, mark=HIGHEST - 1)
+        assert tag.next(HIGHEST)[:3] == ["ok", "5", str(HIGHEST - 1)]
+
+    @pytest.mark.covers("3.8")
+    def test_fifty_connections_get_each_number_exactly_once(self, tag: TagHash, any_redis: RedisServer) -> None:
+        tag.put(0, 750, (750, 2000))
+        replies = in_parallel(any_redis, 50, lambda one: [one.next(1 + turn % 2) for turn in range(20)])
+        drawn = [number for reply in replies for number in numbers(reply)]
+        assert not repeats(drawn)
+        assert sorted(drawn) == list(range(1, len(drawn) + 1))
+
+    def test_one_evalsha_draws_and_noscript_is_mended_by_script_load(self, tag: TagHash) -> None:
+        tag.put(0, 100)
+        text = tag.texts["next"]
+        tag.client.script_flush()
+        sha = redis.Redis().register_script(text).sha
+        with pytest.raises(redis.exceptions.NoScriptError):
+            tag.client.evalsha(sha, 1, KEY, "1", "4")
+        assert tag.field("cur") == "0"
+        assert tag.client.script_load(text) == sha
+        assert tag.client.evalsha(sha, 1, KEY, "1", "4") == ["ok", "0", "1"]
+
+
+class TestSwitch:
+    def test_the_draw_after_the_end_goes_on_with_buffer_2(self, tag: TagHash) -> None:
+        tag.put(100, 100, (300, 400), asked=17)
+        before = tag.fields()
+        assert tag.next() == ["ok", "300", "301"]
+        kept = {name: before[name] for name in ("fence", "born", "store")}
+        assert tag.fields() == {**kept, "cur": "301", "max": "400", "mark": "320"}
+
+    def test_the_first_number_of_a_segment_of_one_is_also_its_mark(self, tag: TagHash) -> None:
+        tag.put(100, 100, (100, 101))
+        assert tag.next(9) == ["ok", "100", "101", "extend", "101"]
+
+    def test_the_election_of_buffer_1_does_not_hinder_the_one_of_buffer_2(self, tag: TagHash) -> None:
+        tag.put(100, 100, (100, 200), asked=tag.now())
+        assert tag.next(20) == ["ok", "100", "120", "extend", "200"]
+
+    @pytest.mark.covers("3.19")
+    def test_ten_switches_in_a_row_give_every_number_in_order_and_are_never_exhausted(self, tag: TagHash) -> None:
+        store = RangeStore(step=50)
+        _, reign, born, *_ = tag.open()
+        assert tag.load(*store.reserve(), reign=reign, born=born) == ["current"]
+        drawn: list[int] = []
+        elections: list[int] = []
+        while len(drawn) < 550:
+            reply = tag.next()
+            drawn += numbers(reply)
+            if len(reply) > 3:
+                elections.append(drawn[-1])
+                assert tag.open(role="mine")[5:] == ["1", "1"]
+                assert tag.load(*store.reserve(), reign=reign, born=born) == ["next"]
+        assert drawn == list(range(1, 551))
+        assert elections == [low + 10 for low in range(0, 550, 50)]
+
+    @pytest.mark.parametrize("step", [1, 2, 3, 5])
+    def test_segments_as_short_as_one_number_follow_each_other_too(self, tag: TagHash, step: int) -> None:
+        store = RangeStore(step)
+        _, reign, born, *_ = tag.open()
+        tag.load(*store.reserve(), reign=reign, born=born)
+        drawn: list[int] = []
+        while len(drawn) < 20:
+            reply = tag.next(3)
+            drawn += numbers(reply)
+            if len(reply) > 3:
+                assert tag.load(*store.reserve(), reign=reign, born=born)[0] in ("next", "current")
+        assert drawn == list(range(1, len(drawn) + 1))
+
+
+class TestElection:
+    def test_the_draw_that_reaches_the_mark_is_elected_and_none_before_or_after(self, tag: TagHash) -> None:
+        tag.put(0, 100)
+        elected = [number for number in range(1, 101) if len(tag.next()) > 3]
+        assert elected == [20]
+
+    @pytest.mark.parametrize("n", [20, 21, 50, 100, 1000])
+    def test_a_draw_that_jumps_over_the_mark_is_elected(self, tag: TagHash, n: int) -> None:
+        tag.put(0, 100)
+        assert tag.next(n)[3:] == ["extend", "100"]
+
+    @pytest.mark.parametrize("low", [0, 2**53 - 7, 2**53 + 1, HIGHEST - 11])
+    @pytest.mark.parametrize("size", [1, 4, 5, 6, 11])
+    def test_it_is_exact_wherever_the_segment_lies(self, tag: TagHash, low: int, size: int) -> None:
+        tag.put(low, low + size)
+        elected = [number for number in range(low + 1, low + size + 1) if len(tag.next()) > 3]
+        assert elected == [mark(low, low + size)]
+
+    def test_it_happens_once_among_a_hundred_connections(self, tag: TagHash, any_redis: RedisServer) -> None:
+        tag.put(0, 500)
+        replies = in_parallel(any_redis, 100, lambda one: [one.next(window=60_000) for _ in range(5)])
+        assert [reply for reply in replies if len(reply) > 3] == [["ok", "99", "100", "extend", "500"]]
+        assert sorted(number for reply in replies for number in numbers(reply)) == list(range(1, 501))
+
+    def test_it_is_dated_by_the_servers_clock(self, tag: TagHash) -> None:
+        tag.put(19, 100, mark=20)
+        before = tag.now()
+        tag.next()
+        assert before <= int(tag.field("asked") or 0) <= tag.now()
+
+    def test_another_one_is_elected_when_the_window_has_passed(self, tag: TagHash) -> None:
+        tag.put(50, 100, mark=20, asked=tag.now() - WINDOW - 1)
+        assert tag.next()[3:] == ["extend", "100"]
+        assert tag.next()[3:] == []
+
+    def test_nobody_else_is_elected_within_the_window(self, tag: TagHash) -> None:
+        tag.put(50, 100, mark=20, asked=tag.now() - WINDOW + 2000)
+        assert tag.next()[3:] == []
+
+    def test_another_one_is_elected_when_the_clock_went_back(self, tag: TagHash) -> None:
+        tag.put(50, 100, mark=20, asked=tag.now() + 1_000_000)
+        assert tag.next()[3:] == ["extend", "100"]
+        assert int(tag.field("asked") or 0) <= tag.now()
+
+    @pytest.mark.parametrize("asked", ["", "x", "nan", "inf", "-inf", "-1", "1e300"])
+    def test_a_date_that_makes_no_sense_hinders_nobody(self, tag: TagHash, asked: str) -> None:
+        tag.put(50, 100, mark=20, asked=asked)
+        assert tag.next()[3:] == ["extend", "100"]
+
+    def test_nobody_is_elected_while_buffer_2_is_full(self, tag: TagHash) -> None:
+        tag.put(0, 100, (100, 200))
+        assert [reply for reply in (tag.next() for _ in range(100)) if len(reply) > 3] == []
+        assert tag.field("asked") is None
+
+    @pytest.mark.parametrize("asked", [{}, {"asked": 0}, {"asked": 10**12}])
+    def test_a_caller_with_a_negative_window_is_never_elected(self, tag: TagHash, asked: dict[str, int]) -> None:
+        tag.put(0, 100, **asked)
+        assert [reply for reply in (tag.next(window=-1) for _ in range(100)) if len(reply) > 3] == []
+        assert tag.field("asked") == (str(asked["asked"]) if asked else None)
+        assert tag.field("born") == BORN
+        assert tag.field("store") == STORE

@@ -1,0 +1,282 @@
+"""What the server may refuse or get stuck in: rights, memory, a script that does not end; and what a draw costs."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from statistics import median
+
+import pytest
+import redis
+
+from issuer import gateway
+from issuer.clock import Deadline
+from issuer.drivers.blocking.connections import Connections
+from issuer.errors import FenceError, RedisUnavailable
+from issuer.scripts import folder
+from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers
+from tests.servers.redis import RedisServer
+from tests.waiting import until
+
+README = (folder() / "README.md").read_text(encoding="utf-8")
+USER = "drawer"
+CALLS = {
+    "next": gateway.draw(KEY, 1, 4),
+    "open": gateway.open(KEY, "fresh", STORE, 4, "claim"),
+    "load": gateway.load(KEY, 200, 300, 220, reign="x", born=BORN),
+    "floor": gateway.floor(KEY, 500, "fresh", STORE, "keep"),
+}
+
+
+def user_with(tag: TagHash, *rights: str) -> None:
+    command(tag.client, "ACL", "SETUSER", USER, "reset", "on", ">secret", *rights)
+
+
+@pytest.fixture
+def _user(tag: TagHash) -> Iterator[None]:
+    yield
+    command(tag.client, "ACL", "DELUSER", USER)
+
+
+@contextmanager
+def connected(server: RedisServer, user: str = "") -> Iterator[Connections]:
+    connections = Connections.from_url(server.url.replace("://", f"://{user}"), 2.0, "main")
+    yield connections
+    connections.close()
+
+
+@contextmanager
+def configured(tag: TagHash, **settings: str | int) -> Iterator[None]:
+    names = {name: name.replace("_", "-") for name in settings}
+    before = {name: tag.client.config_get(name)[name] for name in names.values()}
+    for name, value in settings.items():
+        tag.client.config_set(names[name], value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            tag.client.config_set(name, str(old))
+
+
+@pytest.mark.usefixtures("_user")
+class TestRights:
+    def test_those_in_the_readme_are_enough(self, tag: TagHash, any_redis: RedisServer) -> None:
+        (rights,) = re.findall(r"\*\*Rights\*\*: `([^`]*)`", README)
+        user_with(tag, *str(rights).split())
+        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
+        tag.client.script_flush()
+        with connected(any_redis, f"{USER}:secret@") as connections:
+            # INFO server, EVALSHA, NOSCRIPT, SCRIPT LOAD, EVALSHA.
+            assert connections.call(gateway.draw(KEY, 1, 4), Deadline(2)).status == "empty"
+        _, reign, born, *_ = mine.open()
+        assert mine.load(0, 100, reign=reign, born=born) == ["current"]
+        assert mine.next(30)[3:] == ["extend", "100"]
+        assert mine.load(100, 200, reign=reign, born=born) == ["next"]
+        assert mine.next(1000)[0] == "ok"
+        assert mine.next()[:2] == ["ok", "100"]
+        assert mine.floor(150)[0] == "floored"
+
+    @pytest.mark.parametrize("script", CALLS)
+    def test_without_info_there_is_no_fence_and_so_a_typed_error_and_no_numbers(
+        self, tag: TagHash, any_redis: RedisServer, script: str
+    ) -> None:
+        tag.put(50, 100)
+        before = tag.fields()
+        user_with(tag, "~*", "+@all", "-info")
+        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
+        with pytest.raises(redis.ResponseError):
+            mine.next()
+        with connected(any_redis, f"{USER}:secret@") as connections, pytest.raises(FenceError, match=r"\+info"):
+            connections.call(CALLS[script], Deadline(2))
+        # The server's own check asks INFO as well; the script must be refused without it, too.
+        with connected(any_redis, f"{USER}:secret@") as connections:
+            connections._checked = True
+            with pytest.raises(FenceError, match=r"\+info"):
+                connections.call(CALLS[script], Deadline(2))
+        assert tag.fields() == before
+
+    @pytest.mark.parametrize("denied", ["hincrby", "hmget", "evalsha"])
+    def test_without_another_right_nothing_is_drawn_either(
+        self, tag: TagHash, any_redis: RedisServer, denied: str
+    ) -> None:
+        tag.put(50, 100)
+        before = tag.fields()
+        user_with(tag, "~*", "+@all", f"-{denied}")
+        with connected(any_redis, f"{USER}:secret@") as connections, pytest.raises(FenceError):
+            connections.call(CALLS["next"], Deadline(2))
+        assert tag.fields() == before
+
+    @pytest.mark.parametrize("denied", ["hset", "hget", "time"])
+    def test_a_right_that_is_missed_half_way_costs_a_gap_and_never_a_repeat(
+        self, tag: TagHash, any_redis: RedisServer, denied: str
+    ) -> None:
+        tag.put(0, 100)
+        user_with(tag, "~*", "+@all", f"-{denied}")
+        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
+        drawn: list[int] = []
+        for turn in range(30):
+            drawn += numbers(tag.next())
+            # Refused or not: it may be that this user's draw needs no more than it has.
+            with suppress(redis.ResponseError):
+                drawn += numbers(mine.next(1, turn % 2))
+        assert len(drawn) >= 30
+        assert drawn == sorted(set(drawn))
+
+    def test_without_hincrby_a_draw_of_one_is_not_granted_the_whole_segment(
+        self, tag: TagHash, any_redis: RedisServer
+    ) -> None:
+        """It once was: any refusal of HINCRBY was taken for an overflow, and answered with the end of the segment."""
+        tag.put(50, 100)
+        user_with(tag, "~*", "+@all", "-hincrby")
+        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
+        with pytest.raises(redis.ResponseError):
+            mine.next(1)
+        assert tag.field("cur") == "50"
+
+    def test_on_a_key_outside_its_pattern_a_user_can_do_nothing(self, tag: TagHash, any_redis: RedisServer) -> None:
+        tag.put(50, 100)
+        before = tag.fields()
+        user_with(tag, "~other:*", "+@all")
+        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
+        for name in ("next", "open", "floor"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                getattr(mine, name)(1)
+        assert tag.fields() == before
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "settings",
+        [{"maxmemory": 1}, {"min_replicas_to_write": 1}],
+        ids=["memory is full", "too few replicas"],
+    )
+    @pytest.mark.parametrize("cur", [50, 100], ids=["in buffer 1", "at the switch"])
+    def test_a_server_that_may_not_write_issues_nothing(
+        self, tag: TagHash, any_redis: RedisServer, settings: dict[str, int], cur: int
+    ) -> None:
+        tag.put(cur, 100, (100, 200))
+        before = tag.fields()
+        with configured(tag, **settings), connected(any_redis) as connections:
+            for _ in range(3):
+                with pytest.raises(RedisUnavailable, match="can't serve now"):
+                    connections.call(CALLS["next"], Deadline(2))
+            with pytest.raises(RedisUnavailable, match="can't serve now"):
+                connections.call(CALLS["floor"], Deadline(2))
+        assert tag.fields() == before
+        assert numbers(tag.next())[0] == cur + 1
+
+
+class TestStuckScript:
+    @pytest.fixture
+    def server(self, any_redis: RedisServer) -> Iterator[RedisServer]:
+        with RedisServer(any_redis.binary, "--lua-time-limit", "20") as own:
+            TagHash(own.client(decode_responses=True)).put(50, 100)
+            yield own
+
+    @contextmanager
+    def stuck(self, server: RedisServer, script: str) -> Iterator[None]:
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(server.client(socket_timeout=30).eval, script, 1, "elsewhere")
+            until(lambda: self.is_busy(server), message="the server is busy with the script")
+            yield
+            with pytest.raises(redis.RedisError):
+                running.result()
+
+    def is_busy(self, server: RedisServer) -> bool:
+        with server.client() as client:
+            try:
+                client.ping()
+            except redis.ResponseError as error:
+                return "BUSY" in str(error)
+        return False
+
+    @pytest.mark.covers("3.13")
+    def test_script_kill_ends_one_that_has_not_written(self, server: RedisServer) -> None:
+        with self.stuck(server, "while true do end"):
+            with connected(server) as connections:
+                connections._checked = True
+                with pytest.raises(RedisUnavailable, match="BUSY"):
+                    connections.call(CALLS["next"], Deadline(2))
+            server.client().script_kill()
+        assert TagHash(server.client(decode_responses=True)).next() == ["ok", "50", "51"]
+
+    @pytest.mark.covers("3.13")
+    def test_one_that_has_written_is_unkillable_and_the_way_out_leaves_the_hash_fenced(
+        self, server: RedisServer
+    ) -> None:
+        server.snapshot()
+        with self.stuck(server, "redis.call('SET', KEYS[1], 1) while true do end"):
+            with pytest.raises(redis.ResponseError, match=r"UNKILLABLE|already executed write commands"):
+                server.client().script_kill()
+            with pytest.raises(redis.ConnectionError):
+                command(server.client(), "SHUTDOWN", "NOSAVE")
+        until(lambda: not server.running, message="the server has shut down")
+        server.start()
+        assert TagHash(server.client(decode_responses=True)).next() == ["fenced"]
+
+    @pytest.mark.covers("3.13")
+    def test_the_readme_has_this_runbook(self) -> None:
+        runbook = README.partition("**A stuck script**")[2].partition("\n\n")[0]
+        assert all(word in runbook for word in ("BUSY", "SCRIPT KILL", "UNKILLABLE", "SHUTDOWN NOSAVE", "fenced"))
+
+
+class TestCost:
+    def usec_per_draw(self, tag: TagHash) -> float:
+        """The server's own count, the best of five rounds."""
+        sha = tag.client.script_load(tag.texts["next"])
+        rounds = []
+        for _ in range(5):
+            tag.put(0, 10**6, mark=10**6)
+            tag.client.config_resetstat()
+            pipe = tag.client.pipeline(transaction=False)
+            for _ in range(500):
+                pipe.evalsha(sha, 1, KEY, "1", "4")
+            pipe.execute()
+            rounds.append(float(tag.client.info("commandstats")["cmdstat_evalsha"]["usec_per_call"]))
+        return min(rounds)
+
+    def test_a_draw_costs_the_same_among_a_hundred_thousand_tags(self, tag: TagHash) -> None:
+        alone = self.usec_per_draw(tag)
+        others = "for i = 1, 100000 do redis.call('HSET', 'other:' .. i, 'cur', i, 'max', i) end"
+        tag.client.eval(others, 0)
+        assert self.usec_per_draw(tag) < 5 * alone + 20
+
+    @pytest.mark.covers("3.11")
+    def test_others_are_answered_promptly_while_tags_are_drawn_from(self, tag: TagHash, any_redis: RedisServer) -> None:
+        """That no script has a loop, tests/unit/test_scripts.py says."""
+        tag.put(0, 10**9, mark=10**9)
+        sha = tag.client.script_load(tag.texts["next"])
+        done = threading.Event()
+
+        def draw_all_the_time(client: redis.Redis) -> int:
+            rounds = 0
+            while not done.is_set():
+                pipe = client.pipeline(transaction=False)
+                for _ in range(50):
+                    pipe.evalsha(sha, 1, KEY, "100000", "4")
+                pipe.execute()
+                rounds += 1
+            return rounds
+
+        waits = []
+        with ThreadPoolExecutor(4) as pool:
+            drawing = [pool.submit(draw_all_the_time, any_redis.client()) for _ in range(4)]
+            try:
+                for _ in range(200):
+                    began = time.perf_counter()
+                    tag.client.ping()
+                    waits.append(time.perf_counter() - began)
+            finally:
+                done.set()
+            assert sum(one.result() for one in drawing) > 0
+        assert median(waits) < 0.05
+        assert tag.client.slowlog_len() == 0 or max(self.slow(tag)) < 50_000
+
+    def slow(self, tag: TagHash) -> list[int]:
+        """Microseconds of each slow call of a script."""
+        entries = tag.client.slowlog_get()
+        return [
+            entry["duration"] for entry in entries if str(entry["command"]).startswith(("EVALSHA", "b'EVALSHA"))
+        ] or [0]

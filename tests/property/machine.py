@@ -1,0 +1,311 @@
+"""A state machine over everything that can happen to an issuer; its promise is checked after every number.
+
+Draws, extensions that hang in between, crashes, Redis going back in time, hand backs, recover, delete, fork, a restored
+store.
+
+The servers are doubles, so that hypothesis may try thousands of orders; the real ones are in tests/faults.
+"""
+
+import copy
+import itertools
+import random
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import issuer
+from issuer import Issuer, facade, gateway
+from issuer.clock import Deadline
+from issuer.core.extend import Election, Extension, extend
+from issuer.core.steps import Ask, Send, Steps
+from issuer.drivers.blocking.line import Line
+from issuer.keys import redis_key
+from persistence.errors import StoreError
+from persistence.memory import MemoryStore
+from persistence.records import Order
+from tests.servers.fake import FencedFakeServer
+
+TAGS = ("strict", "trend")
+ORDERS: dict[str, Order] = {"strict": "strict", "trend": "trend"}
+#: Two processes on Redis, and two without it, which issue of the trend tag only.
+PROCESSES = 4
+DIRECT = (2, 3)
+
+tags = st.sampled_from(TAGS)
+processes = st.integers(0, PROCESSES - 1)
+on_redis = st.integers(0, 1)
+
+
+class ServedStore(MemoryStore):
+    """A memory store that stands for a server: a forked child shares it with its parent."""
+
+    def after_fork(self) -> None:
+        """Nothing to forget: there are no connections."""
+
+
+class IssuerMachine(RuleBasedStateMachine):
+    """Four processes, a strict and a trend tag, one Redis, one store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = FencedFakeServer()
+        self.store = ServedStore()
+        self.ids = [self.process(number) for number in range(PROCESSES)]
+        self.issued: dict[str, set[int]] = {tag: set() for tag in TAGS}
+        self.last: dict[str, int] = dict.fromkeys(TAGS, 0)
+        self.own_last: dict[tuple[int, str], int] = {}
+        self.snapshot: dict[bytes, dict[bytes, bytes]] = {}
+        self.backup: Any = None
+        self.in_flight: list[tuple[str, Send]] = []
+        self.random = random.Random(0)
+        self.steps_without_redis = 0
+
+    # ------------------------------------------------------------------ what the tests replace to take a guard out
+
+    def process(self, number: int) -> Issuer:
+        redis = self.server.client() if number not in DIRECT else None
+        return issuer.connect(redis=redis, store=self.store, scheduler=None, timeout=0.02)
+
+    def fork_resets(self, child: Issuer) -> None:
+        child._after_fork()
+
+    def recover_after_restore(self, tag: str) -> None:
+        self.ids[0].recover(tag, at_least=max(self.issued[tag], default=0), timeout=5)
+
+    # ------------------------------------------------------------------ the promise
+
+    def check(self, process: int, tag: str, numbers: list[int]) -> None:
+        record = self.store.get(tag, timeout=1)
+        assert record is not None
+        for number in numbers:
+            assert number not in self.issued[tag], f"REPEAT: {number} of {tag}"
+            assert number <= record.max, f"ABOVE MAX: {number} of {tag}, max {record.max}"
+            if tag == "strict":
+                assert number > self.last[tag], f"ORDER: {number} of {tag} after {self.last[tag]}"
+            before = self.own_last.get((process, tag), 0)
+            assert number > before, f"ORDER: {number} of {tag} after {before} in one process"
+            self.issued[tag].add(number)
+            self.last[tag] = max(self.last[tag], number)
+            self.own_last[process, tag] = number
+
+    @initialize(seed=st.integers(0, 2**32))
+    def make_tags(self, seed: int) -> None:
+        self.random.seed(seed)
+        self.ids[0].create("strict", step=3, timeout=5)
+        self.ids[0].create("trend", step=4, order="trend", timeout=5)
+
+    # ------------------------------------------------------------------ ordinary life
+
+    @invariant()
+    def life_goes_on(self) -> None:
+        """Between two events some numbers are drawn: most events do harm only to draws after them."""
+        for _ in range(self.random.randint(0, 4)):
+            self.draw(self.random.randrange(PROCESSES), self.random.choice(TAGS), self.random.randint(1, 4))
+        if not self.server.connected:
+            self.steps_without_redis += 1
+            if self.steps_without_redis == 3:
+                self.redis_comes_back()
+
+    @rule(process=processes, tag=tags, n=st.integers(1, 5))
+    def draw(self, process: int, tag: str, n: int) -> None:
+        numbers: list[int] = []
+        tag = "trend" if process in DIRECT else tag
+        line = self.ids[process]._line(tag)
+        try:
+            while len(numbers) < n:
+                low, high = line.draw(n - len(numbers), Deadline(0.02))
+                numbers.extend(range(low + 1, high + 1))
+        except issuer.UnknownTag:
+            self.ids[process]._forget(line)
+        except (issuer.StoreUnavailable, issuer.RedisUnavailable, issuer.StoreBehind):
+            # Somebody else is elected and hangs, or Redis is away, or a restored store was found out.
+            self.server.time_offset += 10
+        self.check(process, tag, numbers)
+
+    @rule(process=processes)
+    def extend(self, process: int) -> None:
+        self.ids[process].tick(timeout=0.02)
+
+    @rule(process=processes, n=st.integers(1, 6))
+    def reserve_a_range(self, process: int, n: int) -> None:
+        try:
+            numbers = self.ids[process].reserve("trend", n, timeout=0.02)
+        except (issuer.UnknownTag, issuer.StoreBehind):
+            return
+        record = self.store.get("trend", timeout=1)
+        assert record is not None
+        assert self.issued["trend"].isdisjoint(numbers), f"REPEAT: {numbers} of trend"
+        assert numbers[-1] <= record.max
+        self.issued["trend"].update(numbers)
+
+    @rule(process=on_redis, tag=tags, step=st.integers(1, 6), above=st.none() | st.integers(0, 40))
+    def configure(self, process: int, tag: str, step: int, above: int | None) -> None:
+        self.attempt(lambda: self.ids[process].configure(tag, step=step, above=above, timeout=0.02))
+
+    # ------------------------------------------------------------------ an extension that hangs before its load
+
+    @precondition(lambda self: len(self.in_flight) < 3)
+    @rule(process=on_redis, tag=tags)
+    def an_extension_hangs(self, process: int, tag: str) -> None:
+        line: Line = self.ids[process]._line(tag)
+        self.server.time_offset += 10  # whoever was elected before counts as lost
+        steps: Steps[Extension] = extend(tag, redis_key("issuer", tag), seen=line._seen, window=5, election=Election())
+        redis = self.ids[process]._runner.redis
+        assert redis is not None
+        try:
+            step = next(steps)
+            while not (isinstance(step, Send) and step.call.decode is gateway._loaded):
+                try:
+                    result = (
+                        step.question(self.store, 1.0)
+                        if isinstance(step, Ask)
+                        else redis.call(step.call, Deadline(0.02))
+                    )
+                except (StoreError, issuer.IssuerError) as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except (StopIteration, StoreError, issuer.IssuerError):
+            return
+        self.in_flight.append((tag, step))
+        self.server.time_offset += 10
+
+    @precondition(lambda self: self.in_flight)
+    @rule(which=st.integers(0, 2), again=st.booleans())
+    def the_load_arrives(self, which: int, again: bool) -> None:
+        tag, step = self.in_flight[which % len(self.in_flight)]
+        if not again:  # otherwise the network keeps a copy
+            self.in_flight.remove((tag, step))
+        redis = self.ids[0]._runner.redis
+        assert redis is not None
+        self.attempt(lambda: redis.call(step.call, Deadline(0.02)))
+
+    # ------------------------------------------------------------------ processes come and go
+
+    @rule(process=processes)
+    def crash(self, process: int) -> None:
+        self.ids[process]._closed = True  # nothing is handed back
+        facade._living.discard(self.ids[process])
+        self.renew(process)
+
+    @rule(process=processes)
+    def stop(self, process: int) -> None:
+        self.ids[process].close()
+        self.renew(process)
+
+    def renew(self, process: int) -> None:
+        self.ids[process] = self.process(process)
+        for tag in TAGS:
+            self.own_last.pop((process, tag), None)
+
+    @rule(parent=processes)
+    def fork(self, parent: int) -> None:
+        child = parent ^ 1  # the other one of its kind gives way to it
+        self.crash(child)
+        born = self.ids[child]
+        for tag, line in self.ids[parent]._lines.items():
+            twin = born._line(tag)
+            twin.record, twin._seen = line.record, line._seen
+            if line._segments is not None:
+                twin._segments = copy.copy(line._segments)
+        self.fork_resets(born)
+
+    # ------------------------------------------------------------------ Redis goes back, away, empty
+
+    def dump(self) -> dict[bytes, dict[bytes, bytes]]:
+        with self.server.client() as client:
+            return {key: client.hgetall(key) for key in client.scan_iter()}
+
+    @precondition(lambda self: self.server.connected)
+    @rule()
+    def take_snapshot(self) -> None:
+        self.snapshot = self.dump()
+
+    @precondition(lambda self: self.server.connected)
+    @rule(failover=st.booleans())
+    def redis_goes_back_to_the_snapshot(self, failover: bool) -> None:
+        with self.server.client() as client:
+            client.flushall()
+            for key, fields in self.snapshot.items():
+                client.hset(key, mapping=fields)
+        self.server.new_reign()
+        if not failover:
+            self.server.master_replid2 = "0" * 40
+
+    @precondition(lambda self: self.server.connected)
+    @rule(restart=st.booleans())
+    def redis_is_emptied(self, restart: bool) -> None:
+        with self.server.client() as client:
+            client.flushall()
+        if restart:
+            self.server.wipe()
+
+    @precondition(lambda self: self.server.connected)
+    @rule()
+    def redis_goes_away(self) -> None:
+        self.server.connected = False
+        self.steps_without_redis = 0
+
+    @precondition(lambda self: not self.server.connected)
+    @rule()
+    def redis_comes_back(self) -> None:
+        self.server.connected = True
+
+    @rule()
+    def the_clock_of_redis_jumps_back(self) -> None:
+        self.server.time_offset -= 100
+
+    # ------------------------------------------------------------------ operators
+
+    @rule(process=on_redis, tag=tags)
+    def recover(self, process: int, tag: str) -> None:
+        self.attempt(lambda: self.ids[process].recover(tag, timeout=0.02))
+
+    @rule(process=on_redis, tag=tags)
+    def delete_and_make_again(self, process: int, tag: str) -> None:
+        self.attempt(lambda: self.ids[process].delete(tag, timeout=0.02))
+        self.attempt(lambda: self.ids[process].create(tag, step=3, order=ORDERS[tag], timeout=0.02))
+
+    @rule()
+    def back_up_the_store(self) -> None:
+        self.backup = self.store.snapshot()
+
+    @precondition(lambda self: self.backup is not None and self.server.connected)
+    @rule()
+    def restore_the_store_with_the_issuers_stopped_and_recover(self) -> None:
+        for process in range(PROCESSES):
+            self.stop(process)
+        self.in_flight.clear()
+        self.store.restore(self.backup)
+        for tag in TAGS:
+            record = self.store.get(tag, timeout=1)
+            if record is None or record.deleted:
+                self.ids[0].create(tag, step=3, order=ORDERS[tag], timeout=5)
+            self.recover_after_restore(tag)
+
+    @invariant()
+    def the_ledger_has_no_overlaps(self) -> None:
+        for tag in TAGS:
+            entries = sorted((entry.low, entry.high) for entry in self.store.ledger(tag, newest=10**6, timeout=1))
+            filled = [(low, high) for low, high in entries if low < high]
+            for (_, end), (begin, _) in itertools.pairwise(filled):
+                assert end <= begin, f"OVERLAP in the ledger of {tag}: {filled}"
+
+    def attempt(self, call: Any) -> None:
+        try:
+            call()
+        except (
+            issuer.UnknownTag,
+            issuer.TagExists,
+            issuer.StoreUnavailable,
+            issuer.RedisUnavailable,
+            issuer.StoreBehind,
+            issuer.InvalidArgument,
+        ):
+            self.server.time_offset += 10
+
+    def teardown(self) -> None:
+        for process in range(PROCESSES):
+            self.ids[process]._closed = True
+            facade._living.discard(self.ids[process])
