@@ -15,11 +15,12 @@ from apscheduler.schedulers.base import BaseScheduler
 
 from issuer.clock import Deadline
 from issuer.core import direct, retire
+from issuer.core.extend import DEFAULT_STEP
 from issuer.core.inspection import Inspection, inspect
 from issuer.core.retire import Recovery
 from issuer.core.steps import Steps, ask
 from issuer.drivers.blocking.connections import Connections
-from issuer.drivers.blocking.line import DEFAULT_STEP, Line, Means
+from issuer.drivers.blocking.line import Line, Means
 from issuer.drivers.blocking.runner import Runner
 from issuer.errors import (
     ConfigurationError,

@@ -168,7 +168,8 @@ class MongoStore(Store):
         self._database = database
         self._process = os.getpid()
         self._closed = False
-        self._checked = False
+        # Read once in a process: every extension asks for it.
+        self._store_id = ""
         # The last record seen of each tag: its step and limit go into the filter of the next reservation, so that a
         # reservation needs no read before it, and one that was sent with an old step matches nothing.
         self._hints: dict[str, Tag] = {}
@@ -200,8 +201,8 @@ class MongoStore(Store):
 
     def store_id(self, *, timeout: float) -> str:
         """See `Store.store_id`."""
-        with self._session(timeout) as session:
-            return self._check_meta(session)
+        with self._session(timeout):
+            return self._store_id
 
     def create(
         self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
@@ -400,7 +401,7 @@ class MongoStore(Store):
         self._lock = threading.Lock()
         self._client = None
         self._database = None
-        self._checked = False
+        self._store_id = ""
         self._process = os.getpid()
 
     def close(self) -> None:
@@ -419,10 +420,10 @@ class MongoStore(Store):
         try:
             with pymongo.timeout(deadline.left()):
                 session = _Session(self._connected(), deadline)
-                if not self._checked:
-                    self._check_meta(session)
+                if not self._store_id:
+                    store_id = self._check_meta(session)
                     session.segments.create_index([("tag", pymongo.ASCENDING), ("high", pymongo.DESCENDING)])
-                    self._checked = True
+                    self._store_id = store_id
                 yield session
         except (StoreError, ValueError):
             raise

@@ -15,8 +15,11 @@ from issuer.core.arithmetic import mark
 from issuer.core.outcomes import refused
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import StoreBehind, UnknownTag
-from persistence.errors import MaxBehind
-from persistence.records import Tag, fresh_version
+from persistence.errors import MaxBehind, TagPresent
+from persistence.records import HIGHEST, Tag, fresh_version
+
+#: Step of a tag that is created without one.
+DEFAULT_STEP = 1000
 
 #: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment.
 ATTEMPTS = 3
@@ -54,12 +57,27 @@ class Election:
         return self.won > self.served
 
 
-def known(tag: str) -> Steps[Tag]:
-    """Return the tag's record; UnknownTag if it isn't there."""
+def known(tag: str, *, make: bool = False) -> Steps[Tag]:
+    """Return the tag's record; UnknownTag if it isn't there. `make` it if it never was: a deleted one stays deleted."""
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if record is None and make:
+        record = yield from _made(tag)
     if record is None or record.deleted:
         raise UnknownTag(tag)
     return record
+
+
+def _made(tag: str) -> Steps[Tag | None]:
+    try:
+        return (
+            yield from ask(
+                lambda store, timeout: store.create(
+                    tag, above=0, step=DEFAULT_STEP, limit=HIGHEST, order="trend", description="", timeout=timeout
+                )
+            )
+        )
+    except TagPresent:  # another process was quicker
+        return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
 
 
 def extend(tag: str, key: str, *, seen: int, window: float, election: Election) -> Steps[Extension]:

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +50,7 @@ def found(machine: type[IssuerMachine], harm: str) -> None:
 FENCE = "not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)"
 
 
-# The other guards of the scripts need a certain order of rare events: tests/lua/test_mutations.py plays those.
+# The other guards need a certain order of rare events: tests/lua/test_mutations.py and tests/contract play those.
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("name", "guard", "mutant", "harm"),
@@ -89,29 +88,6 @@ class Forgetful(ServedStore):
         return replace(gone, max=0)
 
 
-class NoVersion(IssuerMachine):
-    """A hand back compares only `max`, and is sent twice, the second time late."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.store.__class__ = Careless
-        self.store.__dict__["late"] = None
-
-
-class Careless(ServedStore):
-    late: tuple[str, int, int] | None
-
-    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        done = super().hand_back(held, used, timeout=timeout)
-        if self.late is not None:
-            tag, high, low = self.late
-            record = self._tags[tag]
-            if record.max == high and not record.deleted:
-                self._tags[tag] = replace(record, max=low)
-        self.late = (held[0].tag.tag, held[-1].high, used)
-        return done
-
-
 class RestoredBlindly(IssuerMachine):
     """After a restore nobody runs recover, and reservations don't look at what is known to be taken."""
 
@@ -144,7 +120,6 @@ class HandedBackAndKept(IssuerMachine):
     [
         (ForkKeeps, "REPEAT"),
         (NoTombstone, "REPEAT|ABOVE"),
-        (NoVersion, "REPEAT|OVERLAP|ABOVE"),
         (RestoredBlindly, "REPEAT"),
         (HandedBackAndKept, "REPEAT|ABOVE|OVERLAP"),
     ],

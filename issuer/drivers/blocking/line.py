@@ -14,20 +14,16 @@ from issuer.core import direct
 from issuer.core.extend import Election, Extension, extend, known
 from issuer.core.outcomes import refused
 from issuer.core.retire import lower_bound
-from issuer.core.steps import Steps, ask
+from issuer.core.steps import Steps
 from issuer.drivers.blocking.flight import Board, Flight
 from issuer.drivers.blocking.runner import Runner
 from issuer.drivers.blocking.segments import Segments
-from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, StoreUnavailable, Unavailable, UnknownTag
-from persistence.errors import TagPresent
-from persistence.records import HIGHEST, Reservation, Tag
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, StoreUnavailable, Unavailable
+from persistence.records import Reservation, Tag
 
 T = TypeVar("T")
 
 log = logging.getLogger("issuer.extension")
-
-#: Step of a tag that is created without one.
-DEFAULT_STEP = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +245,7 @@ class Line:
 
     def learn(self, deadline: Deadline) -> Tag:
         """Read the tag's record, making the tag if that is allowed. Raises UnknownTag."""
-        try:
-            self.record = self._run(known(self.tag), deadline)
-        except UnknownTag:
-            if not self._means.auto_create:
-                raise
-            self.record = self._run(_made(self.tag), deadline)
+        self.record = self._run(known(self.tag, make=self._means.auto_create), deadline)
         return self.record
 
     def _run(self, steps: Steps[T], deadline: Deadline) -> T:
@@ -323,17 +314,3 @@ class Line:
             self._run(direct.hand_back(held, used), deadline)
         except IssuerError as error:
             log.warning("tag %r: numbers above %d could not be handed back and stay a gap: %s", self.tag, used, error)
-
-
-def _made(tag: str) -> Steps[Tag]:
-    """Make the tag with the defaults, or find that another process has just done so."""
-    try:
-        return (
-            yield from ask(
-                lambda store, timeout: store.create(
-                    tag, above=0, step=DEFAULT_STEP, limit=HIGHEST, order="trend", description="", timeout=timeout
-                )
-            )
-        )
-    except TagPresent:
-        return (yield from known(tag))
