@@ -315,7 +315,7 @@ class Issuer:
             self._closed = True
             lines, self._lines = list(self._lines.values()), {}
         deadline = Deadline(CLOSING)
-        self._scheduler.stop()
+        self._scheduler.stop(CLOSING)
         for line in lines:
             line.close(deadline)
         if self._runner.redis is not None:
@@ -382,6 +382,8 @@ class Issuer:
 
     def _sweep(self) -> None:
         for line in self._in_use():
+            if self._closed:
+                return
             try:
                 line.sweep(Deadline(self._store_timeout))
             except IssuerError as error:

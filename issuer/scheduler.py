@@ -12,6 +12,7 @@ from datetime import UTC
 from typing import Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 
@@ -36,6 +37,16 @@ class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has
         thread: threading.Thread | None = self._thread
         return self.state == STATE_RUNNING and thread is not None and thread.is_alive()
 
+    def _process_jobs(self) -> float | None:
+        try:
+            seconds: float | None = super()._process_jobs()
+        except JobLookupError:
+            # `shutdown` changes the state first and empties the job store under the feet of a round that is under way.
+            if self.state == STATE_RUNNING:
+                raise
+            return None
+        return seconds
+
 
 class Scheduler:
     """Runs `sweep` every second and jobs at once. Started at the first job; made anew when its thread is found dead."""
@@ -49,6 +60,8 @@ class Scheduler:
         self._executor = EXECUTOR if theirs is None else "default"
         self._lock = threading.Lock()
         self._stopped = False
+        self._jobs = 0
+        self._jobs_ended = threading.Condition()
 
     def background(self, job: Callable[[], object]) -> bool:
         """Run the job at once in another thread; False if no scheduler is alive, then the caller does it itself."""
@@ -56,13 +69,30 @@ class Scheduler:
             return False
         try:
             scheduler = self._running()
-            if scheduler is None:
-                return False
+        except RuntimeError:  # the interpreter is ending: no thread can be started any more
+            return False
+        if scheduler is None:
+            return False
+        with self._jobs_ended:
+            self._jobs += 1
+        try:
             # A one-shot job without an id. `modify_job` on the sweep would be dropped while the sweep runs.
-            scheduler.add_job(job, misfire_grace_time=None, coalesce=True, executor=self._executor)
-        except RuntimeError:  # the interpreter is ending, or the scheduler was stopped in between
+            scheduler.add_job(self._run, args=(job,), misfire_grace_time=None, coalesce=True, executor=self._executor)
+        except RuntimeError:  # the same, or the scheduler was stopped in between
+            self._ended()
             return False
         return True
+
+    def _run(self, job: Callable[[], object]) -> None:
+        try:
+            job()
+        finally:
+            self._ended()
+
+    def _ended(self) -> None:
+        with self._jobs_ended:
+            self._jobs -= 1
+            self._jobs_ended.notify_all()
 
     def start(self) -> None:
         """Begin to sweep, without waiting for a first job."""
@@ -87,6 +117,7 @@ class Scheduler:
             if self._ours is None or not self._ours.alive:
                 if self._ours is not None:
                     log.error("the scheduler's thread died; starting another one")
+                    self._jobs = 0
                 self._ours = self._begun()
             return self._ours
 
@@ -113,13 +144,18 @@ class Scheduler:
             executor=self._executor,
         )
 
-    def stop(self) -> None:
-        """Stop sweeping and wait for the jobs under way. The caller's own scheduler goes on without our sweep."""
+    def stop(self, timeout: float) -> None:
+        """Take no more jobs, wait so many seconds at most for those under way, and stop sweeping.
+
+        The caller's own scheduler goes on without our sweep.
+        """
         with self._lock:
             self._stopped = True
             ours, self._ours = self._ours, None
             sweeping, self._sweeping = self._sweeping, None
+        with self._jobs_ended:
+            self._jobs_ended.wait_for(lambda: self._jobs <= 0, timeout)
         if ours is not None and ours.alive:
-            ours.shutdown(wait=True)
+            ours.shutdown(wait=self._jobs <= 0)
         elif sweeping is not None:
             sweeping.remove()
