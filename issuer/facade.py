@@ -14,7 +14,7 @@ from typing import Literal, Self, TypeVar
 from apscheduler.schedulers.base import BaseScheduler
 
 from issuer.clock import Deadline
-from issuer.core import direct, retire
+from issuer.core import retire
 from issuer.core.extend import DEFAULT_STEP
 from issuer.core.inspection import Inspection, inspect
 from issuer.core.retire import Recovery
@@ -151,8 +151,7 @@ class Issuer:
             raise InvalidArgument(f"tag {tag!r} is strict; ranges are reserved of trend tags only", tag=tag, value=n)
         if wanted > record.limit:
             raise InvalidArgument(f"n is {wanted}, above the limit {record.limit} of tag {tag!r}", tag=tag, value=n)
-        reserved = self._run(direct.reserve(tag, seen=0, n=wanted, reason="reserve"), deadline, tag)
-        return range(reserved.low + 1, reserved.high + 1)
+        return line.reserve(wanted, deadline)
 
     # ------------------------------------------------------------------ tags
 
@@ -411,6 +410,9 @@ class Issuer:
         self._store.after_fork()
         if self._runner.redis is not None:
             self._runner.redis.after_fork()
+        if isinstance(self._chosen, BaseScheduler):
+            # It says that it runs, but its thread is the parent's: here the callers extend by themselves.
+            self._chosen = None
         self._start()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer, facade
@@ -98,6 +99,21 @@ def test_a_child_is_not_stopped_by_locks_that_threads_of_the_parent_hold(tmp_pat
         assert all(isinstance(answer, int) for answer in answers), answers
         assert repeats(answers) == []  # type: ignore[arg-type]  # integers, as was just checked
     store.close()
+
+
+@pytest.mark.live
+def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path) -> None:
+    theirs = BackgroundScheduler(timezone="UTC")
+    theirs.start()
+    try:
+        with issuer.connect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs) as ids:
+            ids.create("a", step=10)
+            assert ids.next("a") == 1
+            answer = in_child(lambda: ids.take("a", 50))()
+            assert isinstance(answer, list), answer
+            assert len(answer) == 50
+    finally:
+        theirs.shutdown()
 
 
 def test_a_memory_store_refuses_to_serve_a_child() -> None:

@@ -215,7 +215,9 @@ class Line:
     def _extend(self, deadline: Deadline) -> Extension:
         if self.record is None:
             self.learn(deadline)
-        steps = extend(self.tag, self.key, seen=self._seen, window=self._means.window, election=self._election)
+        steps = extend(
+            self.tag, self.key, seen=self._highest_seen(), window=self._means.window, election=self._election
+        )
         extension = self._run(steps, deadline)
         self.record = extension.tag or self.record
         if extension.outcome == "loaded":
@@ -235,13 +237,25 @@ class Line:
             )
         if segments is None or not segments.due:
             return False
-        reserved = self._run(direct.reserve(self.tag, seen=max(self._seen, segments.seen)), deadline)
+        reserved = self._run(direct.reserve(self.tag, seen=self._highest_seen()), deadline)
         self.record = reserved.tag
         with self._mode:
             kept = self._segments is not None and self._segments.add(reserved)
         if not kept:
             self._give_back([reserved], reserved.low, deadline)
         return kept
+
+    def reserve(self, n: int, deadline: Deadline) -> range:
+        """Reserve exactly n numbers in the store for the caller alone, past both buffers."""
+        steps = direct.reserve(self.tag, seen=self._highest_seen(), n=n, reason="reserve")
+        reserved = self._run(steps, deadline)
+        self._seen = max(self._seen, reserved.high)
+        return range(reserved.low + 1, reserved.high + 1)
+
+    def _highest_seen(self) -> int:
+        """Return the highest number that this process knows to be taken: the store can't stand below it."""
+        segments = self._segments
+        return self._seen if segments is None else max(self._seen, segments.seen)
 
     def learn(self, deadline: Deadline) -> Tag:
         """Read the tag's record, making the tag if that is allowed. Raises UnknownTag."""
