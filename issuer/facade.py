@@ -29,7 +29,7 @@ from issuer.errors import (
     Unavailable,
     UnknownTag,
 )
-from issuer.keys import check_tag, redis_key
+from issuer.keys import check_description, check_tag, redis_key
 from issuer.scheduler import Scheduler
 from issuer.settings import seconds
 from persistence.contract import Store
@@ -186,11 +186,10 @@ class Issuer:
             raise ConfigurationError(
                 f"tag {tag!r}: strict order needs Redis, and none is set; use order='trend'", tag=tag
             )
-        if not isinstance(description, str):
-            raise InvalidArgument("description must be a string", tag=tag, value=description)
+        text = check_description(description)
         return self._ask(
             lambda store, left: store.create(
-                tag, above=first, step=size, limit=last, order=chosen, description=description, timeout=left
+                tag, above=first, step=size, limit=last, order=chosen, description=text, timeout=left
             ),
             timeout,
             tag,
@@ -217,8 +216,8 @@ class Issuer:
         if start is not None and above is not None:
             raise InvalidArgument("give start or above, not both", tag=tag, value=(start, above))
         raise_to = _above(start, above, last or HIGHEST)
-        if description is not None and not isinstance(description, str):
-            raise InvalidArgument("description must be a string", tag=tag, value=description)
+        if description is not None:
+            check_description(description)
         steps = retire.configure(
             tag,
             self._key(tag),
@@ -314,7 +313,7 @@ class Issuer:
             self._closed = True
             lines, self._lines = list(self._lines.values()), {}
         deadline = Deadline(CLOSING)
-        self._scheduler.stop(CLOSING)
+        self._scheduler.stop(deadline.left())
         for line in lines:
             line.close(deadline)
         if self._runner.redis is not None:

@@ -1,4 +1,4 @@
-"""Names: which tags are allowed, and the Redis key of a tag."""
+"""Names: which tags and descriptions are allowed, and the Redis key of a tag."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from issuer.errors import InvalidArgument
 
 #: Longest tag, in bytes of UTF-8.
 TAG_BYTES = 200
+#: Longest description, the same.
+DESCRIPTION_BYTES = 1000
 
 #: Redis keys are `{prefix}:{<tag>}`: the braces make the tag the Cluster hash tag, so its own braces are encoded.
 _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
@@ -18,17 +20,29 @@ def check_tag(tag: object) -> str:
 
     Raises InvalidArgument otherwise.
     """
-    if not isinstance(tag, str):
-        raise InvalidArgument(f"a tag is a string, not {type(tag).__name__}", value=tag)
+    return _text(tag, "a tag", 1, TAG_BYTES)
+
+
+def check_description(description: object) -> str:
+    """Return the description if it is a string of at most 1000 bytes without control characters.
+
+    Raises InvalidArgument otherwise.
+    """
+    return _text(description, "a description", 0, DESCRIPTION_BYTES)
+
+
+def _text(value: object, what: str, fewest: int, most: int) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} is a string, not {type(value).__name__}", value=value)
     try:
-        size = len(tag.encode())
+        size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"tag {tag!r} is no valid text", value=tag) from error
-    if not 0 < size <= TAG_BYTES:
-        raise InvalidArgument(f"a tag has 1 to {TAG_BYTES} bytes, this one {size}", value=tag)
-    if any(unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in tag):
-        raise InvalidArgument(f"tag {tag!r} has control characters", value=tag)
-    return tag
+        raise InvalidArgument(f"{what} is valid text, not {value!r}", value=value) from error
+    if not fewest <= size <= most:
+        raise InvalidArgument(f"{what} has {fewest} to {most} bytes, this one {size}", value=value)
+    if any(unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in value):
+        raise InvalidArgument(f"{what} has no control characters; {value!r} does", value=value)
+    return value
 
 
 def redis_key(prefix: str, tag: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from persistence.records import LedgerEntry, Order, Reservation, Tag
 
+_LOGIN = re.compile(r"([:/][^:/@\s]+:)\S+@")
 _SECRET_PARAMETER = re.compile(
     r"([?&][^=&]*(?:pass|pwd|secret|token|key|credential|authmechanismproperties)[^=&]*=)[^&]*", re.IGNORECASE
 )
@@ -35,7 +36,10 @@ _SECRET_PARAMETER = re.compile(
 def mask(url: str) -> str:
     """Return the URL fit for a message: no password, and no query parameter that looks like a secret."""
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme in {"sqlite", "memory"}:
+    if not separator:
+        # Mistyped, and so printed in an error: what looks like a login is hidden all the same.
+        return _LOGIN.sub(r"\1***@", url)
+    if scheme in {"sqlite", "memory"}:
         return url
     # Up to the last @, since people forget to quote an @ or a / in a password.
     userinfo, at, host = rest.rpartition("@")

@@ -14,7 +14,7 @@ import redis
 
 from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
-from tests.servers.fake import FencedFakeServer, FencedTcpServer
+from tests.servers.fake import FencedFakeServer
 from tests.servers.mongo import MongoServer, find_command, given_url
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -112,13 +112,6 @@ def fake_redis(fake_server: FencedFakeServer) -> Iterator[fakeredis.FakeRedis]:
     """A client of `fake_server`."""
     with fake_server.client() as client:
         yield client
-
-
-@pytest.fixture
-def fake_redis_url(fake_server: FencedFakeServer) -> Iterator[str]:
-    """The URL under which `fake_server` listens on loopback."""
-    with FencedTcpServer(fake_server) as tcp:
-        yield tcp.url
 
 
 @pytest.fixture(scope="session")

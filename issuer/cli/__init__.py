@@ -1,1 +1,5 @@
-"""The command line."""
+"""The command line: parses, calls the public face, maps errors to exit codes."""
+
+from issuer.cli.group import main
+
+__all__ = ["main"]

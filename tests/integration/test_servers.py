@@ -363,15 +363,6 @@ class TestFencedFake:
         )
         assert fake_redis.eval(script, 1, "h", top) == str(2**63 - 1).encode()
 
-    def test_it_is_reached_over_tcp_by_an_ordinary_client(
-        self, fake_server: FencedFakeServer, fake_redis_url: str
-    ) -> None:
-        with redis.Redis.from_url(fake_redis_url, socket_timeout=5) as client:
-            assert client.info("replication")["master_replid"] == fake_server.master_replid
-            reply = client.eval(REIGN, 0)
-            assert fake_server.master_replid in (reply.decode() if isinstance(reply, bytes) else str(reply))
-            assert client.eval(INCR, 1, "n", "41") == 42
-
     def test_asyncio_clients_see_it_too(self, fake_server: FencedFakeServer) -> None:
         async def ask() -> bytes:
             async with fake_server.async_client() as client:

@@ -4,22 +4,17 @@
     client = server.client()
     client.info("replication")["master_replid"] == server.master_replid
     server.new_reign()                       # what a restart or a promotion does to the id
-    with FencedTcpServer(server) as tcp:     # the same data for clients that need a URL
-        redis.Redis.from_url(tcp.url)
 
 It serves quick tests and demonstrations. It is no evidence: what Redis does is shown on a real one.
 """
 
 import secrets
-import threading
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import fakeredis
 import redis
-from fakeredis import FakeAsyncRedisConnection, FakeRedisConnection, FakeServer, TcpFakeServer
-from fakeredis._clients._tcp_server import TCPFakeRequestHandler
+from fakeredis import FakeAsyncRedisConnection, FakeRedisConnection, FakeServer
 from fakeredis._commands import Signature
 from fakeredis._helpers import SimpleError
 from fakeredis._socket import AsyncFakeSocket, FakeSocket
@@ -167,52 +162,3 @@ class FencedAsyncConnection(FakeAsyncRedisConnection):
             client_info=self._client_info,
         )
         self._reader._socket = self._writer._socket = self._sock
-
-
-class _FencedHandler(TCPFakeRequestHandler):
-    """One TCP client. The base class serves the connection that it finds under the client's address."""
-
-    def setup(self) -> None:
-        self.server.clients[self.client_address] = FencedConnection(
-            server=self.server.fake_server,
-            client_info={
-                "laddr": self.request.getsockname(),
-                "addr": self.request.getpeername(),
-                "fd": self.request.fileno(),
-            },
-            protocol=2,  # as a fresh connection to a real server, until the client says HELLO
-        )
-        super().setup()
-
-
-class FencedTcpServer(TcpFakeServer):
-    """A fake server that listens on loopback, for clients that need a URL; it runs in a thread of its own."""
-
-    def __init__(self, server: FencedFakeServer | None = None, port: int = 0) -> None:
-        super().__init__((_LOOPBACK, port))
-        self.fake_server = server or FencedFakeServer()
-        self.RequestHandlerClass = _FencedHandler
-        self._thread = threading.Thread(
-            target=self.serve_forever, kwargs={"poll_interval": 0.02}, name="fake-redis", daemon=True
-        )
-
-    @property
-    def url(self) -> str:
-        return f"redis://{_LOOPBACK}:{self.server_address[1]}/0"
-
-    def start(self) -> Self:
-        self._thread.start()
-        return self
-
-    def close(self) -> None:
-        """Stop listening, end the connections and wait for their threads."""
-        if self._thread.is_alive():
-            self.shutdown()
-            self._thread.join()
-        self.server_close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

@@ -1,0 +1,5 @@
+"""`python -m issuer.cli`, the same as `issuer`."""
+
+from issuer.cli import main
+
+main(prog_name="issuer")

@@ -1,0 +1,78 @@
+"""Completion of tags in the shell, and the script that switches it on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from issuer.cli.session import Session
+from issuer.cli.text import show
+from issuer.wiring import connect
+
+#: Longest that a Tab waits for the store, in seconds.
+PATIENCE = 1.0
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+class TagName(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
+    """A tag; Tab offers those of the store."""
+
+    name = "tag"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the store's tags that begin so; nothing if anything at all goes wrong."""
+        del param
+        logging.getLogger("issuer").addHandler(logging.NullHandler())
+        logging.getLogger("issuer").propagate = False
+        try:
+            return [CompletionItem(tag) for tag in _tags(Session.of(ctx)) if tag.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - a Tab must never print an error into the user's line
+            return []
+
+
+def _tags(session: Session) -> list[str]:
+    settings = session.settings()
+    store = settings.store_url.value
+    # Asking an SQLite store makes its file, and a Tab must not leave one behind.
+    if store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).is_file():
+        return []
+    with closing(connect(redis=None, store=store, config=session.config, scheduler=None)) as issuer:
+        return [record.tag for record in issuer.tags(timeout=PATIENCE)]
+
+
+def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
+    """Return the TAG argument of commands about a tag that is there."""
+    return click.argument("tag", type=TagName(), required=required)
+
+
+@click.command(
+    short_help="Print what switches on Tab completion.",
+    epilog="""\b
+    Examples:
+      eval "$(issuer completion bash)"                         in ~/.bashrc
+      eval "$(issuer completion zsh)"                          in ~/.zshrc
+      issuer completion fish > ~/.config/fish/completions/issuer.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.pass_context
+def completion(context: click.Context, shell: str | None) -> None:
+    """Print the shell script that completes commands, options and tags.
+
+    SHELL is bash, zsh or fish; by default the one in $SHELL.
+    """
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    kind = get_completion_class(name) if name in SHELLS else None
+    if kind is None:
+        raise click.UsageError(f"say for which shell: {', '.join(SHELLS)}", ctx=context)
+    show(kind(context.find_root().command, {}, "issuer", "_ISSUER_COMPLETE").source())

@@ -1,0 +1,102 @@
+"""Exit codes, and the one place where errors become a message and a code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import click
+
+from issuer.cli.text import say
+from issuer.errors import (
+    ConfigurationError,
+    CorruptState,
+    FenceError,
+    InvalidArgument,
+    IssuerError,
+    StoreBehind,
+    Unavailable,
+    UnknownTag,
+)
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNKNOWN_TAG: Final = 3
+PROBLEM: Final = 4
+UNREACHABLE: Final = 5
+#: What shells report for a program that SIGINT ended.
+INTERRUPTED: Final = 130
+
+_CODES: Final = (
+    (UnknownTag, UNKNOWN_TAG),
+    ((InvalidArgument, ConfigurationError), USAGE),
+    ((StoreBehind, CorruptState), PROBLEM),
+    ((Unavailable, FenceError), UNREACHABLE),
+)
+
+
+def code_of(error: IssuerError) -> int:
+    """Return the exit code that the error stands for."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def complain(message: object) -> None:
+    """Write `error: message` to stderr."""
+    say(f"{click.style('error:', fg='red', bold=True)} {message}")
+
+
+class Edge(click.Group):
+    """A group whose `main` ends the program with one of the codes above, and never with a traceback for a user."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which they were added: what one needs first comes first."""
+        del ctx
+        return list(self.commands)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run the command line and exit; with standalone_mode=False, return or raise instead."""
+        ends = options.get("standalone_mode", True)
+        options["standalone_mode"] = False
+        if not ends:
+            return super().main(*args, **options)
+        run = super().main
+        sys.exit(_ended(lambda: run(*args, **options)))
+
+
+def _ended(run: Callable[[], object]) -> int:
+    code: object = FAILED
+    try:
+        code = run()
+        sys.stdout.flush()
+    except click.Abort as abort:
+        if isinstance(abort.__cause__, KeyboardInterrupt):
+            return INTERRUPTED
+        complain("aborted")
+    except click.UsageError as error:
+        if error.ctx is not None:
+            say(error.ctx.get_usage())
+        complain(error.format_message())
+        code = USAGE
+    except click.ClickException as error:
+        complain(error.format_message())
+        code = error.exit_code
+    except IssuerError as error:
+        complain(error)
+        code = code_of(error)
+    except BrokenPipeError:
+        _forget_stdout()
+    except OSError as error:
+        complain(error)
+    return code if isinstance(code, int) else OK
+
+
+def _forget_stdout() -> None:
+    """Let the interpreter's last flush go nowhere: the reader, `head` for one, has all that it wanted."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

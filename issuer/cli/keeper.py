@@ -1,0 +1,120 @@
+"""`issuer keeper`: the scheduler as a daemon."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import click
+
+from issuer.cli.session import Session
+from issuer.cli.text import plain, say
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
+from issuer.facade import Issuer
+from issuer.wiring import mask
+
+#: Seconds between two looks for new tags and at the servers.
+EVERY = 2.0
+
+
+@click.command(
+    short_help="Load segments for every tag, as a daemon.",
+    epilog="""\b
+    Example:
+      issuer --redis redis://localhost --store mongodb://localhost keeper
+    """,
+)
+@click.pass_obj
+def keeper(session: Session) -> None:
+    """Load the next segment of every tag in time, for clients that only draw.
+
+    Runs until SIGTERM or Ctrl-C, says on stderr what it does, and goes on when a server was away. Several keepers
+    don't disturb each other.
+    """
+    settings = session.settings()
+    if settings.redis_url.value == "none":
+        raise ConfigurationError("a keeper loads segments into Redis, and none is set: give --redis and --store")
+    _log_what_happens()
+    stop = threading.Event()
+    _on_signals(stop.set)
+    issuer = session.connect(scheduler="background")
+    watch = _Watch(issuer)
+    watch.look()
+    _tell(f"keeping {watch.counted} of {mask(settings.store_url.value)} in {mask(settings.redis_url.value)}")
+    while not stop.wait(EVERY):
+        watch.again()
+    _tell("stopping")
+    issuer.close()
+    _tell("stopped")
+
+
+class _Watch:
+    """Looks at tags and servers, and tells what has changed since the last look."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        self._issuer = issuer
+        self._tags: set[str] = set()
+        self._trouble: str | None = None
+
+    @property
+    def counted(self) -> str:
+        return "1 tag" if len(self._tags) == 1 else f"{len(self._tags)} tags"
+
+    def look(self) -> list[str]:
+        """Keep every tag of the store; return what has changed. Raises what keeps one of the servers from working."""
+        before, self._tags = self._tags, {record.tag for record in self._issuer.keep()}
+        # The sweep leaves unreachable servers to the callers' errors, and a keeper has no callers.
+        for tag in sorted(self._tags)[:1]:
+            trouble = self._issuer.inspect(tag).redis_error
+            if trouble is not None:
+                raise RedisUnavailable(trouble)
+        return [*(f"new tag {plain(tag)}" for tag in sorted(self._tags - before)),
+                *(f"tag {plain(tag)} is gone" for tag in sorted(before - self._tags))]  # fmt: skip
+
+    def again(self) -> None:
+        """Look, and tell of trouble once: when it begins, when it changes, and when it is over."""
+        try:
+            changes = self.look()
+        except IssuerError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _tell(f"{error}; trying again every {EVERY:g} s")
+            return
+        if self._trouble is not None:
+            self._trouble = None
+            _tell("all is well again")
+        for change in changes:
+            _tell(change)
+
+
+def _tell(message: str) -> None:
+    say(f"{time.strftime('%H:%M:%S')} {message}")
+
+
+class _Segments(logging.Handler):
+    """Tells of each segment loaded, and of everything that the library warns of."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _tell(record.getMessage())
+
+
+def _log_what_happens() -> None:
+    logger = logging.getLogger("issuer")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    logger.addHandler(_Segments())
+    logging.getLogger("issuer.extension").setLevel(logging.INFO)
+
+
+def _on_signals(stop: Callable[[], object]) -> None:
+    def stopped(number: int, _frame: FrameType | None) -> None:
+        # The second one ends us at once.
+        signal.signal(number, signal.SIG_DFL)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopped)

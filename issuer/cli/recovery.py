@@ -1,0 +1,125 @@
+"""`issuer recover`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from issuer.cli.asking import asked, check_askable
+from issuer.cli.completion import tag_argument
+from issuer.cli.exits import OK, code_of, complain
+from issuer.cli.session import Session
+from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
+from issuer.core.retire import Recovery
+from issuer.errors import IssuerError
+from issuer.facade import Issuer
+
+#: From so many tags on there is a progress bar.
+MANY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of one tag: a recovery, or an error."""
+
+    tag: str
+    recovery: Recovery | None
+    error: IssuerError | None = None
+
+    def row(self) -> tuple[object, ...]:
+        if self.recovery is None:
+            return (self.tag, "failed", "", "")
+        return (self.tag, self.recovery.old, self.recovery.new, self.recovery.gap)
+
+    def content(self) -> dict[str, Any]:
+        if self.recovery is None:
+            return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": str(self.error)}
+        return asdict(self.recovery)
+
+
+@click.command(
+    short_help="After a restored backup: skip what may be taken.",
+    epilog="""\b
+    Examples:
+      issuer recover orders --dry-run
+      issuer recover --all --yes
+      issuer recover orders --at-least 123456  the highest number that your tables hold
+    """,
+)
+@tag_argument(required=False)
+@click.option("--all", "everything", is_flag=True, help="Every tag of the store.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--at-least", metavar="N", type=click.IntRange(min=0), help="N is taken, whatever the servers say.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; talk goes to stderr.")
+@click.pass_context
+def recover(
+    context: click.Context,
+    *,
+    tag: str | None,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    at_least: int | None,
+    as_json: bool,
+) -> None:
+    """Make sure that no number of TAG that is known anywhere is issued again.
+
+    The highest number that the store, its ledger and Redis know becomes the store's max, old -> new; at most `gap`
+    numbers are lost by that. Harmless twice, from several machines at once, and under load. Needed after a store or a
+    Redis was restored from a backup.
+    """
+    if (tag is None) is not everything:
+        raise click.UsageError("give a TAG or --all, one of them")
+    if everything and at_least is not None:
+        raise click.UsageError("--at-least needs a TAG: each has numbers of its own")
+    if not dry_run:
+        check_askable(yes=yes)
+    issuer = Session.of(context).connect()
+    names = [record.tag for record in issuer.tags()] if tag is None else [tag]
+    if not names:
+        say("no tags in this store")
+    failed: list[_Outcome] = []
+    if dry_run or not yes:
+        planned = list(_each(issuer, names, at_least or 0, dry_run=True))
+        failed = [outcome for outcome in planned if outcome.recovery is None]
+        names = [outcome.tag for outcome in planned if outcome.recovery is not None]
+        if dry_run:
+            _print(planned, as_json=as_json)
+        elif names:
+            say(_table(planned))
+            asked(f"Recover {len(names)} tags?" if everything else f"Recover {plain(names[0])}?", yes=False)
+    if not dry_run:
+        done = list(_each(issuer, names, at_least or 0, dry_run=False))
+        failed += [outcome for outcome in done if outcome.recovery is None]
+        _print(done, as_json=as_json)
+    context.exit(max((code_of(outcome.error) for outcome in failed if outcome.error), default=OK))
+
+
+def _each(issuer: Issuer, names: list[str], at_least: int, *, dry_run: bool) -> Iterator[_Outcome]:
+    """Recover one tag after the other; one that fails is told and doesn't keep the others waiting."""
+    hidden = len(names) < MANY or not sys.stderr.isatty()
+    label = "looking" if dry_run else "recovering"
+    with click.progressbar(names, label=label, file=sys.stderr, hidden=hidden) as bar:
+        for name in bar:
+            try:
+                yield _Outcome(name, issuer.recover(name, at_least=at_least, dry_run=dry_run)[0])
+            except IssuerError as error:
+                complain(error)
+                yield _Outcome(name, None, error)
+
+
+def _print(outcomes: list[_Outcome], *, as_json: bool) -> None:
+    if as_json:
+        show_json([outcome.content() for outcome in outcomes])
+    elif any(outcome.recovery for outcome in outcomes):
+        show(_table(outcomes))
+
+
+def _table(outcomes: list[_Outcome]) -> str:
+    columns = [Column("TAG", flexible=True), Column("OLD", "right"), Column("NEW", "right"), Column("GAP", "right")]
+    return table(columns, [outcome.row() for outcome in outcomes], screen_width())

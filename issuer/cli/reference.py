@@ -1,0 +1,59 @@
+"""What one looks up: the scripts and the settings."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from issuer.cli.session import Session
+from issuer.cli.text import Column, screen_width, shortened, show, show_json, table
+from issuer.scripts import NAMES, script
+from issuer.wiring import mask
+
+_PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
+
+
+@click.command(
+    short_help="Print a Lua script with its contract.",
+    epilog="""\b
+    Examples:
+      issuer lua                               the names
+      issuer lua next > next.lua
+    """,
+)
+@click.argument("name", required=False, type=click.Choice(NAMES))
+def lua(name: str | None) -> None:
+    """Print the Lua script NAME as it is sent to Redis, its contract first.
+
+    With it any language draws by one EVALSHA. Without NAME: list the scripts.
+    """
+    if name is not None:
+        click.echo(script(name).text.rstrip("\n"))
+        return
+    room = screen_width()
+    for each in NAMES:
+        found = _PURPOSE.match(script(each).text)
+        purpose = " ".join(found[1].split()) if found else ""
+        shown = purpose if room is None else shortened(purpose, room - 7)
+        show(f"{click.style(f'{each:6}', bold=True)} {shown}")
+
+
+@click.command(short_help="Show the settings and where they come from.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def config(session: Session, *, as_json: bool) -> None:
+    """Show each setting, its value, and where that came from; secrets masked."""
+    settings = {name: (_masked(name, setting.value), setting.source)
+                for name, setting in session.settings().named().items()}  # fmt: skip
+    if as_json:
+        show_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
+        return
+    columns = [Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True)]
+    rows = [(name, value if isinstance(value, str) else f"{value:g} s", source)
+            for name, (value, source) in settings.items()]  # fmt: skip
+    show(table(columns, rows, screen_width()))
+
+
+def _masked(name: str, value: object) -> object:
+    return mask(value) if name.endswith("_url") and isinstance(value, str) else value

@@ -1,0 +1,166 @@
+"""What the terminal shows: widths, tables, times, JSON. No I/O but `say` and `show`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import click
+
+#: Narrowest that a column is shortened to.
+NARROWEST = 6
+#: Blanks between two columns.
+GAP = 2
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def color() -> bool | None:
+    """Whether to write colours: False under NO_COLOR or on a dumb terminal, else None: where the stream is a tty."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
+def say(message: str = "") -> None:
+    """Write talk: to stderr, so that stdout holds nothing but data."""
+    click.echo(message, err=True, color=color())
+
+
+def show(data: str) -> None:
+    """Write data: to stdout."""
+    click.echo(data, color=color())
+
+
+def show_json(data: Any) -> None:
+    """Write data as JSON to stdout. Letters beyond ASCII stay readable where stdout can take them."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    click.echo(json.dumps(data, indent=2, ensure_ascii=not utf8))
+
+
+# ---------------------------------------------------------------------- widths
+
+
+def width(text: str) -> int:
+    """Return how many terminal cells the text takes: 2 for a wide letter, 0 for a combining one."""
+    return sum(_cells(letter) for letter in text)
+
+
+def _cells(letter: str) -> int:
+    if unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in {"W", "F"} else 1
+
+
+def plain(text: str) -> str:
+    """Return the text with whatever could move the cursor or hide something made visible."""
+    return "".join(
+        letter if letter.isprintable() or (_cells(letter) == 0 and unicodedata.category(letter) != "Cf") else
+        letter.encode("unicode_escape").decode()
+        for letter in text
+    )  # fmt: skip
+
+
+def shortened(text: str, cells: int) -> str:
+    """Return the text, cut and ended with `…` if it takes more cells than that."""
+    if width(text) <= cells:
+        return text
+    kept, room = "", cells - 1
+    for letter in text:
+        room -= _cells(letter)
+        if room < 0:
+            break
+        kept += letter
+    return kept + "…"
+
+
+def screen_width() -> int | None:
+    """Return the columns of the terminal, or of COLUMNS; None if stdout is neither: then nothing is shortened."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+# ---------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading; numbers go to the right; only what is flexible is shortened."""
+
+    heading: str
+    align: Literal["left", "right"] = "left"
+    flexible: bool = False
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int | None) -> str:
+    """Return the rows under their headings, aligned; flexible columns are shortened to fit `room` cells."""
+    cells = [[plain(str(cell)) for cell in row] for row in rows]
+    widths = [
+        max(width(column.heading), *(width(row[at]) for row in cells)) if cells else width(column.heading)
+        for at, column in enumerate(columns)
+    ]
+    if room is not None:
+        _squeeze(columns, widths, room)
+    lines = [[column.heading for column in columns], *cells]
+    return "\n".join(_line(line, widths, columns, bold=at == 0) for at, line in enumerate(lines))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column], *, bold: bool) -> str:
+    padded = []
+    for cell, size, column in zip(cells, widths, columns, strict=True):
+        short = shortened(cell, size)
+        blanks = " " * (size - width(short))
+        shown = click.style(short, bold=True) if bold else short
+        padded.append(blanks + shown if column.align == "right" else shown + blanks)
+    return (" " * GAP).join(padded).rstrip()
+
+
+def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> None:
+    """Take cells from the widest flexible column, one by one, until the row fits or nothing is left to take."""
+    while sum(widths) + GAP * (len(widths) - 1) > room:
+        loose = [at for at, column in enumerate(columns) if column.flexible and widths[at] > NARROWEST]
+        if not loose:
+            return
+        widths[max(loose, key=lambda at: widths[at])] -= 1
+
+
+# ---------------------------------------------------------------------- times
+
+
+def moment(milliseconds: int, now: int) -> str:
+    """Return a time (ms since 1970) as local ISO time and how long ago that is."""
+    return f"{stamp(milliseconds)}, {ago(milliseconds, now)}"
+
+
+def stamp(milliseconds: int) -> str:
+    """Return a time (ms since 1970) as local ISO time; the number itself if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+
+
+def ago(milliseconds: int, now: int) -> str:
+    """Return how long ago that was, or how long it is off, by clocks that may differ."""
+    seconds = (now - milliseconds) / 1000
+    if abs(seconds) < 1:
+        return "just now"
+    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in its largest unit that fits."""
+    if not math.isfinite(seconds):
+        return "for ever"
+    for size, name in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {'day' if name == 'days' and count == 1 else name}"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"

@@ -1,0 +1,113 @@
+"""The command line from outside: in this process where a process of its own would add nothing, else as a program."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from issuer.cli import main
+
+FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "NO_COLOR")
+PROGRAM = (sys.executable, "-m", "issuer.cli")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command line left: its exit code, stdout and stderr."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Ended]
+Program = Callable[..., Ended]
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home and working directory, with no settings from anywhere."""
+    for name in [name for name in os.environ if name.startswith("ISSUER_") or name in FOREIGN]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(home: Path) -> Cli:  # noqa: ARG001 - for its environment
+    """Run `issuer ...` in this process, without a terminal: `cli("next", "orders")`."""
+
+    def run(*arguments: str, input: str | None = None, env: Mapping[str, str] | None = None) -> Ended:
+        done = CliRunner().invoke(main, arguments, input=input, env=env, prog_name="issuer")
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return Ended(done.exit_code, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def program(home: Path) -> Program:  # noqa: ARG001 - for its environment
+    """Run `issuer ...` as a process: `program("next", "orders")`."""
+
+    def run(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 30.0) -> Ended:
+        done = subprocess.run(
+            [*PROGRAM, *arguments],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, **(env or {})},
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    """Start `issuer ...` as a process that the test ends: `start("keeper")`; its stderr goes to `talk` in the home."""
+    with ExitStack() as ends:
+        talk = ends.enter_context((home / "talk").open("w"))
+
+        def begin(*arguments: str, command: Sequence[str] = PROGRAM, **options: Any) -> subprocess.Popen[str]:
+            settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": talk}
+            process = subprocess.Popen([*command, *arguments], text=True, **{**settings, **options})
+            ends.enter_context(process)
+            ends.callback(process.kill)
+            return process
+
+        yield begin
+
+
+@pytest.fixture
+def store(home: Path) -> str:
+    """The URL of a fresh SQLite store."""
+    return f"sqlite:///{home / 'ids.db'}"
+
+
+@pytest.fixture
+def with_redis(cli: Cli, redis_url: str, store: str) -> Cli:
+    """`cli` on a real Redis, which is empty, and a fresh store."""
+
+    def run(*arguments: str, **options: Any) -> Ended:
+        return cli("--redis", redis_url, "--store", store, *arguments, **options)
+
+    return run

@@ -1,0 +1,74 @@
+"""A terminal for a program that behaves differently on one."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.e2e.conftest import PROGRAM
+from tests.waiting import until
+
+
+class Terminal:
+    """`issuer ...` on a pseudo-terminal, which takes what stdout says and, unless `err` is a file, stderr too."""
+
+    def __init__(
+        self,
+        *arguments: str,
+        columns: int = 80,
+        env: Mapping[str, str] | None = None,
+        out: Path | None = None,
+    ) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.set_blocking(self._master, False)
+        self._seen = b""
+        stdout = out.open("wb") if out else None
+        self.process = subprocess.Popen(
+            [*PROGRAM, *arguments],
+            stdin=slave,
+            stdout=stdout or slave,
+            stderr=slave,
+            env={**os.environ, "TERM": "xterm", **(env or {})},
+            start_new_session=True,
+        )
+        os.close(slave)
+        if stdout:
+            stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    @property
+    def text(self) -> str:
+        """Everything that was written so far."""
+        try:
+            while chunk := os.read(self._master, 65536):
+                self._seen += chunk
+        except (BlockingIOError, OSError):
+            pass  # nothing more now, or the other end is closed
+        return self._seen.decode().replace("\r\n", "\n")
+
+    def shows(self, text: str, timeout: float = 10.0) -> str:
+        """Wait until it shows that."""
+        until(lambda: text in self.text, timeout, f"the terminal shows {text!r}")
+        return self.text
+
+    def types(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def ends(self, timeout: float = 10.0) -> int:
+        """Wait until the program has ended, reading on, and return its exit code."""
+        until(lambda: (self.text, self.process.poll() is not None)[1], timeout, "the program ends")
+        return self.process.returncode

@@ -1,0 +1,152 @@
+"""Every command without any server."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Cli, Program
+
+HIGHEST = 2**63 - 1
+
+
+@pytest.mark.live
+@pytest.mark.covers("3.47")
+def test_without_any_configuration_the_first_run_prints_1_and_the_next_one_2(program: Program, home: Path) -> None:
+    assert program("next", "orders").out == "1\n"
+    assert program("next", "orders").out == "2\n"
+    assert (home / "data" / "issuer" / "issuer.db").is_file()
+
+
+def test_numbers_come_one_a_line_or_as_a_json_list(cli: Cli) -> None:
+    assert cli("next", "orders", "-n", "3").out == "1\n2\n3\n"
+    assert cli("next", "orders", "-n", "2", "--json").json() == [4, 5]
+    assert cli("next", "orders", "--json").out == "[6]\n"
+
+
+def test_more_numbers_than_one_call_takes_come_without_a_break(cli: Cli) -> None:
+    assert cli("next", "orders", "-n", "25000").out.split() == [str(number) for number in range(1, 25001)]
+    assert cli("next", "orders", "-n", "10001", "--json").json() == list(range(25001, 35002))
+
+
+def test_numbers_beyond_what_a_double_holds_are_printed_exactly(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "big", "--start", str(HIGHEST - 1))
+    assert cli("--store", store, "next", "big", "-n", "2", "--json").json() == [HIGHEST - 1, HIGHEST]
+
+
+@pytest.mark.covers("0.13", "3.4", "U.15")
+def test_a_tag_begins_where_it_was_told_to(cli: Cli, store: str) -> None:
+    made = cli("--store", store, "create", "orders", "--start", "100", "--step", "50", "--description", "of the shop")
+    assert (made.code, made.out, made.err) == (0, "", "made orders: first number 100, step 50, trend\n")
+    assert cli("--store", store, "next", "orders").out == "100\n"
+    cli("--store", store, "create", "bills", "--above", "123456")
+    assert cli("--store", store, "next", "bills").out == "123457\n"
+
+
+def test_show_as_json_has_exactly_the_promised_keys(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "orders", "--step", "10", "--limit", "500", "--description", "d")
+    cli("--store", store, "next", "orders", "-n", "11")
+    content = cli("--store", store, "show", "orders", "--json").json()
+    assert list(content) == [
+        *("tag", "store", "redis", "order", "limit", "description", "remaining", "rate", "runway"),
+    ]
+    assert list(content["store"]) == ["max", "step", "timestamp", "created", "halted"]
+    assert content["store"]["max"] == 11
+    assert all(type(content["store"][name]) is int for name in ("max", "step", "timestamp", "created"))
+    assert (content["redis"], content["remaining"], content["runway"]) == (None, None, None)
+    assert (content["tag"], content["order"], content["limit"], content["description"]) == ("orders", "trend", 500, "d")
+
+
+def test_the_unused_tail_is_handed_back_also_while_the_next_segment_is_fetched(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "orders", "--step", "10")
+    drawn = cli("--store", store, "next", "orders", "-n", "12")  # 12 is the second segment's mark
+    assert drawn.err == ""
+    assert cli("--store", store, "next", "orders").out == "13\n"
+
+
+def test_show_says_that_there_is_no_redis(cli: Cli) -> None:
+    cli("next", "orders")
+    shown = cli("show", "orders").out
+    assert "direct (no Redis)" in shown
+    assert "limit 2^63-1" in shown
+    assert "just now" in shown or " ago" in shown
+
+
+def test_tags_are_listed_by_name_as_a_table_and_as_json(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "users", "--step", "7")
+    cli("--store", store, "create", "orders", "--start", "42", "--description", "first of all")
+    listed = cli("--store", store, "tags").out.splitlines()
+    assert listed[0].split() == ["TAG", "MAX", "STEP", "ORDER", "CHANGED", "DESCRIPTION"]
+    assert listed[1].split()[:4] == ["orders", "41", "1000", "trend"]
+    assert listed[2].split()[:4] == ["users", "0", "7", "trend"]
+    content = cli("--store", store, "tags", "--json").json()
+    assert [list(tag) for tag in content] == 2 * [
+        [
+            *("tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version"),
+            *("halted", "deleted"),
+        ]
+    ]
+    assert [(tag["tag"], tag["max"], tag["limit"]) for tag in content] == [
+        ("orders", 41, HIGHEST),
+        ("users", 0, HIGHEST),
+    ]
+
+
+def test_a_store_without_tags_is_an_empty_list_and_a_hint(cli: Cli) -> None:
+    assert cli("tags", "--json").json() == []
+    listed = cli("tags")
+    assert (listed.code, listed.out) == (0, "")
+    assert "issuer create" in listed.err
+
+
+def test_a_changed_tag_says_what_it_is_now(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "orders")
+    changed = cli("--store", store, "set", "orders", "--step", "5", "--limit", "900", "--above", "30")
+    assert (changed.out, changed.err) == ("", "changed orders: max 30, step 5, limit 900\n")
+    cli("--store", store, "set", "orders", "--description", "new")
+    assert cli("--store", store, "next", "orders").out == "31\n"
+    assert cli("--store", store, "tags", "--json").json()[0]["description"] == "new"
+
+
+@pytest.mark.covers("U.10")
+def test_a_tag_deleted_and_made_again_goes_on_above(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "orders")
+    cli("--store", store, "next", "orders", "-n", "10")
+    deleted = cli("--store", store, "delete", "orders", "--yes")
+    assert (deleted.code, deleted.out, deleted.err) == (0, "", "deleted orders\n")
+    assert cli("--store", store, "next", "orders").code == 3
+    cli("--store", store, "create", "orders")
+    assert int(cli("--store", store, "next", "orders").out) == 11
+
+
+def test_recover_lifts_a_store_that_was_put_back(cli: Cli, store: str, home: Path) -> None:
+    cli("--store", store, "create", "orders")
+    cli("--store", store, "next", "orders", "-n", "20")
+    connection = sqlite3.connect(home / "ids.db")
+    with connection:
+        connection.execute("UPDATE tags SET max = 5")
+    connection.close()
+    assert cli("--store", store, "recover", "orders", "--yes", "--json").json() == [
+        {"tag": "orders", "old": 5, "new": 20, "gap": 15}
+    ]
+    assert cli("--store", store, "next", "orders").out == "21\n"
+
+
+def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:
+    listed = cli("lua").out.splitlines()
+    assert [line.split()[0] for line in listed] == ["next", "open", "load", "floor"]
+    assert all(len(line.split()) > 3 for line in listed)
+    text = cli("lua", "next").out
+    assert text.startswith("--[[\nnext: draw up to n numbers")
+    assert "KEYS[1]" in text
+    assert "--@include" not in text
+
+
+def test_the_version_and_the_help_are_quick_and_name_every_command(cli: Cli) -> None:
+    assert cli("--version").out.split() == ["issuer", "0.1.0"]
+    text = cli("--help").out
+    for command in ("next", "tags", "show", "create", "set", "delete", "recover", "keeper", "lua", "config", "demo"):
+        assert f"\n  {command} " in text
+        assert cli(command, "-h").code == 0
+    assert "issuer completion bash" in text
+    assert all(len(line) <= 80 for line in text.splitlines())

@@ -1,0 +1,165 @@
+"""Each exit code, with its one line on stderr and nothing on stdout."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from issuer.cli.exits import code_of
+from issuer.errors import ConfigurationError, FenceError, IssuerError, LimitReached, StoreUnavailable
+from persistence.opening import open_store
+from tests.e2e.conftest import Cli, Ended, Start
+from tests.servers.ports import free_port
+
+
+@pytest.fixture
+def orders(cli: Cli, store: str) -> Cli:
+    """`cli` on a store with the tag `orders`, of ten numbers, in which halts and damage can be made."""
+    made = cli("--store", store, "create", "orders", "--limit", "10", "--step", "5")
+    assert made.code == 0
+
+    def run(*arguments: str) -> Ended:
+        return cli("--store", store, *arguments)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["next", "orders", "-n", "11"], 1, "has reached its limit"),
+        (["create", "orders"], 1, "exists"),
+        (["next"], 2, "Missing argument"),
+        (["next", "orders", "-n", "0"], 2, "0 is not in the range"),
+        (["next", "orders", "-n", "1.5"], 2, "not a valid integer"),
+        (["next", ""], 2, "1 to 200 bytes"),
+        (["next", "a\nb"], 2, "control characters"),
+        (["next", "x" * 201], 2, "1 to 200 bytes"),
+        (["next", "\udcff"], 2, "is valid text"),
+        (["sing"], 2, "No such command"),
+        (["--colour", "next"], 2, "No such option"),
+        (["create", "new", "--start", "11", "--limit", "10"], 2, "start must be"),
+        (["create", "new", "--start", "1", "--above", "1"], 2, "not both"),
+        (["create", "new", "--step", "0"], 2, "step must be"),
+        (["create", "new", "--step", "1.5"], 2, "not a valid integer"),
+        (["create", "new", "--limit", str(2**63)], 2, "limit must be"),
+        (["create", "new", "--order", "strict"], 2, "needs Redis"),
+        (["create", "new", "--order", "odd"], 2, "'odd' is not one of"),
+        (["set", "orders"], 2, "nothing to change"),
+        (["lua", "odd"], 2, "'odd' is not one of"),
+        (["keeper"], 2, "none is set"),
+        (["delete", "orders"], 2, "--yes"),
+        (["recover", "orders"], 2, "--yes"),
+        (["recover"], 2, "one of them"),
+        (["recover", "orders", "--all"], 2, "one of them"),
+        (["recover", "--all", "--at-least", "5", "--yes"], 2, "needs a TAG"),
+        (["recover", "orders", "--at-least", "-1", "--yes"], 2, "not in the range"),
+        (["--timeout", "-1", "next", "orders"], 2, "timeout"),
+        (["--timeout", "soon", "next", "orders"], 2, "not a valid float"),
+        (["--prefix", "{", "next", "orders"], 2, "no braces"),
+        (["--config", "gone.toml", "next", "orders"], 2, "there is no settings file"),
+        (["--store", "ftp://x", "next", "orders"], 2, "is no store"),
+        (["next", "unknown"], 3, "unknown tag 'unknown'"),
+        (["show", "unknown"], 3, "unknown tag"),
+        (["set", "unknown", "--step", "5"], 3, "unknown tag"),
+        (["delete", "unknown", "--yes"], 3, "unknown tag"),
+        (["recover", "unknown", "--yes"], 3, "unknown tag"),
+        (["recover", "unknown", "--dry-run"], 3, "unknown tag"),
+    ],
+)
+def test_a_refusal_has_its_code_and_one_line(orders: Cli, arguments: list[str], code: int, message: str) -> None:
+    ended = orders(*arguments)
+    assert (ended.code, ended.out) == (code, "")
+    assert message in ended.err
+    assert ended.err.count("error: ") == 1
+    assert "Traceback" not in ended.err
+
+
+def test_a_refusal_changes_nothing(orders: Cli) -> None:
+    before = orders("tags", "--json").json()
+    for arguments in (["set", "orders", "--limit", "0"], ["create", "orders"], ["next", "orders", "-n", "0"]):
+        assert orders(*arguments).code in {1, 2}
+    assert orders("tags", "--json").json() == before
+
+
+def test_a_limit_reached_half_way_leaves_the_numbers_printed_before_it(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "few", "--limit", "12000")
+    ended = cli("--store", store, "next", "few", "-n", "30000")
+    assert ended.code == 1
+    assert ended.out.split() == [str(number) for number in range(1, 10001)]
+
+
+@pytest.mark.parametrize("command", [["next", "orders"], ["next", "orders", "-n", "7", "--json"]])
+def test_a_store_that_is_behind_is_a_problem_and_names_recover(orders: Cli, store: str, command: list[str]) -> None:
+    halting = open_store(store)
+    assert halting.halt("orders", below=8, timeout=5)
+    halting.close()
+    ended = orders(*command)
+    assert (ended.code, ended.out) == (4, "")
+    assert "issuer recover orders" in ended.err
+    assert "HALTED" in orders("show", "orders").out
+    assert "trend, halted" in orders("tags").out
+    assert orders("recover", "orders", "--yes").code == 0
+    assert orders("next", "orders").code == 0
+
+
+def test_a_record_that_no_issuer_writes_is_a_problem(orders: Cli, home: Path) -> None:
+    connection = sqlite3.connect(home / "ids.db")
+    with connection:
+        connection.execute("""UPDATE tags SET "order" = 'sideways'""")
+    connection.close()
+    for command in (["next", "orders"], ["show", "orders"], ["tags"]):
+        ended = orders(*command)
+        assert (ended.code, ended.out) == (4, "")
+        assert "order must be one of" in ended.err
+
+
+@pytest.mark.live
+def test_a_store_that_is_away_cannot_be_reached(cli: Cli) -> None:
+    ended = cli("--store", f"mongodb://127.0.0.1:{free_port()}/x", "--timeout", "0.3", "next", "orders")
+    assert (ended.code, ended.out) == (5, "")
+    assert "error: " in ended.err
+
+
+def test_a_redis_that_is_away_cannot_be_reached_but_show_tells_the_rest(cli: Cli, store: str) -> None:
+    def away(*arguments: str) -> Ended:
+        url = f"redis://127.0.0.1:{free_port()}"
+        return cli("--redis", url, "--store", store, "--timeout", "0.3", *arguments)
+
+    cli("--store", store, "create", "orders")
+    cli("--redis", f"redis://127.0.0.1:{free_port()}", "--store", store, "create", "strict")
+    assert away("next", "strict").code == 5
+    shown = away("show", "orders", "--json")
+    assert shown.code == 5
+    content = shown.json()
+    assert content["redis"] is None
+    assert "redis://127.0.0.1" in content["redis_error"]
+    assert content["store"]["max"] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (IssuerError("x"), 1),
+        (LimitReached("t", limit=1, value=1), 1),
+        (ConfigurationError("x"), 2),
+        (StoreUnavailable("x"), 5),
+        (FenceError("x"), 5),
+    ],
+)
+def test_errors_that_are_hard_to_cause_have_their_code_too(error: IssuerError, code: int) -> None:
+    assert code_of(error) == code
+
+
+def test_redis_without_a_store_is_a_configuration_error(cli: Cli) -> None:
+    ended = cli("--redis", "redis://localhost", "next", "orders")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--store" in ended.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_disk_that_is_full_is_an_error_and_no_traceback(start: Start, home: Path) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        assert start("tags", "--json", stdout=full).wait(10) == 1
+    assert (home / "talk").read_text().startswith("error: ")
+    assert "Traceback" not in (home / "talk").read_text()

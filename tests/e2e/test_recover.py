@@ -1,0 +1,135 @@
+"""`issuer recover`: shows, asks, acts, and may be run again."""
+
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Cli, Ended
+from tests.e2e.terminal import Terminal
+
+
+def _put_back(home: Path, maximum: int) -> None:
+    connection = sqlite3.connect(home / "ids.db")
+    with connection:
+        connection.execute("UPDATE tags SET max = ?", (maximum,))
+    connection.close()
+
+
+@pytest.fixture
+def behind(cli: Cli, store: str, home: Path) -> Cli:
+    """`cli` on a store whose `orders` and `users` were put back to 5 after 20 numbers each."""
+
+    def run(*arguments: str) -> Ended:
+        return cli("--store", store, *arguments)
+
+    for tag in ("orders", "users"):
+        run("create", tag)
+        run("next", tag, "-n", "20")
+    _put_back(home, 5)
+    return run
+
+
+def test_a_dry_run_shows_old_new_and_gap_and_changes_nothing(behind: Cli) -> None:
+    before = behind("tags", "--json").json()
+    shown = behind("recover", "orders", "--dry-run")
+    assert (shown.code, shown.err) == (0, "")
+    assert [line.split() for line in shown.out.splitlines()] == [
+        ["TAG", "OLD", "NEW", "GAP"],
+        ["orders", "5", "20", "15"],
+    ]
+    assert behind("recover", "--all", "--dry-run", "--json").json() == [
+        {"tag": "orders", "old": 5, "new": 20, "gap": 15},
+        {"tag": "users", "old": 5, "new": 20, "gap": 15},
+    ]
+    assert behind("tags", "--json").json() == before
+
+
+@pytest.mark.covers("N.6")
+def test_recover_twice_changes_the_max_once(behind: Cli) -> None:
+    assert behind("recover", "--all", "--yes", "--json").json()[0] == {"tag": "orders", "old": 5, "new": 20, "gap": 15}
+    assert behind("recover", "--all", "--yes", "--json").json() == [
+        {"tag": "orders", "old": 20, "new": 20, "gap": 0},
+        {"tag": "users", "old": 20, "new": 20, "gap": 0},
+    ]
+    assert behind("next", "orders").out == "21\n"
+
+
+def test_what_the_user_knows_counts(behind: Cli) -> None:
+    recovered = behind("recover", "orders", "--yes", "--at-least", "500", "--json").json()
+    assert recovered == [{"tag": "orders", "old": 5, "new": 500, "gap": 495}]
+    assert behind("next", "orders").out == "501\n"
+
+
+def test_with_nobody_to_ask_it_does_nothing_and_says_so(behind: Cli) -> None:
+    for command in (["recover", "orders"], ["recover", "--all", "--json"]):
+        ended = behind(*command)
+        assert (ended.code, ended.out) == (2, "")
+        assert "stdin is no terminal" in ended.err
+    assert {tag["max"] for tag in behind("tags", "--json").json()} == {5}
+
+
+def test_all_goes_on_over_a_tag_that_fails_and_ends_with_the_worst_code(behind: Cli, home: Path) -> None:
+    connection = sqlite3.connect(home / "ids.db")
+    with connection:
+        connection.execute("UPDATE segments SET reason = x'00' WHERE tag = 'orders'")
+    connection.close()
+    ended = behind("recover", "--all", "--yes", "--json")
+    assert ended.code == 4
+    failed, done = ended.json()
+    assert (failed["tag"], failed["old"], failed["new"], failed["gap"]) == ("orders", None, None, None)
+    assert "reason must be a str" in failed["error"]
+    assert done == {"tag": "users", "old": 5, "new": 20, "gap": 15}
+    assert ended.err.count("error: ") == 1
+
+
+def test_a_store_without_tags_has_nothing_to_recover(cli: Cli) -> None:
+    ended = cli("recover", "--all", "--yes", "--json")
+    assert (ended.code, ended.json()) == (0, [])
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("answer", "code", "maximum"), [("y\n", 0, 20), ("n\n", 1, 5), ("\n", 1, 5)])
+def test_on_a_terminal_it_shows_the_plan_and_acts_on_a_yes_only(
+    behind: Cli, store: str, answer: str, code: int, maximum: int
+) -> None:
+    with Terminal("--store", store, "recover", "orders") as terminal:
+        plan = terminal.shows("[y/N]")
+        assert ["orders", "5", "20", "15"] in [line.split() for line in plan.splitlines()]
+        assert behind("tags", "--json").json()[0]["max"] == 5
+        terminal.types(answer)
+        assert terminal.ends() == code
+    assert behind("tags", "--json").json()[0]["max"] == maximum
+
+
+@pytest.mark.live
+def test_ctrl_c_at_the_question_changes_nothing(behind: Cli, store: str) -> None:
+    with Terminal("--store", store, "recover", "--all") as terminal:
+        terminal.shows("Recover 2 tags? [y/N]")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.ends() == 130
+        assert "Traceback" not in terminal.text
+    assert {tag["max"] for tag in behind("tags", "--json").json()} == {5}
+
+
+@pytest.mark.live
+def test_delete_asks_too(behind: Cli, store: str) -> None:
+    with Terminal("--store", store, "delete", "orders") as terminal:
+        terminal.shows("Delete orders? [y/N]")
+        terminal.types("no\n")
+        assert terminal.ends() == 1
+    assert len(behind("tags", "--json").json()) == 2
+
+
+@pytest.mark.covers("N.6")
+def test_recover_with_redis_skips_what_its_buffers_hold(with_redis: Cli) -> None:
+    with_redis("create", "orders", "--step", "100")
+    with_redis("next", "orders", "-n", "120")
+    seen = with_redis("show", "orders", "--json").json()
+    top = seen["store"]["max"]
+    assert with_redis("recover", "orders", "--yes", "--json").json() == [
+        {"tag": "orders", "old": top, "new": top, "gap": seen["remaining"]}
+    ]
+    assert with_redis("recover", "orders", "--yes", "--json").json()[0]["gap"] == 0
+    assert with_redis("next", "orders").out == f"{top + 1}\n"

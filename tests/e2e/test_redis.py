@@ -1,0 +1,97 @@
+"""The commands that mean something else, or more, with a real Redis."""
+
+import redis
+
+import issuer
+from tests.e2e.conftest import Cli
+
+REPLID = 40
+
+
+def test_numbers_go_on_from_run_to_run_without_a_gap(with_redis: Cli) -> None:
+    assert with_redis("create", "orders").err == "made orders: first number 1, step 1000, strict\n"
+    assert with_redis("next", "orders", "-n", "3").out == "1\n2\n3\n"
+    assert with_redis("next", "orders", "--json").json() == [4]
+
+
+def test_numbers_cross_segments(with_redis: Cli) -> None:
+    with_redis("create", "orders", "--step", "100")
+    assert with_redis("next", "orders", "-n", "1050", "--json").json() == list(range(1, 1051))
+
+
+def test_an_unknown_tag_is_not_made_by_drawing(with_redis: Cli) -> None:
+    assert with_redis("next", "orders").code == 3
+    assert with_redis("tags", "--json").json() == []
+
+
+def test_show_of_a_tag_that_was_never_drawn_from_has_an_object_of_nulls(with_redis: Cli) -> None:
+    with_redis("create", "orders")
+    content = with_redis("show", "orders", "--json").json()
+    fields = ["cur", "max", "mark", "next_cur", "next_max", "fence", "born"]
+    assert list(content["redis"].items()) == [(field, None) for field in fields]
+    assert "nothing drawn yet" in with_redis("show", "orders").out
+
+
+def test_show_tells_both_buffers_in_whole_numbers(with_redis: Cli, redis_url: str, store: str) -> None:
+    with_redis("create", "orders", "--step", "100")
+    with_redis("next", "orders", "-n", "19")
+    assert with_redis("next", "orders").out == "20\n"  # the mark
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as program:
+        program.warm("orders")
+    content = with_redis("show", "orders", "--json").json()
+    state = content["redis"]
+    assert (state["cur"], state["max"], state["mark"]) == (20, 100, 20)
+    assert (state["next_cur"], state["next_max"]) == (100, 200)
+    assert len(state["fence"]) == REPLID
+    assert (content["remaining"], content["store"]["max"]) == (180, 200)
+    assert all(type(state[name]) is int for name in ("cur", "max", "mark", "next_cur", "next_max"))
+    assert "redis_error" not in content
+    shown = with_redis("show", "orders").out
+    assert "21..100, 80 left" in shown
+    assert "101..200, 100 left" in shown
+
+
+def test_a_raised_start_holds_in_redis_at_once(with_redis: Cli) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders")
+    assert with_redis("set", "orders", "--start", "5000").code == 0
+    assert with_redis("next", "orders").out == "5000\n"
+    with_redis("set", "orders", "--above", "10")
+    assert with_redis("next", "orders").out == "5001\n"
+
+
+def test_a_deleted_tag_issues_nothing_and_comes_back_above(with_redis: Cli) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders", "-n", "5")
+    assert with_redis("delete", "orders", "--yes").code == 0
+    assert with_redis("next", "orders").code == 3
+    with_redis("create", "orders")
+    assert int(with_redis("next", "orders").out) > 5
+
+
+def test_garbage_in_redis_is_a_problem_that_recover_repairs(with_redis: Cli, redis_client: redis.Redis) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders")
+    redis_client.hset("issuer:{orders}", "cur", "1.5")
+    for command in (["next", "orders"], ["show", "orders"], ["show", "orders", "--json"]):
+        ended = with_redis(*command)
+        assert (ended.code, ended.out) == (4, "")
+        assert "issuer recover orders" in ended.err
+    assert with_redis("recover", "orders", "--yes").code == 0
+    assert int(with_redis("next", "orders").out) > 1
+
+
+def test_another_stores_hash_is_refused(with_redis: Cli, redis_client: redis.Redis) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders")
+    redis_client.hset("issuer:{orders}", mapping={"store": "other", "cur": "9", "max": "9", "mark": "9"})
+    ended = with_redis("set", "orders", "--above", "50")
+    assert (ended.code, ended.out) == (2, "")
+    assert "another store" in ended.err
+
+
+def test_a_prefix_keeps_two_worlds_apart(with_redis: Cli, redis_client: redis.Redis) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders")
+    assert int(with_redis("--prefix", "other", "next", "orders").out) > 1
+    assert set(redis_client.keys()) == {b"issuer:{orders}", b"other:{orders}"}

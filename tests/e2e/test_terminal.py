@@ -1,0 +1,213 @@
+"""What a shell and a terminal make of it: pipes, Ctrl-C, colours, widths, completion."""
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from issuer.cli.text import Column, ago, duration, plain, shortened, stamp, table, width
+from tests.e2e.conftest import PROGRAM, Cli, Program, Start
+from tests.e2e.terminal import Terminal
+from tests.waiting import until
+
+ESCAPE = "\x1b["
+
+
+# ------------------------------------------------------------------------------------------------ pipes and signals
+
+
+@pytest.mark.live
+def test_a_reader_that_has_enough_ends_it_quietly(start: Start, home: Path) -> None:
+    process = start("next", "orders", "-n", "1000000")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    process.stdout.close()
+    process.wait(30)
+    assert (home / "talk").read_text() == ""
+
+
+@pytest.mark.live
+def test_ctrl_c_ends_it_with_130_and_hands_the_tail_back(start: Start, program: Program, home: Path) -> None:
+    process = start("next", "orders", "-n", "1000000000")
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(3)]
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in (home / "talk").read_text()
+    printed = [int(line) for line in ("".join(lines) + rest).split()]
+    assert int(program("next", "orders").out) > max(printed)
+
+
+@pytest.mark.live
+def test_a_long_draw_into_a_file_has_a_progress_bar_on_the_terminal(home: Path) -> None:
+    numbers = home / "numbers"
+    with Terminal("next", "orders", "-n", "100000", out=numbers) as terminal:
+        assert terminal.ends(30) == 0
+        assert "100%" in terminal.text
+    assert numbers.read_text().split() == [str(number) for number in range(1, 100001)]
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("home")
+def test_numbers_on_a_terminal_have_no_bar_between_them() -> None:
+    with Terminal("next", "orders", "-n", "3") as terminal:
+        assert terminal.ends() == 0
+        assert terminal.text == "1\n2\n3\n"
+
+
+# ------------------------------------------------------------------------------------------------ colours
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("env", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_colours_are_for_terminals_that_want_them(cli: Cli, store: str, env: dict[str, str], coloured: bool) -> None:
+    cli("--store", store, "create", "orders")
+    with Terminal("--store", store, "tags", env=env) as terminal:
+        assert terminal.ends() == 0
+        assert (ESCAPE in terminal.text) is coloured
+    with Terminal("--store", store, "next", "unknown", env=env) as terminal:
+        assert terminal.ends() == 3
+        assert (ESCAPE in terminal.text) is coloured
+
+
+def test_what_is_piped_has_no_colours(cli: Cli) -> None:
+    cli("next", "orders")
+    assert ESCAPE not in cli("tags").out + cli("show", "orders").out + cli("next", "").err
+
+
+# ------------------------------------------------------------------------------------------------ widths
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("columns", [80, 60, 120])
+def test_tables_fit_the_terminal(cli: Cli, store: str, columns: int) -> None:
+    cli("--store", store, "create", "订单" * 30, "--description", "长" * 60, "--start", str(2**63 - 5))
+    cli("--store", store, "create", "short", "--description", "x" * 500)
+    for command in (["tags"], ["show", "订单" * 30], ["config"], ["lua"], ["recover", "--all", "--dry-run"]):
+        with Terminal("--store", store, *command, columns=columns, env={"NO_COLOR": "1"}) as terminal:
+            assert terminal.ends() == 0
+            lines = terminal.text.splitlines()
+            assert max(width(line) for line in lines) <= columns, lines
+            assert "�" not in terminal.text
+
+
+def test_a_pipe_gets_everything_unshortened(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "订单" * 30, "--description", "x" * 500)
+    listed = cli("--store", store, "tags").out
+    assert "订单" * 30 in listed
+    assert "x" * 500 in listed
+    assert "…" in cli("--store", store, "tags", env={"COLUMNS": "80"}).out
+
+
+def test_columns_line_up_whatever_the_letters_are_wide() -> None:
+    text = table([Column("A", flexible=True), Column("N", "right")], [("订单", 5), ("e\u0301te", 12345)], None)
+    assert text.splitlines() == ["\x1b[1mA\x1b[0m         \x1b[1mN\x1b[0m", "订单      5", "e\u0301te   12345"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cells", "shown"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("订单号", 5, "订单…"),
+        ("订单号", 4, "订…"),
+        ("订单", 4, "订单"),
+        ("", 3, ""),
+    ],
+)
+def test_text_is_cut_by_cells_and_never_within_a_wide_letter(text: str, cells: int, shown: str) -> None:
+    assert shortened(text, cells) == shown
+    assert width(shown) <= cells
+
+
+def test_a_description_cannot_move_the_cursor_or_turn_the_line_around(cli: Cli, store: str) -> None:
+    assert cli("--store", store, "create", "other", "--description", "a\x1b[2Jb\nc").code == 2
+    cli("--store", store, "create", "orders", "--description", "c\u202ed")
+    for shown in (cli("--store", store, "tags").out, cli("--store", store, "show", "orders").out):
+        assert r"c\u202ed" in shown
+    assert plain("zürich 订单 e\u0301") == "zürich 订单 e\u0301"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.25, "0.2 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (7300, "2 h"),
+        (90000, "1 day"),
+        (9e6, "104 days"),
+        (float("inf"), "for ever"),
+    ],
+)
+def test_a_length_of_time_is_told_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_times_of_other_clocks_and_impossible_ones_are_told_too() -> None:
+    assert ago(1_000_000, 1_000_400) == "just now"
+    assert ago(1_000_000, 1_180_000) == "3 min ago"
+    assert ago(1_180_000, 1_000_000) == "in 3 min"
+    assert stamp(2**63 - 1) == str(2**63 - 1)
+
+
+# ------------------------------------------------------------------------------------------------ completion
+
+
+def _completed(words: str, cwd: Path) -> list[str]:
+    import os
+
+    done = subprocess.run(
+        PROGRAM,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={
+            **os.environ,
+            "_ISSUER_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        },
+    )
+    assert done.stderr == ""
+    return [line.removeprefix("plain,") for line in done.stdout.split()]
+
+
+@pytest.mark.live
+def test_tab_completes_commands_and_the_tags_of_the_store(cli: Cli, store: str, home: Path) -> None:
+    for tag in ("orders", "order-lines", "users"):
+        cli("--store", store, "create", tag)
+    assert _completed("issuer re", home) == ["recover"]
+    assert _completed(f"issuer --store {store} next or", home) == ["order-lines", "orders"]
+    assert _completed(f"issuer --store {store} show ", home) == ["order-lines", "orders", "users"]
+    assert _completed(f"issuer --store {store} create or", home) == []
+
+
+@pytest.mark.live
+def test_tab_without_a_store_is_silent_and_leaves_nothing_behind(home: Path) -> None:
+    assert _completed("issuer next ", home) == []
+    assert _completed("issuer --store ftp://x next ", home) == []
+    assert _completed("issuer --store sqlite:///none/ids.db next ", home) == []
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_that_switches_completion_on_is_printed(cli: Cli, shell: str) -> None:
+    ended = cli("completion", shell)
+    assert ended.code == 0
+    assert "_ISSUER_COMPLETE" in ended.out
+    assert cli("completion", env={"SHELL": f"/bin/{shell}"}).out == ended.out
+
+
+def test_an_unknown_shell_is_a_usage_error(cli: Cli) -> None:
+    assert cli("completion", env={"SHELL": "/bin/sh"}).code == 2
+    assert cli("completion", "powershell").code == 2
+
+
+@pytest.mark.live
+def test_the_program_starts_quickly(program: Program) -> None:
+    # Measured 0.24 s; the limit leaves room for a busy machine, not for another second of imports.
+    until(lambda: program("--version", timeout=1.0).code == 0, ignoring=(subprocess.TimeoutExpired,))

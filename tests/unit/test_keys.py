@@ -1,0 +1,83 @@
+"""Which tags there may be, and that no two of them share a key."""
+
+import unicodedata
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from issuer.errors import InvalidArgument
+from issuer.keys import TAG_BYTES, check_tag, redis_key
+
+#: Tags with many of the letters that the encoding has to keep apart.
+TAGS = st.text(st.sampled_from("%{}257BDab") | st.characters(codec="utf-8"), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize(
+    "tag", ["a", "orders", "a b", "订单", "a:b{c}%7B", "-", "\u202e", "e\u0301", "x" * 200, "é" * 100]
+)
+def test_any_short_text_without_control_characters_is_a_tag(tag: str) -> None:
+    assert check_tag(tag) == tag
+
+
+@pytest.mark.parametrize(
+    ("tag", "problem"),
+    [
+        ("", "1 to 200 bytes, this one 0"),
+        ("x" * 201, "this one 201"),
+        ("é" * 101, "this one 202"),
+        ("a\nb", "control characters"),
+        ("a\0", "control characters"),
+        ("\x85", "control characters"),
+        ("a\u2028b", "control characters"),
+        ("a\u2029b", "control characters"),
+        ("\ud800", "is valid text"),
+        (b"orders", "not bytes"),
+        (5, "not int"),
+        (None, "not NoneType"),
+        (["orders"], "not list"),
+    ],
+)
+def test_anything_else_is_refused_with_the_reason(tag: object, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem) as caught:
+        check_tag(tag)
+    assert caught.value.value is tag
+    assert isinstance(caught.value, ValueError)
+
+
+@given(st.text(max_size=250))
+def test_a_tag_is_accepted_exactly_if_its_bytes_and_letters_are_fine(tag: str) -> None:
+    fine = 1 <= len(tag.encode()) <= TAG_BYTES and not any(
+        unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in tag
+    )
+    try:
+        accepted = check_tag(tag) == tag
+    except InvalidArgument:
+        accepted = False
+    assert accepted is fine
+
+
+def test_the_key_is_the_prefix_and_the_tag_in_braces() -> None:
+    assert redis_key("issuer", "orders") == "issuer:{orders}"
+    assert redis_key("a:b", "{x}%") == "a:b:{%7Bx%7D%25}"
+
+
+@given(TAGS, TAGS)
+def test_different_tags_never_share_a_key(one: str, other: str) -> None:
+    assert (redis_key("issuer", one) == redis_key("issuer", other)) is (one == other)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="{}"), min_size=1), TAGS, TAGS)
+def test_different_prefixes_never_share_a_key(prefix: str, one: str, other: str) -> None:
+    longer = prefix + ":"
+    assume(not any(letter in "{}" for letter in longer))
+    assert redis_key(prefix, one) != redis_key(longer, other)
+
+
+@given(TAGS)
+def test_the_tag_alone_decides_the_cluster_slot(tag: str) -> None:
+    # Redis Cluster hashes what stands between the first { and the first } after it, if that isn't empty.
+    key = redis_key("issuer", tag)
+    hashed = key[key.index("{") + 1 : key.index("}")]
+    assert hashed
+    assert key == f"issuer:{{{hashed}}}"
