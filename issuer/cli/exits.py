@@ -91,11 +91,13 @@ def _ended(run: Callable[[], object]) -> int:
         _forget_stdout()
     except OSError as error:
         complain(error)
+        # If it was stdout, the interpreter's last flush would fail as well, and exit with a code of its own.
+        _forget_stdout()
     return code if isinstance(code, int) else OK
 
 
 def _forget_stdout() -> None:
-    """Let the interpreter's last flush go nowhere: the reader, `head` for one, has all that it wanted."""
+    """Let the interpreter's last flush go nowhere: the reader has all that it wanted, or can't have more."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
