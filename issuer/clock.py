@@ -1,7 +1,4 @@
-"""Time: deadlines on the monotonic clock, and the wall clock where people read it.
-
-Tests move both: they replace `monotonic` and `sleep` here.
-"""
+"""Time: deadlines on the monotonic clock, and pauses between attempts. The wall clock decides nothing."""
 
 from __future__ import annotations
 

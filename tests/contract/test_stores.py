@@ -76,7 +76,7 @@ def test_an_unknown_tag_is_none(store: Store) -> None:
     assert store.get("nobody", timeout=TIMEOUT) is None
 
 
-@pytest.mark.covers("1.23", "2.5")
+@pytest.mark.covers("1.23", "2.5", "3.48", "3.49")
 def test_an_unknown_or_deleted_tag_is_refused_by_every_verb(store: Store) -> None:
     create(store, "gone")
     store.delete("gone", timeout=TIMEOUT)

@@ -260,7 +260,7 @@ def test_a_dead_redis_costs_a_strict_caller_its_deadline_and_no_more(
         assert ids.next("a") > 1
 
 
-@pytest.mark.covers("3.21", "3.31")
+@pytest.mark.covers("3.21")
 def test_a_trend_tag_goes_on_direct_and_comes_back_increasing(server: RedisServer, store: MemoryStore) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,
@@ -282,7 +282,6 @@ def test_a_trend_tag_goes_on_direct_and_comes_back_increasing(server: RedisServe
         assert theirs == sorted(theirs)
 
 
-@pytest.mark.covers("3.31")
 def test_with_both_down_what_is_held_is_issued_and_then_refused(server: RedisServer) -> None:
     store = Failing()
     with issuer.connect(redis=server.url, store=store, timeout=0.3, scheduler=None) as ids:
@@ -318,6 +317,7 @@ def _unavailable(*_args: object, **_rest: object) -> None:
     raise Unavailable("switched off")
 
 
+@pytest.mark.covers("4.16")
 def test_a_wedged_loader_is_replaced_after_the_election_window(server: RedisServer, store: MemoryStore) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,

@@ -15,7 +15,7 @@ from tests.servers.mongo import MongoServer
 from tests.servers.redis import RedisServer
 
 
-@pytest.mark.covers("3.26", "3.27", "0.16", "4.18")
+@pytest.mark.covers("3.27", "0.16", "4.18")
 def test_mongodb_killed_and_started_again_costs_no_number(
     redis_server: RedisServer, redis_url: str, mongo_server: MongoServer
 ) -> None:

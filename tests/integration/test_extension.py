@@ -81,7 +81,7 @@ def in_threads(count: int, call: Callable[[int], object]) -> list[Any]:
     return results
 
 
-@pytest.mark.covers("3.19", "0.18")
+@pytest.mark.covers("3.19", "0.18", "4.10")
 def test_the_draw_that_reaches_the_mark_fetches_the_next_segment_and_none_before(ids: Issuer, store: SlowStore) -> None:
     ids.create("a", step=1000)
     ids.warm("a")
@@ -144,7 +144,7 @@ def test_ten_switches_of_the_buffers_without_a_wait(ids: Issuer, monkeypatch: py
     assert waits == []
 
 
-@pytest.mark.covers("0.17", "0.15")
+@pytest.mark.covers("0.17")
 def test_a_slow_store_makes_nobody_wait_while_numbers_are_in_hand(ids: Issuer, store: SlowStore) -> None:
     ids.create("a", step=1000)
     ids.warm("a")
@@ -156,7 +156,7 @@ def test_a_slow_store_makes_nobody_wait_while_numbers_are_in_hand(ids: Issuer, s
     assert ids.next("a") == 1001
 
 
-@pytest.mark.covers("1.21", "U.3", "3.27", "0.16")
+@pytest.mark.covers("1.21", "U.3", "3.27", "0.16", "1.17")
 def test_callers_wait_for_a_segment_until_their_own_deadline_and_no_longer(ids: Issuer, store: SlowStore) -> None:
     ids.create("a", step=10)
     ids.warm("a")
@@ -207,6 +207,7 @@ def test_an_error_part_way_through_take_leaves_a_gap_and_no_repeat(ids: Issuer, 
     assert ids.next("a") == 11
 
 
+@pytest.mark.covers("0.22")
 def test_one_slow_tag_does_not_keep_another_waiting(ids: Issuer, store: SlowStore) -> None:
     ids.create("slow", step=10)
     ids.create("quick", step=10)
@@ -336,7 +337,7 @@ def test_with_the_store_down_exactly_the_numbers_in_hand_are_issued(fake_server:
         assert ids.next("a") == 201
 
 
-@pytest.mark.covers("3.8", "0.2")
+@pytest.mark.covers("3.8", "0.2", "2.3")
 def test_fifty_threads_get_each_number_once(ids: Issuer) -> None:
     ids.create("a", step=500)
     numbers = [number for part in in_threads(50, lambda _: [ids.next("a") for _ in range(200)]) for number in part]
