@@ -14,6 +14,7 @@ import pytest
 
 from issuer.cli.demo.tally import Gap, Tally
 from tests.e2e.conftest import Program, Start
+from tests.servers.absent import absent
 from tests.servers.binaries import primary_server
 from tests.waiting import until
 
@@ -32,9 +33,7 @@ def scratch(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # n
 def path_with_redis(tmp_path: Path) -> str:
     binary = primary_server()
     if binary is None:
-        if os.environ.get("CI"):
-            pytest.fail("a redis-server is missing, and CI is set", pytrace=False)
-        pytest.skip("a redis-server is missing on this machine")
+        absent("a redis-server")
     folder = tmp_path / "bin"
     folder.mkdir()
     name = "valkey-server" if "valkey" in binary.name else "redis-server"
