@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -112,8 +113,8 @@ class Issuer:
         line = self._line(tag)
         try:
             return line.draw(1, self._deadline(timeout))[1]
-        except UnknownTag:
-            self._forget(line)
+        except IssuerError:
+            self._forget_if_unknown(line)
             raise
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
@@ -129,8 +130,8 @@ class Issuer:
             while len(numbers) < wanted:
                 low, high = line.draw(wanted - len(numbers), deadline)
                 numbers.extend(range(low + 1, high + 1))
-        except UnknownTag:
-            self._forget(line)
+        except IssuerError:
+            self._forget_if_unknown(line)
             raise
         return numbers
 
@@ -144,8 +145,8 @@ class Issuer:
         line = self._line(tag)
         try:
             record = line.learn(deadline)
-        except UnknownTag:
-            self._forget(line)
+        except IssuerError:
+            self._forget_if_unknown(line)
             raise
         if record.order == "strict":
             raise InvalidArgument(f"tag {tag!r} is strict; ranges are reserved of trend tags only", tag=tag, value=n)
@@ -252,27 +253,33 @@ class Issuer:
         """Make sure that nothing up to the highest number known is issued again, then let reservations go on.
 
         The highest number known: what the store, its ledger, Redis, and `at_least` (one tag only) say. No tag: all of
-        them; each has `timeout` for itself. Idempotent; safe from several machines at once and under load.
+        them; each has `timeout` for itself, and the first error is raised when all have been tried. Idempotent; safe
+        from several machines at once and under load.
         `dry_run` changes nothing. Raises UnknownTag, StoreUnavailable, RedisUnavailable.
         """
         lowest = _whole(at_least, "at_least", 0, HIGHEST)
         if tag is None and lowest:
             raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
         names = [check_tag(tag)] if tag is not None else [record.tag for record in self.tags(timeout=timeout)]
-        return [
-            self._run(
-                retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run), self._deadline(timeout), name
-            )
-            for name in names
-        ]
+        done: list[Recovery] = []
+        failed: list[IssuerError] = []
+        for name in names:
+            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run)
+            try:
+                done.append(self._run(steps, self._deadline(timeout), name))
+            except IssuerError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return done
 
     def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store. Errors as `next`."""
         line = self._line(tag)
         try:
             line.warm(self._deadline(timeout))
-        except UnknownTag:
-            self._forget(line)
+        except IssuerError:
+            self._forget_if_unknown(line)
             raise
 
     def keep(self, *, timeout: float | None = None) -> list[Tag]:
@@ -301,7 +308,7 @@ class Issuer:
             try:
                 line.rejoin(deadline)
                 loaded += line.fetch(deadline)
-            except IssuerError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._troubled(line, error)
         return loaded
 
@@ -313,14 +320,16 @@ class Issuer:
             self._closed = True
             lines, self._lines = list(self._lines.values()), {}
         deadline = Deadline(CLOSING)
-        self._scheduler.stop(deadline.left())
-        for line in lines:
-            line.close(deadline)
-        if self._runner.redis is not None:
-            self._runner.redis.close()
-        if self._own_store:
-            self._store.close()
-        _living.discard(self)
+        with ExitStack() as ends:
+            # In the opposite order, each of them whatever becomes of the others.
+            ends.callback(_living.discard, self)
+            if self._own_store:
+                ends.callback(self._store.close)
+            if self._runner.redis is not None:
+                ends.callback(self._runner.redis.close)
+            for line in lines:
+                ends.callback(line.close, deadline)
+            ends.callback(self._scheduler.stop, deadline.left())
 
     @property
     def closed(self) -> bool:
@@ -354,11 +363,12 @@ class Issuer:
                 line = self._lines[tag] = Line(tag, redis_key(self._prefix, tag), self._means)
             return line
 
-    def _forget(self, line: Line) -> None:
-        """Drop the line of a tag that isn't there, so that calls with made-up tags leave nothing behind."""
-        with self._lock:
-            if self._lines.get(line.tag) is line:
-                del self._lines[line.tag]
+    def _forget_if_unknown(self, line: Line) -> None:
+        """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind."""
+        if line.record is None:
+            with self._lock:
+                if self._lines.get(line.tag) is line:
+                    del self._lines[line.tag]
 
     def _key(self, tag: str) -> str | None:
         return redis_key(self._prefix, tag) if self._runner.redis is not None else None
@@ -384,13 +394,13 @@ class Issuer:
                 return
             try:
                 line.sweep(Deadline(self._store_timeout))
-            except IssuerError as error:
+            except Exception as error:  # noqa: BLE001 - the same
                 self._troubled(line, error)
         self._prune()
 
-    def _troubled(self, line: Line, error: IssuerError) -> None:
+    def _troubled(self, line: Line, error: Exception) -> None:
         if isinstance(error, UnknownTag):
-            self._forget(line)
+            self._forget_if_unknown(line)
         level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
         log.log(level, "tag %r: sweep: %s", line.tag, error)
 
@@ -406,13 +416,14 @@ class Issuer:
             log.debug("ledger not pruned: %s", error)
 
     def _after_fork(self) -> None:
-        self._store.after_fork()
-        if self._runner.redis is not None:
-            self._runner.redis.after_fork()
         if isinstance(self._chosen, BaseScheduler):
             # It says that it runs, but its thread is the parent's: here the callers extend by themselves.
             self._chosen = None
+        # First what could repeat numbers: Python swallows what an at-fork hook raises.
         self._start()
+        if self._runner.redis is not None:
+            self._runner.redis.after_fork()
+        self._store.after_fork()
 
 
 def _nobody(_job: Callable[[], object]) -> bool:
@@ -451,7 +462,10 @@ def close_all() -> None:
 
 def _reset_in_child() -> None:
     for living in list(_living):
-        living._after_fork()  # noqa: SLF001 - the hook belongs to the class
+        try:
+            living._after_fork()  # noqa: SLF001 - the hook belongs to the class
+        except Exception:
+            log.exception("%r: not all of it was reset in the forked child", living)
 
 
 os.register_at_fork(after_in_child=_reset_in_child)

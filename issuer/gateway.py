@@ -185,7 +185,9 @@ def _hash(reply: Any) -> Hash:
 
 def _whole(word: str) -> bool:
     """Say whether the scripts would take it for a number: plain digits without a leading zero, up to 2^63-1."""
-    return word.isascii() and word.isdigit() and str(int(word)) == word and int(word) <= HIGHEST
+    if not (word.isascii() and word.isdigit() and len(word) <= len(str(HIGHEST))):
+        return False
+    return str(int(word)) == word and int(word) <= HIGHEST
 
 
 def server_info() -> Call[dict[str, str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC
 from typing import Any
 
@@ -15,6 +16,8 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
+
+from issuer.clock import Deadline, sleep
 
 log = logging.getLogger("issuer.scheduler")
 
@@ -60,39 +63,40 @@ class Scheduler:
         self._executor = EXECUTOR if theirs is None else "default"
         self._lock = threading.Lock()
         self._stopped = False
-        self._jobs = 0
-        self._jobs_ended = threading.Condition()
+        # A set, since its methods are atomic: an interrupt inside a Condition, which is Python, can leave it locked.
+        self._jobs: set[object] = set()
 
     def background(self, job: Callable[[], object]) -> bool:
-        """Run the job at once in another thread; False if no scheduler is alive, then the caller does it itself."""
+        """Hand the job to another thread, to be run at once; False if that can't be tried.
+
+        True is no promise: the pool may be full, or the interpreter about to end. Whoever waits for the job takes it
+        over if it doesn't begin.
+        """
         if self._stopped:
             return False
+        name = object()
         try:
             scheduler = self._running()
-        except RuntimeError:  # the interpreter is ending: no thread can be started any more
-            return False
-        if scheduler is None:
-            return False
-        with self._jobs_ended:
-            self._jobs += 1
-        try:
+            if scheduler is None:
+                return False
+            self._jobs.add(name)
             # A one-shot job without an id. `modify_job` on the sweep would be dropped while the sweep runs.
-            scheduler.add_job(self._run, args=(job,), misfire_grace_time=None, coalesce=True, executor=self._executor)
-        except RuntimeError:  # the same, or the scheduler was stopped in between
-            self._ended()
+            scheduler.add_job(
+                self._run, args=(name, job), misfire_grace_time=None, coalesce=True, executor=self._executor
+            )
+        except Exception:
+            # The interpreter ends, the scheduler was stopped in between, or the caller's own wants jobs that it can
+            # write to a database.
+            log.debug("the scheduler took no job", exc_info=True)
+            self._jobs.discard(name)
             return False
         return True
 
-    def _run(self, job: Callable[[], object]) -> None:
+    def _run(self, name: object, job: Callable[[], object]) -> None:
         try:
             job()
         finally:
-            self._ended()
-
-    def _ended(self) -> None:
-        with self._jobs_ended:
-            self._jobs -= 1
-            self._jobs_ended.notify_all()
+            self._jobs.discard(name)
 
     def start(self) -> None:
         """Begin to sweep, without waiting for a first job."""
@@ -117,7 +121,7 @@ class Scheduler:
             if self._ours is None or not self._ours.alive:
                 if self._ours is not None:
                     log.error("the scheduler's thread died; starting another one")
-                    self._jobs = 0
+                    self._jobs.clear()
                 self._ours = self._begun()
             return self._ours
 
@@ -153,9 +157,11 @@ class Scheduler:
             self._stopped = True
             ours, self._ours = self._ours, None
             sweeping, self._sweeping = self._sweeping, None
-        with self._jobs_ended:
-            self._jobs_ended.wait_for(lambda: self._jobs <= 0, timeout)
+        end = Deadline(timeout)
+        while self._jobs and end.left() > 0:
+            sleep(min(0.01, end.left()))
         if ours is not None and ours.alive:
-            ours.shutdown(wait=self._jobs <= 0)
+            ours.shutdown(wait=not self._jobs)
         elif sweeping is not None:
-            sweeping.remove()
+            with suppress(JobLookupError):  # the caller has stopped or emptied it
+                sweeping.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -101,7 +102,7 @@ def load(
 
 def seconds(value: Any, name: str, *, zero: bool) -> float:
     """Return a duration as a float; InvalidArgument if it is none, or negative, or 0 where that makes no sense."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= threading.TIMEOUT_MAX:
         raise InvalidArgument(f"{name} must be a number of seconds, 0 or more, not {value!r}", value=value)
     if value == 0 and not zero:
         raise InvalidArgument(f"{name} must be above 0", value=value)

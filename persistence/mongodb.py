@@ -183,7 +183,7 @@ class MongoStore(Store):
         if url.startswith("mongodb://"):  # mongodb+srv:// would ask the DNS
             try:
                 name = parse_uri(url)["database"]
-            except (ConfigurationError, ValueError) as error:  # InvalidURI is the first, a port out of range the second
+            except (ConfigurationError, ValueError, OSError) as error:  # InvalidURI; a port; a file that isn't there
                 raise Misconfigured(f"{mask(url)}: {error}") from error
             if name in _RESERVED_DATABASES:
                 raise Misconfigured(
@@ -331,14 +331,16 @@ class MongoStore(Store):
         """See `Store.delete`."""
         with self._session(timeout) as session:
             while True:
-                after = session.change(tag, {"deleted": False}, {"$set": {"deleted": True}})
-                if after is not None:
-                    return after
                 found = session.read(tag)
                 if found is None:
                     raise TagMissing(tag)
                 if found.deleted:
                     return found
+                # By when it was made: a request that comes late must not bury a tag that was made again since.
+                this_one = {"deleted": False, "created": Int64(found.created)}
+                after = session.change(tag, this_one, {"$set": {"deleted": True}})
+                if after is not None:
+                    return after
                 session.pause()
 
     def halt(self, tag: str, *, below: int, timeout: float) -> bool:

@@ -13,8 +13,8 @@ from persistence.records import Reservation
 def reserve(tag: str, *, seen: int, n: int | None = None, reason: str = "direct") -> Steps[Reservation]:
     """Reserve a segment for this process alone; with n, exactly that many numbers.
 
-    `seen` is the highest number of the tag that this process has issued or holds. Nobody can lower `max` below it, as a
-    hand back ends at a number that its own process has issued: a store below it went back in time, without a doubt.
+    `seen` is the highest number of the tag that this process has seen issued. Nobody lowers `max` below it, as a hand
+    back ends at a number that its own process has issued: a store below it went back in time.
     """
     try:
         return (
@@ -24,9 +24,15 @@ def reserve(tag: str, *, seen: int, n: int | None = None, reason: str = "direct"
                 )
             )
         )
-    except MaxBehind as behind:
-        yield from ask(lambda store, timeout: store.halt(tag, below=seen, timeout=timeout))
-        raise StoreBehind(tag, max=behind.max, taken=seen) from behind
+    except MaxBehind as error:
+        yield from behind(tag, stands_at=error.max, taken=seen)
+        raise
+
+
+def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
+    """Halt a tag whose store stands below a number that is taken without a doubt, and raise StoreBehind."""
+    yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))
+    raise StoreBehind(tag, max=stands_at, taken=taken)
 
 
 def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:

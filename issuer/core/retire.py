@@ -40,18 +40,20 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool) -> Steps
     """
     record = yield from known(tag)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=BUFFERS, timeout=timeout))
-    floor = max(record.max, at_least, *(entry.high for entry in ledger))
+    highest = max(record.max, at_least, *(entry.high for entry in ledger))
     issued = record.max
     if key is not None:
         hash = yield from send(gateway.peek(key))
-        floor = max(floor, hash.max or 0, hash.next_max or 0)
+        # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
+        fields = (hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max)
+        highest = max(highest, *(field or 0 for field in fields))
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=record.max)
     if not dry_run:
-        raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=floor, timeout=timeout))
-        floor = raised.max
+        raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=highest, timeout=timeout))
+        highest = raised.max
         if key is not None:
-            yield from lower_bound(tag, key, floor, "repair")
-    return Recovery(tag, record.max, floor, max(0, floor - issued))
+            yield from floor(tag, key, highest, "repair")
+    return Recovery(tag, record.max, highest, max(0, highest - issued))
 
 
 def delete(tag: str, key: str | None) -> Steps[Tag]:
@@ -64,7 +66,7 @@ def delete(tag: str, key: str | None) -> Steps[Tag]:
         raise UnknownTag(tag)
     tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     if key is not None:
-        yield from lower_bound(tag, key, tombstone.max, "repair")
+        yield from floor(tag, key, tombstone.max, "repair")
     if before.deleted:
         raise UnknownTag(tag)
     return tombstone
@@ -74,11 +76,11 @@ def configure(tag: str, key: str | None, *, change: Callable[[Store, float], Tag
     """Change a tag's settings in the store; `raise_to` leaves a floor in Redis too."""
     record = yield from ask(change)
     if key is not None and raise_to is not None:
-        yield from lower_bound(tag, key, raise_to, "keep")
+        yield from floor(tag, key, raise_to, "keep")
     return record
 
 
-def lower_bound(tag: str, key: str, at: int, manner: Literal["keep", "repair"]) -> Steps[None]:
+def floor(tag: str, key: str, at: int, manner: Literal["keep", "repair"]) -> Steps[None]:
     """Floor the hash: never again a number up to `at`. What lies above stays. "repair" replaces a corrupt hash."""
     store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner))

@@ -117,7 +117,7 @@ class IssuerMachine(RuleBasedStateMachine):
                 low, high = line.draw(n - len(numbers), Deadline(0.02))
                 numbers.extend(range(low + 1, high + 1))
         except issuer.UnknownTag:
-            self.ids[process]._forget(line)
+            self.ids[process]._forget_if_unknown(line)
         except (issuer.StoreUnavailable, issuer.RedisUnavailable, issuer.StoreBehind):
             # Somebody else is elected and hangs, or Redis is away, or a restored store was found out.
             self.server.time_offset += 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import redis
@@ -47,9 +48,9 @@ class Connections:
     that saw an error is dropped, so that no reply is taken for another call's.
     """
 
-    def __init__(self, pool: redis.ConnectionPool, timeout: float, name: str) -> None:
-        """`pool` only makes connections; `timeout` bounds one round trip, in seconds; `name` is for messages."""
-        self._pool = pool
+    def __init__(self, make: Callable[[], Any], timeout: float, name: str) -> None:
+        """`make` returns a new redis-py connection; `timeout` bounds one call, in seconds; `name` is for messages."""
+        self._make = make
         self._timeout = timeout
         self.name = name
         self._idle: deque[Any] = deque()
@@ -60,23 +61,17 @@ class Connections:
     def from_url(cls, url: str, timeout: float, name: str) -> Connections:
         """Make them from a redis://, rediss:// or unix:// URL; ConfigurationError if it is none."""
         try:
-            # The URL is taken as it is but for retries; our timeouts are set on each connection before it is used.
-            pool = redis.ConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), driver_info=None)
-        except (ValueError, redis.RedisError) as error:
+            pool = redis.ConnectionPool.from_url(url, driver_info=None)
+            connections = cls(_maker(pool), timeout, name)
+            connections._make()  # does no I/O, and tells whether the URL's parameters make sense
+        except (ValueError, TypeError, OSError, redis.RedisError) as error:
             raise ConfigurationError(f"redis {name}: {error}") from error
-        return cls(pool, timeout, name)
+        return connections
 
     @classmethod
     def from_client(cls, client: redis.Redis, timeout: float) -> Connections:
         """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
-        theirs = client.connection_pool
-        settings = {
-            **theirs.connection_kwargs,
-            "retry": Retry(NoBackoff(), 0),
-            "retry_on_error": [],
-            "retry_on_timeout": False,
-        }
-        return cls(redis.ConnectionPool(connection_class=theirs.connection_class, **settings), timeout, "client")
+        return cls(_maker(client.connection_pool), timeout, "client")
 
     def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
         """Send it and return the decoded reply.
@@ -88,17 +83,12 @@ class Connections:
         return self._round_trip(call, deadline, tag)
 
     def _round_trip(self, call: gateway.Call[T], deadline: Deadline, tag: str | None) -> T:
-        timeout = min(self._timeout, max(SHORTEST, deadline.left()))
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._pool.make_connection()
-        reused = connection.is_connected
+        end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
+        connection, reused = self._connection(repeatable=call.repeatable)
         try:
             if not reused:
-                connection.socket_connect_timeout = connection.socket_timeout = timeout
-                connection.connect()
-            reply = self._exchange(connection, call, timeout)
+                _connect(connection, end)
+            answer = call.decode(_exchange(connection, call, end))
         except redis.RedisError as error:
             connection.disconnect()
             if reused and call.repeatable and isinstance(error, redis.ConnectionError):
@@ -106,25 +96,34 @@ class Connections:
                 self._drop_idle()
                 return self._round_trip(call, deadline, tag)
             raise self._meaning(error, tag) from error
+        except UnicodeError as error:
+            connection.disconnect()
+            raise ConfigurationError(f"redis {self.name}: that can't be a host's name: {error}") from error
+        except Exception as error:
+            # Another server than Redis, or a broken one: its replies make redis-py or the decoder stumble.
+            connection.disconnect()
+            raise RedisUnavailable(
+                f"redis {self.name} answered nothing that makes sense: {error!r}", tag=tag
+            ) from error
         except BaseException:
             connection.disconnect()
             raise
         self._idle.append(connection)
         if self._closed:
             self._drop_idle()
-        return call.decode(reply)
+        return answer
 
-    @staticmethod
-    def _exchange(connection: Any, call: gateway.Call[Any], timeout: float) -> Any:
-        connection.send_packed_command((call.packed,), False)  # noqa: FBT003 - redis-py's signature
-        try:
-            return connection.read_response(disable_decoding=True, timeout=timeout)
-        except redis.exceptions.NoScriptError:
-            # The one error after which nothing can have happened, so sending again is no second sending.
-            connection.send_packed_command((gateway.pack("SCRIPT", "LOAD", call.text),), False)  # noqa: FBT003
-            connection.read_response(disable_decoding=True, timeout=timeout)
-            connection.send_packed_command((call.packed,), False)  # noqa: FBT003
-            return connection.read_response(disable_decoding=True, timeout=timeout)
+    def _connection(self, *, repeatable: bool) -> tuple[Any, bool]:
+        """Return an idle connection and True, or a new one that isn't connected and False."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return self._make(), False
+            # What goes out once must not go out on a connection that the server has closed meanwhile.
+            if repeatable or not _stale(connection):
+                return connection, True
+            connection.disconnect()
 
     def _check_server(self, deadline: Deadline) -> None:
         info = self._round_trip(gateway.server_info(), deadline, None)
@@ -172,3 +171,57 @@ class Connections:
                 self._idle.pop().disconnect()
             except IndexError:
                 return
+
+
+def _maker(pool: redis.ConnectionPool) -> Callable[[], Any]:
+    """Return what makes connections like the pool's. Not its own method: that counts them, and 100 is its most."""
+    settings = {
+        **pool.connection_kwargs,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "retry_on_timeout": False,
+    }
+    return lambda: pool.connection_class(**settings)
+
+
+def _connect(connection: Any, end: Deadline) -> None:
+    """Connect, with one budget for all the replies of the handshake: redis-py gives each of them the whole timeout."""
+    read = connection.read_response
+
+    def in_time(*args: Any, **options: Any) -> Any:
+        options.setdefault("timeout", _left(end))
+        return read(*args, **options)
+
+    connection.socket_connect_timeout = connection.socket_timeout = _left(end)
+    connection.read_response = in_time
+    try:
+        connection.connect()
+    finally:
+        del connection.read_response
+
+
+def _exchange(connection: Any, call: gateway.Call[Any], end: Deadline) -> Any:
+    try:
+        return _ask(connection, call.packed, end)
+    except redis.exceptions.NoScriptError:
+        # The one error after which nothing can have happened, so sending again is no second sending.
+        _ask(connection, gateway.pack("SCRIPT", "LOAD", call.text), end)
+        return _ask(connection, call.packed, end)
+
+
+def _ask(connection: Any, packed: bytes, end: Deadline) -> Any:
+    connection.send_packed_command((packed,), check_health=False)
+    return connection.read_response(disable_decoding=True, timeout=_left(end))
+
+
+def _left(end: Deadline) -> float:
+    """Return what is left as a socket takes it: 0 would mean not to block at all."""
+    return max(0.001, end.left())
+
+
+def _stale(connection: Any) -> bool:
+    """Whether an idle connection was closed, or holds a reply that nobody has read."""
+    try:
+        return bool(connection.can_read(0))
+    except redis.RedisError:
+        return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,17 +13,21 @@ from issuer.clock import Deadline, monotonic, pause, sleep
 from issuer.core import direct
 from issuer.core.extend import Election, Extension, extend, known
 from issuer.core.outcomes import refused
-from issuer.core.retire import lower_bound
+from issuer.core.retire import floor
 from issuer.core.steps import Steps
 from issuer.drivers.blocking.flight import Board, Flight
 from issuer.drivers.blocking.runner import Runner
 from issuer.drivers.blocking.segments import Segments
-from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, StoreUnavailable, Unavailable
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, StoreUnavailable, Unavailable, UnknownTag
 from persistence.records import Reservation, Tag
 
 T = TypeVar("T")
 
 log = logging.getLogger("issuer.extension")
+
+
+#: A flight that the scheduler has not begun after so many seconds is flown by a caller who waits for it.
+UNCLAIMED = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,47 +133,61 @@ class Line:
         flight, leads = self._board.enter()
         if leads:
             self._lead(flight, deadline)
-        if not flight.wait(deadline):
-            raise self._late(flight)
+        if not flight.claimed and not flight.wait(min(UNCLAIMED, deadline.left())) and flight.claim():
+            # The scheduler has not begun with it: its pool is full, or the interpreter ends. Then we do it.
+            self._fly(flight, deadline)
+        if not flight.wait(min(deadline.left(), self._board.left(flight))) and deadline.left() <= 0:
+            raise self._late()
         verdict = flight.verdict()
         if verdict is not None:
             raise verdict
-        if not flight.progress and deadline.left() <= 0:
-            raise self._late(flight)
+        if not flight.progress:
+            if self._segments is None and isinstance(flight.error, RedisUnavailable):
+                self._go_direct(deadline)
+            if deadline.left() <= 0:
+                raise self._late()
         return flight.progress
 
     def _lead(self, flight: Flight, deadline: Deadline) -> None:
         try:
-            if self._board.failures:
-                sleep(min(pause(self._board.failures), deadline.left()))
-            if self._means.background(lambda: self._fly(flight, Deadline(self._means.window))):
-                return
-            if deadline.left() > 0:
-                self._fly(flight, deadline)
-            else:
-                self._board.land(flight, progress=False)
+            sleep(min(self._board.pause(), deadline.left()))
+            if not self._depart(flight) and flight.claim():
+                if deadline.left() > 0:
+                    self._fly(flight, deadline)
+                else:
+                    self._board.land(flight, progress=False)
         except BaseException:
             # An interrupted leader must not leave the others waiting.
             self._board.land(flight, progress=False)
             raise
 
-    def _late(self, flight: Flight) -> IssuerError:
-        if isinstance(flight.error, RedisUnavailable):
-            late: Unavailable = RedisUnavailable(str(flight.error), tag=self.tag)
+    def _late(self) -> IssuerError:
+        trouble = self._board.trouble
+        if isinstance(trouble, RedisUnavailable):
+            late: Unavailable = RedisUnavailable(str(trouble), tag=self.tag)
         else:
-            reason = str(flight.error) if flight.error else "no segment came"
+            reason = str(trouble) if trouble else "no segment came"
             late = StoreUnavailable(
                 f"tag {self.tag!r}: nothing left in hand, and {reason} before the deadline", tag=self.tag
             )
-        late.__cause__ = flight.error
+        late.__cause__ = trouble
         return late
+
+    def _depart(self, flight: Flight) -> bool:
+        """Hand the flight to the scheduler; False if there is none alive."""
+
+        def job() -> None:
+            if flight.claim():
+                self._fly(flight, Deadline(self._means.window))
+
+        return self._means.background(job)
 
     def prefetch(self) -> None:
         """Fetch the next segment in the background, if a scheduler is there to do it. Never waits."""
-        if self._board.busy or not self._means.scheduled:
+        if not self._means.scheduled or self._board.busy or self._board.pause():
             return
         flight, leads = self._board.enter()
-        if leads and not self._means.background(lambda: self._fly(flight, Deadline(self._means.window))):
+        if leads and not self._depart(flight):
             self._board.land(flight, progress=False)
 
     def fetch(self, deadline: Deadline) -> int:
@@ -177,7 +195,7 @@ class Line:
         if not self._due(deadline):
             return 0
         flight, leads = self._board.enter()
-        return self._fly(flight, deadline) if leads else 0
+        return self._fly(flight, deadline) if leads and flight.claim() else 0
 
     def warm(self, deadline: Deadline) -> None:
         """Return when there are numbers to draw."""
@@ -185,7 +203,8 @@ class Line:
         if segments is not None and not segments.due:
             return
         while not self._await_segment(deadline):
-            pass
+            if self._segments is not None and not self._segments.due:
+                return
 
     # ------------------------------------------------------------------ flights: one at a time
 
@@ -198,15 +217,19 @@ class Line:
                 loaded = int(extension.outcome == "loaded")
                 progress = extension.outcome in ("loaded", "ready")
             else:
-                loaded = int(self._reserve_own(deadline))
+                loaded = int(self._reserve_own(flight, deadline))
                 progress = True
         except IssuerError as error:
             log.debug("tag %r: no segment: %s", self.tag, error)
             self._board.land(flight, progress=False, error=error)
-        except BaseException as error:
+        except Exception as error:
             unforeseen = IssuerError(f"tag {self.tag!r}: extension failed: {error!r}", tag=self.tag)
             unforeseen.__cause__ = error
             self._board.land(flight, progress=False, error=unforeseen)
+            raise
+        except BaseException:
+            # An interrupt is this thread's own affair: whoever waits tries again.
+            self._board.land(flight, progress=False)
             raise
         else:
             self._board.land(flight, progress=progress)
@@ -215,9 +238,7 @@ class Line:
     def _extend(self, deadline: Deadline) -> Extension:
         if self.record is None:
             self.learn(deadline)
-        steps = extend(
-            self.tag, self.key, seen=self._highest_seen(), window=self._means.window, election=self._election
-        )
+        steps = extend(self.tag, self.key, seen=self._taken(), window=self._means.window, election=self._election)
         extension = self._run(steps, deadline)
         self.record = extension.tag or self.record
         if extension.outcome == "loaded":
@@ -228,34 +249,43 @@ class Line:
             )
         return extension
 
-    def _reserve_own(self, deadline: Deadline) -> bool:
+    def _reserve_own(self, flight: Flight, deadline: Deadline) -> bool:
         record = self.record or self.learn(deadline)
-        segments = self._segments
         if record.order == "strict" and self._redis is None:
             raise ConfigurationError(
                 f"tag {self.tag!r} is strict: its numbers come through Redis only, and none is set", tag=self.tag
             )
+        segments = self._segments
         if segments is None or not segments.due:
             return False
-        reserved = self._run(direct.reserve(self.tag, seen=self._highest_seen()), deadline)
+        reserved = self._run(direct.reserve(self.tag, seen=self._taken()), deadline)
         self.record = reserved.tag
         with self._mode:
-            kept = self._segments is not None and self._segments.add(reserved)
+            # Whoever counted as lost, or finds a tag that was made again as strict, has come too late.
+            welcome = self._segments is segments and self._board.is_current(flight) and reserved.tag.order == "trend"
+            kept = welcome and segments.add(reserved)
+            if reserved.tag.order == "strict" and self._redis is not None:
+                self._segments = None
         if not kept:
-            self._give_back([reserved], reserved.low, deadline)
+            self._give_back((reserved,), reserved.low, deadline)
+        if welcome and not kept and reserved.low < segments.highest:
+            self._run(direct.behind(self.tag, stands_at=reserved.low, taken=segments.highest), deadline)
         return kept
 
     def reserve(self, n: int, deadline: Deadline) -> range:
         """Reserve exactly n numbers in the store for the caller alone, past both buffers."""
-        steps = direct.reserve(self.tag, seen=self._highest_seen(), n=n, reason="reserve")
+        steps = direct.reserve(self.tag, seen=self._taken(), n=n, reason="reserve")
         reserved = self._run(steps, deadline)
         self._seen = max(self._seen, reserved.high)
         return range(reserved.low + 1, reserved.high + 1)
 
-    def _highest_seen(self) -> int:
-        """Return the highest number that this process knows to be taken: the store can't stand below it."""
+    def _taken(self) -> int:
+        """Return the highest number that this process has seen issued: nobody lowers the store's `max` below it.
+
+        Not what it holds: another thread may be handing that back.
+        """
         segments = self._segments
-        return self._seen if segments is None else max(self._seen, segments.seen)
+        return self._seen if segments is None else max(self._seen, segments.issued)
 
     def learn(self, deadline: Deadline) -> Tag:
         """Read the tag's record, making the tag if that is allowed. Raises UnknownTag."""
@@ -263,7 +293,11 @@ class Line:
         return self.record
 
     def _run(self, steps: Steps[T], deadline: Deadline) -> T:
-        return self._means.runner.run(steps, deadline, self.tag)
+        try:
+            return self._means.runner.run(steps, deadline, self.tag)
+        except UnknownTag:
+            self.record = None
+            raise
 
     # ------------------------------------------------------------------ what the scheduler does
 
@@ -289,24 +323,27 @@ class Line:
 
     def rejoin(self, deadline: Deadline) -> None:
         """Redis is back: hand back what is left, skip there what was issued here, and draw from Redis again."""
+        if self._segments is None or self._redis is None:
+            return
         flight, leads = self._board.enter()
-        if not leads:
+        if not leads or not flight.claim():
             return
         try:
-            if self._segments is None or self._redis is None:
-                return
-            self._redis.call(gateway.peek(self.key), deadline, self.tag)
             segments = self._segments
+            if segments is None:
+                return
+            # Redis must take a write before anything is given up for it: out of memory, or short of replicas, it still
+            # answers reads.
+            self._run(floor(self.tag, self.key, segments.issued, "keep"), deadline)
             held, used = segments.empty()
             self._give_back(held, used, deadline)
-            if segments.issued:
-                self._run(lower_bound(self.tag, self.key, segments.issued, "keep"), deadline)
+            self._run(floor(self.tag, self.key, segments.issued, "keep"), deadline)
             with self._mode:
                 self._seen = max(self._seen, segments.issued)
                 self._segments = None
             log.warning("tag %r: Redis is back, above %d", self.tag, segments.issued)
-        except RedisUnavailable:
-            return
+        except RedisUnavailable as error:
+            log.debug("tag %r: Redis is still away: %s", self.tag, error)
         finally:
             self._board.land(flight, progress=True)
 
@@ -321,7 +358,7 @@ class Line:
             held, used = segments.empty()
             self._give_back(held, used, deadline)
 
-    def _give_back(self, held: list[Reservation], used: int, deadline: Deadline) -> None:
+    def _give_back(self, held: Sequence[Reservation], used: int, deadline: Deadline) -> None:
         if not held:
             return
         try:

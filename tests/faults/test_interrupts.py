@@ -1,0 +1,133 @@
+"""Exceptions that come from outside, between any two bytecodes: signals, and threads that outlive the main one."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import issuer
+from issuer.drivers.blocking.segments import Segments, _State
+from persistence.records import HIGHEST, Reservation, Tag
+
+
+class Interrupt(BaseException):
+    """What a soft time limit, or Ctrl-C, is to the code it hits."""
+
+
+@pytest.fixture
+def storm() -> Iterator[Callable[[Callable[[], object]], int]]:
+    """Call a function again and again for a second while signals interrupt it; return how many did."""
+
+    def run(call: Callable[[], object]) -> int:
+        hits, armed, end = 0, False, time.monotonic() + 1.5
+
+        def interrupt(*_: object) -> None:
+            nonlocal armed
+            if armed:
+                armed = False
+                raise Interrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+        while time.monotonic() < end:
+            try:
+                armed = True
+                call()
+                armed = False
+            except Interrupt:
+                hits += 1
+        return hits
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield run
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+TAG = Tag(tag="a", max=0, step=2, limit=HIGHEST, created=0, timestamp=0, version="")
+
+
+class TwoSteps(Segments):
+    """The state changed in two assignments: what an interrupt in between leaves is neither the old one nor the new."""
+
+    def take(self, n: int) -> tuple[int, int] | None:
+        with self._lock:
+            held, cur, _ = self._state
+            if held and cur >= held[0].high:
+                self._state = _State(held[1:], cur)
+                str(held)
+                if held[1:]:
+                    self._state = _State(held[1:], held[1].low)
+            held, cur, _ = self._state
+            if not held:
+                return None
+            self._state = _State(held, min(cur + n, held[0].high), cur)
+            return cur, self._state.cur
+
+
+def drawn_of_others(segments: Segments, storm: Callable[[Callable[[], object]], int]) -> list[int]:
+    """Let it hold every other pair of numbers, (0, 2], (4, 6] ..., and return what it issues of the pairs between."""
+    base = 0
+    foreign: list[int] = []
+
+    def once() -> None:
+        nonlocal base
+        if segments.due:
+            base += 4
+            segments.add(Reservation(TAG, base, base + 2, ""))
+        taken = segments.take(1)
+        if taken is not None and (taken[1] - 1) % 4 > 1:
+            foreign.append(taken[1])
+
+    assert storm(once) > 10
+    return foreign
+
+
+@pytest.mark.live
+def test_an_interrupt_never_makes_a_process_issue_somebody_elses_number(
+    storm: Callable[[Callable[[], object]], int],
+) -> None:
+    assert drawn_of_others(Segments(), storm) == []
+
+
+@pytest.mark.live
+def test_with_the_state_changed_in_two_steps_it_does(storm: Callable[[Callable[[], object]], int]) -> None:
+    for _ in range(10):
+        if drawn_of_others(TwoSteps(), storm):
+            return
+    pytest.fail("the mutant was not caught")
+
+
+# An interrupt may hit code of others between opening a file and keeping it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.live
+def test_interrupted_callers_leave_the_issuer_usable(storm: Callable[[Callable[[], object]], int]) -> None:
+    with issuer.connect(redis=None, store="memory://", timeout=5) as ids:
+        ids.create("a", step=3)
+        numbers = [ids.next("a")]
+        assert storm(lambda: numbers.append(ids.next("a"))) > 10
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert len(numbers) == len(set(numbers))
+        assert ids.next("a") > max(numbers)
+
+
+AFTER_MAIN = """
+import threading, time, issuer
+ids = issuer.connect(redis=None, store="memory://", timeout=5)
+ids.create("a", step=10)
+ids.next("a")
+def work():
+    threading.main_thread().join()
+    began = time.monotonic()
+    print(ids.take("a", 60)[-1], time.monotonic() - began < 4)
+threading.Thread(target=work).start()
+"""
+
+
+@pytest.mark.live
+def test_a_thread_that_outlives_the_main_one_still_gets_numbers() -> None:
+    done = subprocess.run([sys.executable, "-c", AFTER_MAIN], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "61 True\n", done.stderr

@@ -1,0 +1,293 @@
+"""What a hostile reader made it do once, and must never make it do again."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+import issuer
+from persistence.errors import Unavailable
+from persistence.memory import MemoryStore
+from persistence.records import Reservation
+from tests.audit import repeats
+from tests.faults.test_fork import in_child
+from tests.servers.fake import FencedFakeServer
+from tests.servers.proxy import FaultProxy
+from tests.servers.redis import RedisServer
+
+
+def test_recover_listens_to_every_field_of_a_hash_that_can_be_read(fake_server: FencedFakeServer) -> None:
+    store = MemoryStore()
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
+        ids.create("a", step=100)
+        ids.next("a")
+        backup = store.snapshot()
+        numbers = ids.take("a", 350)
+        store.restore(backup)
+    with fake_server.client() as client:
+        client.hset("issuer:{a}", "max", "x")
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as fresh:
+        fresh.recover("a")
+        assert repeats(numbers + fresh.take("a", 200)) == []
+
+
+def test_a_tag_made_again_as_strict_is_not_served_direct(fake_server: FencedFakeServer) -> None:
+    store = MemoryStore()
+    one, two = (issuer.connect(redis=fake_server.client(), store=store, scheduler=None, timeout=0.2) for _ in range(2))
+    with one, two:
+        one.create("a", step=10, order="trend")
+        one.next("a")
+        one.tick()
+        two.delete("a")
+        two.create("a", step=10, order="strict")
+        two.next("a")
+        fake_server.connected = False
+        with pytest.raises(issuer.RedisUnavailable):
+            one.next("a")
+        fake_server.connected = True
+        numbers = [one.next("a"), two.next("a"), one.next("a")]
+        assert numbers == sorted(numbers)
+
+
+class Far(MemoryStore):
+    """A store that answers after a while, longer or shorter."""
+
+    def reserve(self, *args: Any, **options: Any) -> Reservation:
+        threading.Event().wait(random.uniform(0, 0.006))
+        return super().reserve(*args, **options)
+
+    def hand_back(self, *args: Any, **options: Any) -> bool:
+        threading.Event().wait(random.uniform(0, 0.006))
+        return super().hand_back(*args, **options)
+
+
+@pytest.mark.live
+def test_a_range_reserved_beside_a_hand_back_halts_nothing(fake_server: FencedFakeServer) -> None:
+    store = Far()
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
+        ids.create("a", step=100, order="trend")
+        ids.next("a")
+        ids.tick()
+        numbers: list[int] = []
+        for _ in range(100):
+            fake_server.connected = False
+            numbers.append(ids.next("a"))
+            fake_server.connected = True
+            ticker = threading.Thread(target=ids.tick)
+            ticker.start()
+            threading.Event().wait(random.uniform(0, 0.008))
+            numbers += ids.reserve("a", 5)
+            ticker.join()
+        assert repeats(numbers) == []
+        assert not ids.inspect("a").store.halted
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_store_that_fails_in_the_fork_hook_does_not_leave_the_child_its_parents_numbers() -> None:
+    class Broken(MemoryStore):
+        def after_fork(self) -> None:
+            raise RuntimeError("broken")
+
+    with (
+        issuer.connect(redis=None, store=Broken(), scheduler=None) as first,
+        issuer.connect(redis=None, store="memory://", scheduler=None) as second,
+    ):
+        for ids in (first, second):
+            ids.create("a", step=100)
+            ids.next("a")
+        for ids in (first, second):
+            answer = in_child(lambda ids=ids: ids.take("a", 3))()  # type: ignore[misc]  # bound at once
+            assert "ConfigurationError" in str(answer)
+
+
+def test_connections_that_break_again_and_again_are_made_again(redis_proxy: FaultProxy) -> None:
+    with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
+        ids.create("a", step=10_000)
+        for _ in range(130):  # redis-py's pool counts to 100
+            redis_proxy.cut()
+            ids.next("a")
+        assert redis_proxy.accepted > 100
+
+
+def test_a_hundred_and_thirty_threads_on_a_slow_redis_all_get_numbers(redis_proxy: FaultProxy) -> None:
+    with issuer.connect(redis=redis_proxy.url, store="memory://") as ids:
+        ids.create("a", step=10_000)
+        ids.next("a")
+        redis_proxy.delay_replies(0.2)
+        numbers: list[int] = []
+        threads = [threading.Thread(target=lambda: numbers.append(ids.next("a"))) for _ in range(130)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(numbers)) == 130
+
+
+def test_a_redis_that_only_reads_costs_a_trend_tag_nothing(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
+    store = MemoryStore()
+    with issuer.connect(redis=server.url, store=store, scheduler=None) as ids:
+        ids.create("a", step=1000, order="trend")
+        ids.next("a")
+        with server.client() as client:
+            client.config_set("min-replicas-to-write", 1)
+        numbers = [ids.next("a") for _ in range(5)]
+        before = ids.inspect("a").store.max
+        for _ in range(10):
+            ids.tick()
+            numbers.append(ids.next("a"))
+        assert ids.inspect("a").store.max == before
+        with server.client() as client:
+            client.config_set("min-replicas-to-write", 0)
+        ids.tick()
+        numbers.append(ids.next("a"))
+        assert ids._lines["a"]._segments is None
+        assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("url", ["", "?client_name=a&protocol=3"])
+def test_a_slow_redis_costs_a_call_its_deadline_and_not_each_of_its_replies(redis_proxy: FaultProxy, url: str) -> None:
+    with issuer.connect(redis=redis_proxy.url + url, store="memory://", scheduler=None) as ids:
+        ids.create("a")
+        redis_proxy.delay_replies(0.6)
+        began = time.monotonic()
+        with pytest.raises(issuer.RedisUnavailable):
+            ids.next("a", timeout=1)
+        assert time.monotonic() - began < 1.4
+
+
+@pytest.mark.live
+def test_a_schedulers_pool_that_is_full_leaves_extension_to_the_caller() -> None:
+    theirs = BackgroundScheduler(timezone="UTC", executors={"default": ThreadPoolExecutor(1)})
+    release = threading.Event()
+    theirs.start()
+    try:
+        theirs.add_job(release.wait, args=(20,))
+        with issuer.connect(redis=None, store="memory://", scheduler=theirs) as ids:
+            ids.create("a", step=10)
+            began = time.monotonic()
+            assert ids.take("a", 30)[-1] == 30
+            assert time.monotonic() - began < 3
+            release.set()
+    finally:
+        release.set()
+        theirs.shutdown()
+
+
+# APScheduler's own shutdown empties its job store under the feet of its thread.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_close_hands_back_whatever_became_of_the_callers_scheduler() -> None:
+    theirs = BackgroundScheduler(timezone="UTC")
+    theirs.start()
+    store = MemoryStore()
+    ids = issuer.connect(redis=None, store=store, scheduler=theirs)
+    ids.create("a", step=1000)
+    ids.next("a")
+    theirs.shutdown()
+    ids.close()
+    record = store.get("a", timeout=1)
+    assert record is not None
+    assert record.max == 1
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_store_that_gives_nothing_is_not_asked_at_every_draw(limited: bool) -> None:
+    class Counted(MemoryStore):
+        asked = 0
+
+        def reserve(self, *args: Any, **options: Any) -> Reservation:
+            self.asked += 1
+            if self.asked > 1 and not limited:
+                raise Unavailable("down")
+            return super().reserve(*args, **options)
+
+    store = Counted()
+    with issuer.connect(redis=None, store=store) as ids:
+        ids.create("a", step=5000, limit=5000)
+        for _ in range(4000):
+            ids.next("a")
+    assert store.asked < 200
+
+
+def test_connections_that_redis_has_closed_fail_no_change(redis_server: RedisServer, redis_url: str) -> None:
+    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids, redis_server.client() as admin:
+        ids.create("a", step=1000)
+        for change in (lambda: ids.configure("a", start=500), lambda: ids.recover("a"), lambda: ids.delete("a")):
+            ids.next("a")
+            admin.client_kill_filter(_type="normal", skipme=True)
+            change()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ids: ids.next("a", timeout=1e10),
+        lambda ids: ids.next("a", timeout=10**400),
+        lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?foo=1", store="memory://"),
+        lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?protocol=9", store="memory://"),
+        lambda _: issuer.connect(redis="redis://a..b:1", store="memory://", scheduler=None).warm("a"),
+        lambda _: issuer.connect(redis=None, store="mongodb://h/x?tls=true&tlsCAFile=/nope").tags(),
+    ],
+)
+def test_no_foreign_error_comes_out(call: Callable[[issuer.Issuer], object]) -> None:
+    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
+        ids.create("a")
+        with pytest.raises(issuer.IssuerError):
+            call(ids)
+
+
+def test_a_field_of_five_thousand_digits_is_corrupt(fake_server: FencedFakeServer) -> None:
+    with issuer.connect(redis=fake_server.client(), store="memory://", scheduler=None) as ids:
+        ids.create("a", step=10)
+        ids.next("a")
+        with fake_server.client() as client:
+            client.hset("issuer:{a}", "cur", "9" * 5000)
+        with pytest.raises(issuer.CorruptState):
+            ids.inspect("a")
+        assert ids.recover("a")[0].new == 10
+        assert ids.next("a") == 11
+
+
+def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away(fake_server: FencedFakeServer) -> None:
+    class Away(MemoryStore):
+        def get(self, *_args: object, **_options: object) -> None:
+            raise Unavailable("away")
+
+    with issuer.connect(redis=fake_server.client(), store=Away(), scheduler=None, timeout=0.02) as ids:
+        for number in range(20):
+            with pytest.raises(issuer.StoreUnavailable):
+                ids.next(f"made-up-{number}")
+        assert ids._lines == {}
+
+
+def test_recover_of_all_goes_on_after_a_tag_that_fails(fake_server: FencedFakeServer) -> None:
+    with issuer.connect(redis=fake_server.client(), store="memory://", scheduler=None) as ids:
+        for tag in ("a", "b", "c"):
+            ids.create(tag, step=10)
+            ids.next(tag)
+        with fake_server.client() as client:
+            client.delete("issuer:{a}")
+            client.set("issuer:{a}", "1")
+        with pytest.raises(issuer.CorruptState):
+            ids.recover()
+        assert [ids.next(tag) for tag in ("b", "c")] == [11, 11]
+
+
+def test_warm_of_a_trend_tag_goes_direct_and_of_a_strict_one_names_redis(fake_server: FencedFakeServer) -> None:
+    store = MemoryStore()
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None, timeout=0.5) as ids:
+        ids.create("strict")
+        ids.create("trend", order="trend")
+        fake_server.connected = False
+        ids.warm("trend")
+        assert ids.next("trend", timeout=0) == 1
+        with pytest.raises(issuer.RedisUnavailable):
+            ids.warm("strict")
