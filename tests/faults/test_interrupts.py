@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import issuer
-from issuer.drivers.blocking.segments import Segments, _State
+from issuer.drivers.blocking.segments import Segments
 from persistence.records import HIGHEST, Reservation, Tag
 
 
@@ -55,17 +55,18 @@ class TwoSteps(Segments):
 
     def take(self, n: int) -> tuple[int, int] | None:
         with self._lock:
-            held, cur, _ = self._state
+            held, cur, at, _ = self._state
             if held and cur >= held[0].high:
-                self._state = _State(held[1:], cur)
-                str(held)
+                self._state = (held[1:], cur, at, cur)
+                for _ in range(20):  # the gap between the two, wide enough to be hit soon
+                    str(held)
                 if held[1:]:
-                    self._state = _State(held[1:], held[1].low)
-            held, cur, _ = self._state
+                    self._state = (held[1:], held[1].low, at, cur)
+            held, cur, at, _ = self._state
             if not held:
                 return None
-            self._state = _State(held, min(cur + n, held[0].high), cur)
-            return cur, self._state.cur
+            self._state = (held, min(cur + n, held[0].high), at, cur)
+            return cur, self._state[1]
 
 
 def drawn_of_others(segments: Segments, storm: Callable[[Callable[[], object]], int]) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
 
 from issuer.core.arithmetic import mark
 from persistence.records import Reservation
@@ -11,20 +10,16 @@ from persistence.records import Reservation
 #: One segment in use and one in reserve: what a process that is killed loses at most.
 BUFFERS = 2
 
+#: What is held, oldest first; the last number used of the first of them; its mark; the highest number issued, or 0.
+#: A plain tuple: making a named one takes 0.5 us more, of 2 that a number costs in all.
+_State = tuple[tuple[Reservation, ...], int, int, int]
 
-class _State(NamedTuple):
-    """What is held, oldest first; the last number used of the first of them; the highest number issued, 0 if none."""
 
-    held: tuple[Reservation, ...] = ()
-    cur: int = 0
-    issued: int = 0
-
-    def moved_on(self) -> _State:
-        """Return the state without a first segment that is used up."""
-        if not self.held or self.cur < self.held[0].high:
-            return self
-        held = self.held[1:]
-        return _State(held, held[0].low if held else 0, self.issued).moved_on()
+def _from(held: tuple[Reservation, ...], issued: int) -> _State:
+    """Return the state in which nothing of the first segment is used."""
+    if not held:
+        return (), 0, 0, issued
+    return held, held[0].low, mark(held[0].low, held[0].high), issued
 
 
 class Segments:
@@ -40,52 +35,53 @@ class Segments:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state = _State()
+        self._state = _from((), 0)
 
     def take(self, n: int) -> tuple[int, int] | None:
         """Take up to n numbers: low+1 .. high are the caller's. None if nothing is left."""
         with self._lock:
-            state = self._state.moved_on()
-            if not state.held:
+            held, low, at, _ = self._current()
+            if not held:
                 return None
-            low = state.cur
-            high = min(low + n, state.held[0].high)
-            self._state = _State(state.held, high, high)
+            high = min(low + n, held[0].high)
+            self._state = (held, high, at, high)
             return low, high
 
     def add(self, reservation: Reservation) -> bool:
         """Keep it as the next segment; False if there is no room, or it isn't above what is held or was issued."""
         with self._lock:
-            state = self._state.moved_on()
-            if len(state.held) >= BUFFERS or reservation.low < self._highest(state):
+            held, cur, at, issued = self._current()
+            if len(held) >= BUFFERS or reservation.low < (held[-1].high if held else issued):
                 return False
-            cur = state.cur if state.held else reservation.low
-            self._state = _State((*state.held, reservation), cur, state.issued)
+            self._state = ((*held, reservation), cur, at, issued) if held else _from((reservation,), issued)
             return True
 
     def empty(self) -> tuple[tuple[Reservation, ...], int]:
         """Forget everything; return what was held, oldest first, and the last number used of the first of them."""
         with self._lock:
-            state = self._state.moved_on()
-            self._state = _State(issued=state.issued)
-            return state.held, state.cur
+            held, cur, _, issued = self._current()
+            self._state = _from((), issued)
+            return held, cur
+
+    def _current(self) -> _State:
+        """Return the state, moved on to the next segment if the first one is used up."""
+        state = self._state
+        held, cur, _, issued = state
+        return _from(held[1:], issued) if held and cur >= held[0].high else state
 
     @property
     def due(self) -> bool:
         """Whether the next segment should be reserved: the mark is reached, or nothing is held."""
-        held, cur, _ = self._state.moved_on()
-        return not held or (len(held) == 1 and cur >= mark(held[0].low, held[0].high))
+        held, cur, at, _ = self._state
+        return cur >= at and (len(held) < BUFFERS or cur >= held[0].high)
 
     @property
     def issued(self) -> int:
         """The highest number issued from here, 0 if none."""
-        return self._state.issued
+        return self._state[3]
 
     @property
     def highest(self) -> int:
         """The highest number issued or held."""
-        return self._highest(self._state)
-
-    @staticmethod
-    def _highest(state: _State) -> int:
-        return state.held[-1].high if state.held else state.issued
+        held, _, _, issued = self._state
+        return held[-1].high if held else issued
