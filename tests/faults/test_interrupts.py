@@ -76,7 +76,7 @@ def drawn_of_others(segments: Segments, storm: Callable[[Callable[[], object]], 
 
     def once() -> None:
         nonlocal base
-        if segments.due:
+        if len(segments._state[0]) < 2:  # so that `take` itself moves on to the next one
             base += 4
             segments.add(Reservation(TAG, base, base + 2, ""))
         taken = segments.take(1)
