@@ -329,7 +329,7 @@ class Issuer:
                 ends.callback(self._runner.redis.close)
             for line in lines:
                 ends.callback(line.close, deadline)
-            ends.callback(self._scheduler.stop, deadline.left())
+            ends.callback(self._scheduler.stop)
 
     @property
     def closed(self) -> bool:
@@ -399,6 +399,8 @@ class Issuer:
         self._prune()
 
     def _troubled(self, line: Line, error: Exception) -> None:
+        if self._closed:
+            return
         if isinstance(error, UnknownTag):
             self._forget_if_unknown(line)
         level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING

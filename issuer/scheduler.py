@@ -17,8 +17,6 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 
-from issuer.clock import Deadline, sleep
-
 log = logging.getLogger("issuer.scheduler")
 
 #: Seconds between two sweeps. They catch what no draw has asked for; a draw that reaches the mark wakes us at once.
@@ -41,12 +39,12 @@ class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has
         return self.state == STATE_RUNNING and thread is not None and thread.is_alive()
 
     def _process_jobs(self) -> float | None:
+        if self.state != STATE_RUNNING:
+            return None
         try:
             seconds: float | None = super()._process_jobs()
         except JobLookupError:
             # `shutdown` changes the state first and empties the job store under the feet of a round that is under way.
-            if self.state == STATE_RUNNING:
-                raise
             return None
         return seconds
 
@@ -63,8 +61,6 @@ class Scheduler:
         self._executor = EXECUTOR if theirs is None else "default"
         self._lock = threading.Lock()
         self._stopped = False
-        # A set, since its methods are atomic: an interrupt inside a Condition, which is Python, can leave it locked.
-        self._jobs: set[object] = set()
 
     def background(self, job: Callable[[], object]) -> bool:
         """Hand the job to another thread, to be run at once; False if that can't be tried.
@@ -74,29 +70,18 @@ class Scheduler:
         """
         if self._stopped:
             return False
-        name = object()
         try:
             scheduler = self._running()
             if scheduler is None:
                 return False
-            self._jobs.add(name)
             # A one-shot job without an id. `modify_job` on the sweep would be dropped while the sweep runs.
-            scheduler.add_job(
-                self._run, args=(name, job), misfire_grace_time=None, coalesce=True, executor=self._executor
-            )
+            scheduler.add_job(job, misfire_grace_time=None, coalesce=True, executor=self._executor)
         except Exception:
             # The interpreter ends, the scheduler was stopped in between, or the caller's own wants jobs that it can
             # write to a database.
             log.debug("the scheduler took no job", exc_info=True)
-            self._jobs.discard(name)
             return False
         return True
-
-    def _run(self, name: object, job: Callable[[], object]) -> None:
-        try:
-            job()
-        finally:
-            self._jobs.discard(name)
 
     def start(self) -> None:
         """Begin to sweep, without waiting for a first job."""
@@ -121,7 +106,6 @@ class Scheduler:
             if self._ours is None or not self._ours.alive:
                 if self._ours is not None:
                     log.error("the scheduler's thread died; starting another one")
-                    self._jobs.clear()
                 self._ours = self._begun()
             return self._ours
 
@@ -148,20 +132,14 @@ class Scheduler:
             executor=self._executor,
         )
 
-    def stop(self, timeout: float) -> None:
-        """Take no more jobs, wait so many seconds at most for those under way, and stop sweeping.
-
-        The caller's own scheduler goes on without our sweep.
-        """
+    def stop(self) -> None:
+        """Take no more jobs and sweep no more; a job under way goes on. The caller's own scheduler stays as it is."""
         with self._lock:
             self._stopped = True
             ours, self._ours = self._ours, None
             sweeping, self._sweeping = self._sweeping, None
-        end = Deadline(timeout)
-        while self._jobs and end.left() > 0:
-            sleep(min(0.01, end.left()))
         if ours is not None and ours.alive:
-            ours.shutdown(wait=not self._jobs)
+            ours.shutdown(wait=False)
         elif sweeping is not None:
             with suppress(JobLookupError):  # the caller has stopped or emptied it
                 sweeping.remove()

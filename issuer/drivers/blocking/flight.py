@@ -15,10 +15,10 @@ class Flight:
     and then everybody waits for ever.
     """
 
-    __slots__ = ("_claim", "_landed", "begun", "error", "progress")
+    __slots__ = ("_landed", "_pilot", "begun", "error", "progress")
 
     def __init__(self) -> None:
-        self._claim = threading.Lock()
+        self._pilot: dict[str, int] = {}
         self._landed = threading.Lock()
         self._landed.acquire()
         self.begun = monotonic()
@@ -26,13 +26,21 @@ class Flight:
         self.progress = False
 
     def claim(self) -> bool:
-        """Say who flies it: True once. A scheduler may lose a job, and then a waiter takes it over."""
-        return self._claim.acquire(blocking=False)
+        """Say who flies it: True for one thread. A scheduler may lose a job, and then a waiter takes it over.
+
+        `setdefault` is one step: whoever is interrupted right after it still finds out that the flight is theirs.
+        """
+        return self._pilot.setdefault("thread", threading.get_ident()) == threading.get_ident()
 
     @property
     def claimed(self) -> bool:
         """Whether somebody flies it, or has."""
-        return self._claim.locked()
+        return bool(self._pilot)
+
+    @property
+    def ours(self) -> bool:
+        """Whether this thread has claimed it."""
+        return self._pilot.get("thread") == threading.get_ident()
 
     def land(self, *, progress: bool, error: IssuerError | None = None) -> None:
         """End it and wake all waiters. `progress`: numbers are there now, so that asking again makes sense at once."""

@@ -131,11 +131,17 @@ class Line:
     def _await_segment(self, deadline: Deadline) -> bool:
         """Wait until a segment may have come; lead if nobody does. Returns whether one has. Raises at the deadline."""
         flight, leads = self._board.enter()
-        if leads:
-            self._lead(flight, deadline)
-        if not flight.claimed and not flight.wait(min(UNCLAIMED, deadline.left())) and flight.claim():
-            # The scheduler has not begun with it: its pool is full, or the interpreter ends. Then we do it.
-            self._fly(flight, deadline)
+        try:
+            if leads:
+                self._lead(flight, deadline)
+            if not flight.claimed and not flight.wait(min(UNCLAIMED, deadline.left())) and flight.claim():
+                # The scheduler has not begun with it: its pool is full, or the interpreter ends. Then we do it.
+                self._fly(flight, deadline)
+        except BaseException:
+            # Interrupted: the others must not wait for us.
+            if flight.ours or not flight.claimed:
+                self._board.land(flight, progress=False)
+            raise
         if not flight.wait(min(deadline.left(), self._board.left(flight))) and deadline.left() <= 0:
             raise self._late()
         verdict = flight.verdict()
@@ -149,17 +155,12 @@ class Line:
         return flight.progress
 
     def _lead(self, flight: Flight, deadline: Deadline) -> None:
-        try:
-            sleep(min(self._board.pause(), deadline.left()))
-            if not self._depart(flight) and flight.claim():
-                if deadline.left() > 0:
-                    self._fly(flight, deadline)
-                else:
-                    self._board.land(flight, progress=False)
-        except BaseException:
-            # An interrupted leader must not leave the others waiting.
-            self._board.land(flight, progress=False)
-            raise
+        sleep(min(self._board.pause(), deadline.left()))
+        if not self._depart(flight) and flight.claim():
+            if deadline.left() > 0:
+                self._fly(flight, deadline)
+            else:
+                self._board.land(flight, progress=False)
 
     def _late(self) -> IssuerError:
         trouble = self._board.trouble
