@@ -18,6 +18,8 @@ Each carries the values it speaks of as attributes, None where there is none; wh
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class IssuerError(Exception):
     """Root of all errors of this package. `tag` is the tag concerned, or None."""
@@ -27,6 +29,10 @@ class IssuerError(Exception):
     def __init__(self, message: str, *, tag: str | None = None) -> None:
         super().__init__(message)
         self.tag = tag
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle as it stands: most are made from other arguments than their message."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class ConfigurationError(IssuerError):
@@ -107,3 +113,10 @@ class StoreBehind(IssuerError):
         )
         self.max = max
         self.taken = taken
+
+
+def _rebuilt(kind: type[IssuerError], args: tuple[Any, ...], fields: dict[str, Any]) -> IssuerError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error

@@ -212,6 +212,8 @@ class Issuer:
         `start` and `above` only raise: numbers below are skipped, in Redis too. A `limit` below `max` is refused.
         """
         check_tag(tag)
+        if all(value is None for value in (step, limit, start, above, description)):
+            raise InvalidArgument("nothing to change: give step, limit, start, above or description", tag=tag)
         size = DEFAULT_STEP if step == "auto" else step if step is None else _whole(step, "step", 1, HIGHEST)
         last = None if limit is None else _whole(limit, "limit", 1, HIGHEST)
         if start is not None and above is not None:

@@ -20,12 +20,14 @@ class Call(Generic[T_co]):
     """A command: its bytes, the script's text for a server that doesn't have it, and the decoder of the reply.
 
     `repeatable`: sending it a second time costs a gap at most. Everything else goes out once, whatever comes back.
+    `key`: the key that it is about, for messages.
     """
 
     packed: bytes
     text: str
     decode: Callable[[Any], T_co]
     repeatable: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _call(
     name: str, key: str, args: tuple[str | int, ...], decode: Callable[[Any], T_co], *, repeatable: bool = False
 ) -> Call[T_co]:
     source = script(name)
-    return Call(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable)
+    return Call(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable, key)
 
 
 def draw(key: str, n: int, window: float | None) -> Call[Drawn]:
@@ -170,7 +172,7 @@ class Hash:
 
 def peek(key: str) -> Call[Hash]:
     """Read the hash for people to look at: no script, nothing changed."""
-    return Call(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True)
+    return Call(pack("HMGET", key, *FIELDS), "", _hash, repeatable=True, key=key)
 
 
 def _hash(reply: Any) -> Hash:

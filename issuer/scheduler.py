@@ -25,8 +25,9 @@ SWEEP_EVERY = 1.0
 #: Extensions under way at once; each tag has one at most.
 WORKERS = 16
 
-#: APScheduler tells of every job at level INFO, which drowns the user's own log with a sweep a second. So our scheduler
-#: has a logger of its own, and an executor whose name gives it another.
+#: APScheduler tells of every job at level INFO, of a late sweep at WARNING, and, when the interpreter ends, of each job
+#: that its pool takes no more with a traceback at ERROR. None of it concerns a user: late sweeps catch up, and lost
+#: jobs are taken over. So our scheduler has a logger of its own, and an executor whose name gives it another.
 JOBS = "issuer.scheduler.jobs"
 EXECUTOR = "issuer"
 
@@ -110,8 +111,8 @@ class Scheduler:
             return self._ours
 
     def _begun(self) -> _Background:
-        for name in (JOBS, f"apscheduler.executors.{EXECUTOR}"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(JOBS).setLevel(logging.CRITICAL)
+        logging.getLogger(f"apscheduler.executors.{EXECUTOR}").setLevel(logging.ERROR)
         scheduler = _Background(
             timezone=UTC,
             daemon=True,

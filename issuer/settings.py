@@ -71,6 +71,7 @@ def load(
     """
     environment = os.environ if environ is None else environ
     names = [field.name for field in fields(Settings)]
+    _check_variables(environment, names)
     from_file, path = _file(config, environment, names)
     found: dict[str, Setting] = {}
     for name in names:
@@ -109,6 +110,12 @@ def seconds(value: Any, name: str, *, zero: bool) -> float:
     return float(value)
 
 
+def _url(url: str) -> str:
+    if "://" not in url:
+        raise ConfigurationError("a URL needs a scheme, as in redis://, mongodb:// or sqlite:///")
+    return url
+
+
 def _prefix(prefix: object) -> str:
     """Return the prefix if it can stand before the braces of a Redis key; ConfigurationError otherwise."""
     if (
@@ -131,6 +138,8 @@ def _checked(settings: Settings) -> Settings:
                 value = _prefix(value)
             elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":
                 value = "none"
+            elif name.endswith("_url") and isinstance(value, str):
+                value = _url(value)
         except (ValueError, ConfigurationError) as error:
             raise ConfigurationError(f"{name} from {setting.source}: {error}") from error
         checked[name] = Setting(value, setting.source)
@@ -140,6 +149,15 @@ def _checked(settings: Settings) -> Settings:
             "Redis would repeat numbers after a flush. Name the store: --store, ISSUER_STORE_URL or store_url in a file"
         )
     return Settings(**checked)
+
+
+def _check_variables(environment: Mapping[str, str], names: list[str]) -> None:
+    """Refuse an ISSUER_ variable that means nothing: with a typo every machine would count from 1 for itself."""
+    known = {f"ISSUER_{name.upper()}" for name in names} | {"ISSUER_CONFIG"}
+    for variable in sorted(environment):
+        ours = variable.startswith("ISSUER_") and not variable.startswith("ISSUER_TEST_")
+        if ours and variable not in known:
+            raise ConfigurationError(f"unknown variable {variable}; there are {', '.join(sorted(known))}")
 
 
 def _file(

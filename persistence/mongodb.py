@@ -477,7 +477,9 @@ def _translated(error: Exception, url: str) -> StoreError:
     if isinstance(error, ServerSelectionTimeoutError):
         wrong = _unknown_hosts(error)
     kind = Misconfigured if wrong else Unavailable
-    return kind(f"{url}: {error}")
+    # Without pymongo's own settings and its view of the topology, which fill a screen.
+    text = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0]
+    return kind(f"{url}: {text}")
 
 
 def _unknown_hosts(error: ServerSelectionTimeoutError) -> bool:

@@ -76,6 +76,9 @@ def _ended(run: Callable[[], object]) -> int:
         if isinstance(abort.__cause__, KeyboardInterrupt):
             return INTERRUPTED
         complain("aborted")
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.format_message())
+        code = USAGE
     except click.UsageError as error:
         if error.ctx is not None:
             say(error.ctx.get_usage())

@@ -34,15 +34,16 @@ def next(session: Session, *, tag: str, count: int, as_json: bool) -> None:
 
     An error part-way ends with its exit code; the numbers printed before it are good.
     """
-    before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "\n")
+    # Line by line each number ends its line at once: whoever appends to a file that Ctrl-C cut must not lengthen one.
+    before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
     lead = before
     # The bar and the numbers would write over each other on one screen.
     hidden = count < LONG or sys.stdout.isatty() or not sys.stderr.isatty()
     with click.progressbar(length=count, label=tag, file=sys.stderr, hidden=hidden) as bar:
         for numbers in _chunks(session.connect(), tag, count):
-            click.echo(lead + between.join(map(str, numbers)), nl=False)
+            click.echo(lead + between.join(map(str, numbers)), nl=not as_json)
             sys.stdout.flush()
-            lead = between
+            lead = between if as_json else ""
             bar.update(len(numbers))
     click.echo(after, nl=False)
 

@@ -59,11 +59,14 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool) -> Steps
 def delete(tag: str, key: str | None) -> Steps[Tag]:
     """Leave a tombstone in the store, then floor the hash, so that nothing of the tag is issued any more.
 
-    Sent again after Redis could not be reached, it floors the hash and raises UnknownTag.
+    Sent again after Redis went away in between, it floors the hash and raises UnknownTag.
     """
     before = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if before is None:
         raise UnknownTag(tag)
+    if key is not None:
+        # A key that is no hash, or a Redis that is away, shows before anything has changed.
+        yield from send(gateway.peek(key))
     tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     if key is not None:
         yield from floor(tag, key, tombstone.max, "repair")

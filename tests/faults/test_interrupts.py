@@ -1,10 +1,12 @@
 """Exceptions that come from outside, between any two bytecodes: signals, and threads that outlive the main one."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -132,3 +134,30 @@ threading.Thread(target=work).start()
 def test_a_thread_that_outlives_the_main_one_still_gets_numbers() -> None:
     done = subprocess.run([sys.executable, "-c", AFTER_MAIN], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "61 True\n", done.stderr
+
+
+TO_THE_END = """
+import logging, issuer
+for _ in range({count}):
+    n = issuer.next("a")
+print(n)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("count", [199, 200, 201, 1200])
+def test_a_program_that_just_ends_hands_back_quietly(tmp_path: Path, count: int) -> None:
+    home = {name: str(tmp_path) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    for run in (1, 2, 3):
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", TO_THE_END.format(count=count)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={"PATH": os.environ["PATH"], **home},
+            cwd=tmp_path,
+        )
+        assert (done.stdout, done.stderr) == (f"{run * count}\n", "")
+        assert time.monotonic() - began < 2.5

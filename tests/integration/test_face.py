@@ -1,5 +1,6 @@
 """The Python face, on the fake server and the memory store: what each call returns, refuses and leaves alone."""
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -148,6 +149,7 @@ BAD_CALLS: list[Callable[[Any], Any]] = [
     lambda ids: ids.create("b", description="\udcff"),
     lambda ids: ids.create("b", description="x" * 1001),
     lambda ids: ids.configure("a", description="a\x1b[2J"),
+    lambda ids: ids.configure("a"),
     lambda ids: ids.configure("a", step=0),
     lambda ids: ids.configure("a", limit=2),
     lambda ids: ids.configure("a", start=1, above=1),
@@ -222,18 +224,51 @@ def test_a_retired_tag_comes_back_above_every_earlier_number(ids: Issuer) -> Non
     assert ids.next("a") > last
 
 
-def test_deleting_again_floors_a_hash_that_redis_kept(ids: Issuer, fake_server: FencedFakeServer) -> None:
+def test_a_delete_changes_nothing_while_redis_is_away(ids: Issuer, fake_server: FencedFakeServer) -> None:
     ids.create("a", step=10)
     ids.next("a")
     fake_server.connected = False
     with pytest.raises(issuer.RedisUnavailable):
         ids.delete("a", timeout=0.1)
     fake_server.connected = True
-    assert ids.next("a") == 2  # the hash was not reached
-    with pytest.raises(issuer.UnknownTag):
-        ids.delete("a")
-    with pytest.raises(issuer.UnknownTag):
+    assert ids.next("a") == 2
+    ids.delete("a")
+
+
+def test_deleting_again_floors_a_hash_that_was_not_reached(fake_server: FencedFakeServer) -> None:
+    class Cutting(MemoryStore):
+        def delete(self, tag: str, *, timeout: float) -> issuer.Tag:
+            fake_server.connected = False
+            return super().delete(tag, timeout=timeout)
+
+    with issuer.connect(redis=fake_server.client(), store=Cutting(), scheduler=None) as ids:
+        ids.create("a", step=10)
         ids.next("a")
+        with pytest.raises(issuer.RedisUnavailable):
+            ids.delete("a", timeout=0.1)
+        fake_server.connected = True
+        assert ids.next("a") == 2  # the hash was not reached
+        ids._store.__class__ = MemoryStore
+        with pytest.raises(issuer.UnknownTag):
+            ids.delete("a")
+        with pytest.raises(issuer.UnknownTag):
+            ids.next("a")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        issuer.UnknownTag("a"),
+        issuer.LimitReached("a", limit=7, value=6),
+        issuer.StoreBehind("a", max=5, taken=9),
+        issuer.StoreUnavailable("away", tag="a", retry_after=2.5),
+        issuer.InvalidArgument("no", tag="a", value=-1),
+    ],
+)
+def test_errors_survive_pickling(error: issuer.IssuerError) -> None:
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))
 
 
 @pytest.mark.covers("1.7")

@@ -219,3 +219,14 @@ def test_seconds_refuses_what_is_no_duration(value: object) -> None:
 def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISSUER_PREFIX", "process")
     assert settings.load().prefix == Setting("process", "ISSUER_PREFIX")
+
+
+def test_a_variable_of_ours_that_means_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="ISSUER_STORE;"):
+        load(environ={"ISSUER_STORE": "mongodb://localhost", "HOME": "/nonexistent"})
+
+
+@pytest.mark.parametrize("name", ["redis_url", "store_url"])
+def test_a_url_without_a_scheme_is_refused_with_that_reason(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="scheme"):
+        load({name: "localhost:6379"}, environ={"HOME": "/nonexistent"})

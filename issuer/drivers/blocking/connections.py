@@ -95,7 +95,7 @@ class Connections:
                 # The server closed it while it was idle, and then it has closed the others too.
                 self._drop_idle()
                 return self._round_trip(call, deadline, tag)
-            raise self._meaning(error, tag) from error
+            raise self._meaning(error, call.key, tag) from error
         except UnicodeError as error:
             connection.disconnect()
             raise ConfigurationError(f"redis {self.name}: that can't be a host's name: {error}") from error
@@ -139,7 +139,7 @@ class Connections:
             )
         self._checked = True
 
-    def _meaning(self, error: redis.RedisError, tag: str | None) -> IssuerError:
+    def _meaning(self, error: redis.RedisError, key: str, tag: str | None) -> IssuerError:
         text = str(error)
         if isinstance(error, redis.exceptions.AuthenticationError):
             return ConfigurationError(f"redis {self.name} refuses the login: {text}")
@@ -147,7 +147,8 @@ class Connections:
             return RedisUnavailable(f"redis {self.name}: {text}", tag=tag)
         if "WRONGTYPE" in text:
             return CorruptState(
-                "the tag's Redis key holds something else than a hash: rename it away, then run `issuer recover`",
+                f"Redis key {key} holds something else than a hash: move it away with "
+                f"`redis-cli RENAME '{key}' '{key}.old'`, then run `issuer recover {tag}`",
                 tag=tag,
             )
         for word, meaning in _REFUSALS:

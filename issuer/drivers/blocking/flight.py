@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 from issuer.clock import Deadline, monotonic, pause
@@ -132,8 +133,6 @@ class Board:
 
 def renewed(error: IssuerError) -> IssuerError:
     """Return a copy of the error for another thread to raise, chained to the first."""
-    copy = type(error).__new__(type(error), *error.args)
-    copy.args = error.args
-    copy.__dict__.update(error.__dict__)
-    copy.__cause__ = error
-    return copy
+    again = copy.copy(error)
+    again.__cause__ = error
+    return again

@@ -167,7 +167,8 @@ class Line:
         if isinstance(trouble, RedisUnavailable):
             late: Unavailable = RedisUnavailable(str(trouble), tag=self.tag)
         else:
-            reason = str(trouble) if trouble else "no segment came"
+            store = self._means.runner.store
+            reason = str(trouble) if trouble else f"no segment came from the store {store.url}"
             late = StoreUnavailable(
                 f"tag {self.tag!r}: nothing left in hand, and {reason} before the deadline", tag=self.tag
             )
