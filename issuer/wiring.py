@@ -39,6 +39,8 @@ def connect(
     store: str | Store | None = None,
     prefix: str | None = None,
     timeout: float | None = None,
+    store_timeout: float | None = None,
+    redis_timeout: float | None = None,
     scheduler: Literal["background"] | BaseScheduler | None = "background",
     config: str | os.PathLike[str] | None = None,
 ) -> Issuer:
@@ -46,7 +48,8 @@ def connect(
 
     redis: a redis://, rediss:// or unix:// URL, or a redis-py client; None: direct, without Redis; not given: from the
     settings. store: a URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store; None: from
-    the settings. prefix: what the Redis keys begin with. timeout: seconds that a call may wait, 0 or more. scheduler:
+    the settings. prefix: what the Redis keys begin with. timeout: seconds that a call may wait, 0 or more;
+    store_timeout, redis_timeout: that one request to the store, one round trip to Redis may take, above 0. scheduler:
     "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler
     of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
 
@@ -59,6 +62,8 @@ def connect(
         "store_url": store,
         "prefix": prefix,
         "timeout": timeout,
+        "store_timeout": store_timeout,
+        "redis_timeout": redis_timeout,
     }
     settings = settings_.load(given, config=config)
     redis_timeout = settings.redis_timeout.value

@@ -394,6 +394,8 @@ def test_redis_without_a_store_is_refused() -> None:
         {"redis": None, "store": 7},
         {"redis": None, "store": "memory://", "prefix": "a{b"},
         {"redis": None, "store": "memory://", "timeout": -1},
+        {"redis": None, "store": "memory://", "store_timeout": 0},
+        {"redis": None, "store": "memory://", "redis_timeout": "soon"},
         {"redis": None, "store": "memory://", "scheduler": "cron"},
     ],
 )

@@ -61,7 +61,7 @@ class Line:
         self._window = means.window if means.scheduled else None
         self._one = gateway.draw(key, 1, self._window)
         self._board = Board(longest=means.window + 1)
-        self._mode = threading.Lock()
+        self._mode_lock = threading.Lock()
         #: What this process serves itself from; None while numbers come from Redis.
         self._segments = Segments() if self._redis is None else None
         self._election = Election()
@@ -120,7 +120,7 @@ class Line:
                 return False
         if self.record is None or self.record.order == "strict":
             return False
-        with self._mode:
+        with self._mode_lock:
             if self._segments is None:
                 log.warning("tag %r: Redis is away, serving from segments of this process", self.tag)
                 self._segments = Segments()
@@ -262,7 +262,7 @@ class Line:
             return False
         reserved = self._run(direct.reserve(self.tag, seen=self._taken()), deadline)
         self.record = reserved.tag
-        with self._mode:
+        with self._mode_lock:
             # Whoever counted as lost, or finds a tag that was made again as strict, has come too late.
             welcome = self._segments is segments and self._board.is_current(flight) and reserved.tag.order == "trend"
             kept = welcome and segments.add(reserved)
@@ -340,7 +340,7 @@ class Line:
             held, used = segments.empty()
             self._give_back(held, used, deadline)
             self._run(floor(self.tag, self.key, segments.issued, "keep"), deadline)
-            with self._mode:
+            with self._mode_lock:
                 self._seen = max(self._seen, segments.issued)
                 self._segments = None
             log.warning("tag %r: Redis is back, above %d", self.tag, segments.issued)
@@ -354,7 +354,7 @@ class Line:
     def close(self, deadline: Deadline) -> None:
         """End a flight under way, then hand back what this process holds."""
         self._board.settle(deadline)
-        with self._mode:
+        with self._mode_lock:
             segments = self._segments
         if segments is not None:
             held, used = segments.empty()
