@@ -11,6 +11,8 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
+from issuer.clock import Deadline
+from issuer.drivers.blocking import connections
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
@@ -291,3 +293,43 @@ def test_warm_of_a_trend_tag_goes_direct_and_of_a_strict_one_names_redis(fake_se
         assert ids.next("trend", timeout=0) == 1
         with pytest.raises(issuer.RedisUnavailable):
             ids.warm("strict")
+
+
+def late_then_other(redis_proxy: FaultProxy) -> int:
+    """Draw of one tag until the reply is too late, then of another tag; return what that got."""
+    with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None, redis_timeout=0.15) as ids:
+        ids.create("low")
+        ids.create("high", start=1_000_001)
+        ids.warm("low")
+        ids.warm("high")
+        redis_proxy.delay_replies(0.3, times=1)
+        with pytest.raises(issuer.RedisUnavailable):
+            ids.next("low", timeout=0)
+        redis_proxy.pass_through()
+        return ids.next("high", timeout=2)
+
+
+def test_a_reply_that_comes_late_is_never_taken_for_another_calls(redis_proxy: FaultProxy) -> None:
+    assert late_then_other(redis_proxy) == 1_000_001
+
+
+def test_kept_connections_would_take_it(redis_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(connection: Any, packed: bytes, _end: Deadline) -> Any:
+        connection.send_packed_command((packed,), check_health=False)
+        return connection.read_response(disable_decoding=True, timeout=0.15, disconnect_on_error=False)
+
+    made = connections.Connections._connection
+
+    def connection(self: connections.Connections, *, repeatable: bool) -> tuple[Any, bool]:
+        one, reused = made(self, repeatable=repeatable)
+
+        def keep() -> None:
+            del one.disconnect  # the next time it means it
+            self._idle.append(one)
+
+        one.disconnect = keep
+        return one, reused
+
+    monkeypatch.setattr(connections, "_ask", kept)
+    monkeypatch.setattr(connections.Connections, "_connection", connection)
+    assert late_then_other(redis_proxy) < 1000
