@@ -367,7 +367,7 @@ class Issuer:
 
     def _forget_if_unknown(self, line: Line) -> None:
         """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind."""
-        if line.record is None:
+        if line.disposable:
             with self._lock:
                 if self._lines.get(line.tag) is line:
                     del self._lines[line.tag]

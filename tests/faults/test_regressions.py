@@ -1,5 +1,6 @@
 """What a hostile reader made it do once, and must never make it do again."""
 
+import contextlib
 import random
 import threading
 import time
@@ -333,3 +334,117 @@ def test_kept_connections_would_take_it(redis_proxy: FaultProxy, monkeypatch: py
     monkeypatch.setattr(connections, "_ask", kept)
     monkeypatch.setattr(connections.Connections, "_connection", connection)
     assert late_then_other(redis_proxy) < 1000
+
+
+class Switched(MemoryStore):
+    """A store that is switched off and on, and counts what it is asked."""
+
+    down = False
+    asked = 0
+
+    def reserve(self, *args: Any, **options: Any) -> Reservation:
+        self.asked += 1
+        if self.down:
+            raise Unavailable("down")
+        return super().reserve(*args, **options)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_callers_in_a_hurry_do_not_starve_a_patient_one_after_an_outage(scheduler: Any) -> None:
+    store = Switched()
+    with issuer.connect(redis=None, store=store, scheduler=scheduler) as ids:
+        ids.create("a", step=100)
+        store.down = True
+        stop = threading.Event()
+
+        def hurry() -> None:
+            while not stop.wait(0.005):
+                with contextlib.suppress(issuer.StoreUnavailable):
+                    ids.next("a", timeout=0.02)
+
+        threads = [threading.Thread(target=hurry) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            stop.wait(1.0)
+            store.down = False
+            began = time.monotonic()
+            assert ids.next("a", timeout=4) > 0
+            assert time.monotonic() - began < 1.5
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+@pytest.mark.live
+def test_callers_that_never_wait_get_numbers_from_the_scheduler() -> None:
+    with issuer.connect(redis=None, store="memory://") as ids:
+        ids.create("a", step=10)
+        got: list[int] = []
+        end = time.monotonic() + 5
+        while len(got) < 50 and time.monotonic() < end:
+            try:
+                got.append(ids.next("a", timeout=0))
+            except issuer.StoreUnavailable:
+                threading.Event().wait(0.01)
+        assert got == list(range(1, 51))
+
+
+@pytest.mark.live
+def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call() -> None:
+    class FarAway(MemoryStore):
+        def get(self, tag: str, *, timeout: float) -> issuer.Tag | None:
+            threading.Event().wait(0.15)
+            return super().get(tag, timeout=timeout)
+
+    store = FarAway()
+    with issuer.connect(redis=None, store=store) as ids:
+        ids.create("a", step=1000)
+        got = []
+        for _ in range(30):
+            with contextlib.suppress(issuer.StoreUnavailable):
+                got.append(ids.next("a", timeout=0.1))
+        assert len(got) > 20
+        record = MemoryStore.get(store, "a", timeout=1)
+        assert record is not None
+        assert record.max <= 2000
+
+
+@pytest.mark.live
+def test_a_rejoin_that_takes_too_long_leaves_the_tag_direct_and_in_order(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    class Lagging(MemoryStore):
+        def lag(self) -> None:
+            if threading.current_thread().name == "ticker":
+                threading.Event().wait(0.97)
+
+        def hand_back(self, *args: Any, **options: Any) -> bool:
+            self.lag()
+            return super().hand_back(*args, **options)
+
+        def store_id(self, *, timeout: float) -> str:
+            self.lag()
+            return super().store_id(timeout=timeout)
+
+    store = Lagging()
+    with (
+        FaultProxy((redis_server.host, redis_server.port)) as proxy,
+        issuer.connect(redis=redis_url, store=store, scheduler=None) as other,
+        issuer.connect(redis=proxy.url, store=store, scheduler=None, store_timeout=1, timeout=8) as ids,
+    ):
+        ids.create("a", step=10, order="trend")
+        ids.next("a")
+        proxy.refuse()
+        numbers = [ids.next("a")]
+        proxy.delay_replies(0.3, match=b"EVALSHA")
+        ticker = threading.Thread(target=ids.tick, name="ticker")
+        ticker.start()
+        ticker.join(2.4)
+        other.take("a", 2)
+        while ticker.is_alive() or len(numbers) < 20:
+            numbers.append(ids.next("a"))
+            threading.Event().wait(0.03)
+        assert numbers == sorted(set(numbers))

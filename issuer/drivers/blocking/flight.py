@@ -16,10 +16,11 @@ class Flight:
     and then everybody waits for ever.
     """
 
-    __slots__ = ("_landed", "_pilot", "begun", "error", "progress")
+    __slots__ = ("_end", "_landed", "_pilot", "begun", "error", "progress")
 
     def __init__(self) -> None:
         self._pilot: dict[str, int] = {}
+        self._end: dict[str, object] = {}
         self._landed = threading.Lock()
         self._landed.acquire()
         self.begun = monotonic()
@@ -31,7 +32,7 @@ class Flight:
 
         `setdefault` is one step: whoever is interrupted right after it still finds out that the flight is theirs.
         """
-        return self._pilot.setdefault("thread", threading.get_ident()) == threading.get_ident()
+        return not self.landed and self._pilot.setdefault("thread", threading.get_ident()) == threading.get_ident()
 
     @property
     def claimed(self) -> bool:
@@ -45,15 +46,18 @@ class Flight:
 
     def land(self, *, progress: bool, error: IssuerError | None = None) -> None:
         """End it and wake all waiters. `progress`: numbers are there now, so that asking again makes sense at once."""
-        if not self.landed:
-            self.progress = progress
-            self.error = error
+        if self.landed:
+            return
+        self.progress = progress
+        self.error = error
+        mine = object()
+        if self._end.setdefault("landing", mine) is mine:  # one step, so that the lock is released once
             self._landed.release()
 
     @property
     def landed(self) -> bool:
         """Whether it has ended."""
-        return not self._landed.locked()
+        return bool(self._end)
 
     def wait(self, seconds: float) -> bool:
         """Wait for its end, so many seconds at most; return whether it came."""

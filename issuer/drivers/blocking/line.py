@@ -134,9 +134,8 @@ class Line:
         try:
             if leads:
                 self._lead(flight, deadline)
-            if not flight.claimed and not flight.wait(min(UNCLAIMED, deadline.left())) and flight.claim():
-                # The scheduler has not begun with it: its pool is full, or the interpreter ends. Then we do it.
-                self._fly(flight, deadline)
+            if not flight.claimed:
+                self._take_over(flight, deadline)
         except BaseException:
             # Interrupted: the others must not wait for us.
             if flight.ours or not flight.claimed:
@@ -155,12 +154,26 @@ class Line:
         return flight.progress
 
     def _lead(self, flight: Flight, deadline: Deadline) -> None:
-        sleep(min(self._board.pause(), deadline.left()))
-        if not self._depart(flight) and flight.claim():
-            if deadline.left() > 0:
+        wait = self._board.pause()
+        sleep(min(wait, deadline.left()))
+        if wait and deadline.left() <= 0:
+            # It never departed, so it is no failure: counted as one, callers in a hurry would stretch the pause without
+            # end.
+            flight.land(progress=False)
+        elif not self._depart(flight):
+            if deadline.left() > 0 and flight.claim():
                 self._fly(flight, deadline)
             else:
-                self._board.land(flight, progress=False)
+                flight.land(progress=False)
+
+    def _take_over(self, flight: Flight, deadline: Deadline) -> None:
+        """Fly it if the scheduler doesn't begin with it: its pool is full, or the interpreter ends.
+
+        Not without time left: callers in a hurry must not take it from those who have more.
+        """
+        landed = flight.wait(min(UNCLAIMED, deadline.left()))
+        if not landed and deadline.left() > 0 and flight.claim():
+            self._fly(flight, deadline)
 
     def _late(self) -> IssuerError:
         trouble = self._board.trouble
@@ -190,7 +203,7 @@ class Line:
             return
         flight, leads = self._board.enter()
         if leads and not self._depart(flight):
-            self._board.land(flight, progress=False)
+            flight.land(progress=False)
 
     def fetch(self, deadline: Deadline) -> int:
         """Fetch the next segment now, in this thread, if one is due. Returns how many were loaded: 0 or 1."""
@@ -330,6 +343,8 @@ class Line:
         flight, leads = self._board.enter()
         if not leads or not flight.claim():
             return
+        # Longer, and it would count as lost: another flight would fill what is emptied here.
+        deadline = Deadline(min(deadline.left(), self._means.window))
         try:
             segments = self._segments
             if segments is None:
@@ -339,17 +354,25 @@ class Line:
             self._run(floor(self.tag, self.key, segments.issued, "keep"), deadline)
             held, used = segments.empty()
             self._give_back(held, used, deadline)
-            self._run(floor(self.tag, self.key, segments.issued, "keep"), deadline)
+            issued = segments.issued
+            self._run(floor(self.tag, self.key, issued, "keep"), deadline)
             with self._mode_lock:
-                self._seen = max(self._seen, segments.issued)
-                self._segments = None
-            log.warning("tag %r: Redis is back, above %d", self.tag, segments.issued)
+                if self._board.is_current(flight) and not segments.holds and segments.issued == issued:
+                    self._seen = max(self._seen, issued)
+                    self._segments = None
+                    log.warning("tag %r: Redis is back, above %d", self.tag, issued)
         except RedisUnavailable as error:
             log.debug("tag %r: Redis is still away: %s", self.tag, error)
         finally:
             self._board.land(flight, progress=True)
 
     # ------------------------------------------------------------------ the end
+
+    @property
+    def disposable(self) -> bool:
+        """Whether nothing would be lost with it: the tag was never seen, and no flight may bring it numbers yet."""
+        segments = self._segments
+        return self.record is None and not self._board.busy and (segments is None or not segments.holds)
 
     def close(self, deadline: Deadline) -> None:
         """End a flight under way, then hand back what this process holds."""

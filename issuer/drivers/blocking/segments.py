@@ -76,6 +76,11 @@ class Segments:
         return cur >= at and (len(held) < BUFFERS or cur >= held[0].high)
 
     @property
+    def holds(self) -> bool:
+        """Whether there is a segment in hand, used up or not."""
+        return bool(self._state[0])
+
+    @property
     def issued(self) -> int:
         """The highest number issued from here, 0 if none."""
         return self._state[3]
