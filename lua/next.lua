@@ -18,39 +18,15 @@ Returns one of
 ]]
 local key, n, window = KEYS[1], ARGV[1], tonumber(ARGV[2])
 --@include whole
-if not whole(n) or n == '0' or not window then return redis.error_reply('BADARG n must be 1..2^63-1, the window milliseconds') end
+-- Draws of one are the most frequent: asking for '1' first saves them 0.2 us of 6.7.
+if n ~= '1' and (not whole(n) or n == '0') or not window then
+  return redis.error_reply('BADARG n must be 1..2^63-1, the window milliseconds')
+end
 --@include reign
-local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'fence', 'next_max', 'asked')
-local cur, max, mark, fence, next_max, asked = hash[1], hash[2], hash[3], hash[4], hash[5], hash[6]
-if not cur and not max then return {'empty'} end
-if not fence or #fence ~= 40 or not string.find(info, '\nmaster_replid:' .. fence .. '\r', 1, true) then return {'fenced'} end
-if not (whole(cur) and whole(max) and whole(mark)) then return {'corrupt'} end
-if not less(cur, max) then
-  if less(max, cur) then return {'corrupt'} end
-  if not next_max then return {'exhausted'} end
-  local buffer = redis.call('HMGET', key, 'next_cur', 'next_mark')
-  local next_cur, next_mark = buffer[1], buffer[2]
-  if not (whole(next_cur) and whole(next_max) and whole(next_mark)) then return {'corrupt'} end
-  if less(next_cur, max) or not less(next_cur, next_max) or less(next_max, next_mark) then return {'corrupt'} end
-  redis.call('HSET', key, 'cur', next_cur, 'max', next_max, 'mark', next_mark)
-  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked')
-  cur, max, mark, next_max, asked = next_cur, next_max, next_mark, false, false
-end
--- HINCRBY counts in 64-bit C integers and refuses to overflow; its reply would be a Lua number, so cur is read back.
-local moved = redis.pcall('HINCRBY', key, 'cur', n)
-local overflow = type(moved) == 'table'
--- Refused for another reason, by ACL or for want of memory: taken for an overflow, it would grant the whole segment.
--- tostring, as fakeredis hands over a string that Lua's own functions don't take.
-if overflow and not string.find(tostring(moved.err), 'overflow', 1, true) then return moved end
-local high = overflow and max or redis.call('HGET', key, 'cur')
-if overflow or less(max, high) then
-  redis.call('HSET', key, 'cur', max)
-  high = max
-end
---@include now
+--@include buffer
+--@include draw
 if next_max or window < 0 or less(high, mark) then return {'ok', cur, high} end
-local now = now_ms()
-local since = tonumber(asked or '')
-if since and now >= since and now - since <= window then return {'ok', cur, high} end
-redis.call('HSET', key, 'asked', now)
+--@include now
+--@include elect
+if not elected then return {'ok', cur, high} end
 return {'ok', cur, high, 'extend', max}

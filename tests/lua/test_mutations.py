@@ -359,7 +359,7 @@ MUTATIONS = [
         clock_that_went_back,
         {"open": [(NOW_SINCE, "since and now - since <= window")]},
     ),
-    Mutation("next: one election", loaders_at_once, {"next": [(f"if {NOW_SINCE} then", "if false then")]}),
+    Mutation("next: one election", loaders_at_once, {"next": [(f"not ({NOW_SINCE})", "true")]}),
     Mutation("open: one election", loaders_at_once, {"open": [(f"not ({NOW_SINCE})", "true")]}),
     Mutation(
         "floor: a fresh born",

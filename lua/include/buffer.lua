@@ -1,0 +1,8 @@
+-- Buffer 1, for a draw: out if there is none, if it is of another reign (never master_replid2, which holds the id of the
+-- reign before), or if a field is corrupt. Of what a draw costs beyond its counter, INFO is 1.8 us and each field 0.2 us:
+-- so no more is read here than nearly every draw needs.
+local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'fence', 'next_max')
+local cur, max, mark, fence, next_max = hash[1], hash[2], hash[3], hash[4], hash[5]
+if not cur and not max then return {'empty'} end
+if not fence or #fence ~= 40 or not string.find(info, '\nmaster_replid:' .. fence .. '\r', 1, true) then return {'fenced'} end
+if not (whole(cur) and whole(max) and whole(mark)) then return {'corrupt'} end

@@ -1,0 +1,5 @@
+-- elected: this caller, unless another one was within the window.
+local now = now_ms()
+local since = tonumber(redis.call('HGET', key, 'asked') or '')
+local elected = not (since and now >= since and now - since <= window)
+if elected then redis.call('HSET', key, 'asked', now) end
