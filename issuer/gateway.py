@@ -45,6 +45,31 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Leased:
+    """What `lease` answered. Numbers low+1 .. high are the caller's if status is "ok", to serve from its own memory.
+
+    `fence`, `born`: the reign and the arming that they were drawn under; `give_back` carries them as reign and born.
+    `extend`, `max`: as in Drawn.
+    """
+
+    status: Literal["ok", "exhausted", "empty", "fenced", "notmaster", "corrupt"]
+    low: int = 0
+    high: int = 0
+    fence: str = ""
+    born: str = ""
+    extend: bool = False
+    max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """What `giveback` answered: "back", or "spent" and `why`; then the tail is a gap."""
+
+    status: Literal["back", "spent", "notmaster", "corrupt"]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """What `open` answered: where the hash stands. A load carries `reign` and `born`, and begins at or above `top`.
 
@@ -96,7 +121,24 @@ def _call(
 
 def draw(key: str, n: int, window: float | None) -> Call[Drawn]:
     """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds. None: never elect me."""
-    return _call("next", key, (n, -1 if window is None else round(window * 1000)), _drawn, repeatable=True)
+    return _call("next", key, (n, _election(window)), _drawn, repeatable=True)
+
+
+def lease(key: str, n: int, window: float | None) -> Call[Leased]:
+    """`lease`: draw up to n numbers, as `draw` does, to be served from the caller's memory."""
+    return _call("lease", key, (n, _election(window)), _leased, repeatable=True)
+
+
+def give_back(key: str, used: int, high: int, *, reign: str, born: str) -> Call[GivenBack]:
+    """`giveback`: the tail of a lease, used+1 .. high, comes back. `used`: the lease's low if no number was used.
+
+    Forget the tail before this is sent: from then on it is anybody's.
+    """
+    return _call("giveback", key, (used, high, reign, born), _given_back)
+
+
+def _election(window: float | None) -> int:
+    return -1 if window is None else round(window * 1000)
 
 
 def open(key: str, born: str, store: str, window: float, role: Literal["claim", "mine", "look"]) -> Call[Opened]:
@@ -120,6 +162,18 @@ def _drawn(reply: Any) -> Drawn:
     if len(reply) == 3:  # noqa: PLR2004 - low and high, no election
         return Drawn("ok", int(reply[1]), int(reply[2]))
     return Drawn("ok", int(reply[1]), int(reply[2]), extend=True, max=int(reply[4]))
+
+
+def _leased(reply: Any) -> Leased:
+    if reply[0] != b"ok":
+        return Leased(reply[0].decode())
+    low, high, fence, born, *extend = reply[1:]
+    numbers = int(low), int(high), fence.decode(), born.decode(errors="replace")
+    return Leased("ok", *numbers, extend=True, max=int(extend[1])) if extend else Leased("ok", *numbers)
+
+
+def _given_back(reply: Any) -> GivenBack:
+    return GivenBack(*(word.decode() for word in reply))
 
 
 def _opened(reply: Any) -> Opened:

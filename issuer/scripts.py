@@ -10,7 +10,7 @@ from pathlib import Path
 
 from issuer.errors import ConfigurationError
 
-NAMES = ("next", "open", "load", "floor")
+NAMES = ("next", "lease", "giveback", "open", "load", "floor")
 
 _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 

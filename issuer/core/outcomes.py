@@ -14,7 +14,7 @@ from issuer.errors import (
     TagExists,
     UnknownTag,
 )
-from issuer.gateway import Drawn, Floored, Loaded, Opened
+from issuer.gateway import Drawn, Floored, GivenBack, Leased, Loaded, Opened
 from persistence import errors as store_errors
 
 
@@ -44,7 +44,9 @@ def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:
     return StoreUnavailable(f"store: {error}", tag=tag)
 
 
-def refused(reply: Drawn | Opened | Loaded | Floored, tag: str, key: str, store: str = "") -> IssuerError:
+def refused(
+    reply: Drawn | Leased | GivenBack | Opened | Loaded | Floored, tag: str, key: str, store: str = ""
+) -> IssuerError:
     """Return the error for a reply that no retry will better: notmaster, otherstore or corrupt."""
     if reply.status == "notmaster":
         return FenceError(

@@ -134,7 +134,7 @@ def test_recover_lifts_a_store_that_was_put_back(cli: Cli, store: str, home: Pat
 
 def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:
     listed = cli("lua").out.splitlines()
-    assert [line.split()[0] for line in listed] == ["next", "open", "load", "floor"]
+    assert [line.split()[0] for line in listed] == ["next", "lease", "giveback", "open", "load", "floor"]
     assert all(len(line.split()) > 3 for line in listed)
     text = cli("lua", "next").out
     assert text.startswith("--[[\nnext: draw up to n numbers")

@@ -50,6 +50,12 @@ class TagHash:
     def next(self, n: int | str = 1, window: int | str = WINDOW) -> list[str]:
         return self.call("next", n, window)
 
+    def lease(self, n: int | str = 1, window: int | str = WINDOW) -> list[str]:
+        return self.call("lease", n, window)
+
+    def give_back(self, used: int | str, high: int | str, *, reign: str = "", born: str = BORN) -> list[str]:
+        return self.call("giveback", used, high, reign or self.reign(), born)
+
     def open(self, born: str = BORN, store: str = STORE, window: int | str = WINDOW, role: str = "claim") -> list[str]:
         return self.call("open", born, store, window, role)
 

@@ -16,6 +16,8 @@ BUFFER_1 = ("cur", "max", "mark")
 BUFFER_2 = ("next_cur", "next_max", "next_mark")
 CALLS: dict[str, Callable[[TagHash], list[str]]] = {
     "next": lambda tag: tag.next(),
+    "lease": lambda tag: tag.lease(),
+    "giveback": lambda tag: tag.give_back(20, 50),
     "open": lambda tag: tag.open(),
     "load": lambda tag: tag.load(200, 300),
     "floor": lambda tag: tag.floor(500),
@@ -49,7 +51,7 @@ def dump(tag: TagHash) -> dict[str, str]:
 
 @pytest.mark.covers("3.9")
 @pytest.mark.parametrize("field", [*BUFFER_1, *BUFFER_2])
-@pytest.mark.parametrize("script", ["open", "load", "floor"])
+@pytest.mark.parametrize("script", ["giveback", "open", "load", "floor"])
 def test_each_kind_of_garbage_in_each_field_is_corrupt(tag: TagHash, script: str, field: str) -> None:
     for kind, value in GARBAGE.items():
         tag.put(50, 100, (100, 200))
@@ -60,23 +62,25 @@ def test_each_kind_of_garbage_in_each_field_is_corrupt(tag: TagHash, script: str
 
 @pytest.mark.covers("3.9")
 @pytest.mark.parametrize("field", BUFFER_1)
-def test_a_draw_refuses_garbage_in_buffer_1(tag: TagHash, field: str) -> None:
+@pytest.mark.parametrize("script", ["next", "lease"])
+def test_a_draw_refuses_garbage_in_buffer_1(tag: TagHash, script: str, field: str) -> None:
     for kind, value in GARBAGE.items():
         tag.put(50, 100, (100, 200))
         before = spoil(tag, field, value)
-        assert (kind, tag.next()) == (kind, ["corrupt"])
+        assert (kind, CALLS[script](tag)) == (kind, ["corrupt"])
         assert (kind, dump(tag)) == (kind, before)
 
 
 @pytest.mark.covers("3.9")
 @pytest.mark.parametrize("field", BUFFER_2)
-def test_a_draw_refuses_garbage_in_buffer_2_when_it_gets_there(tag: TagHash, field: str) -> None:
+@pytest.mark.parametrize("script", ["next", "lease"])
+def test_a_draw_refuses_garbage_in_buffer_2_when_it_gets_there(tag: TagHash, script: str, field: str) -> None:
     for kind, value in GARBAGE.items():
         tag.put(100, 100, (100, 200))
         before = spoil(tag, field, value)
         # Without next_max there is no buffer 2; the `open` that follows finds the rest of it, and calls it corrupt.
         expected = "exhausted" if (field, kind) == ("next_max", "missing") else "corrupt"
-        assert (kind, tag.next()) == (kind, [expected])
+        assert (kind, CALLS[script](tag)) == (kind, [expected])
         assert (kind, dump(tag)) == (kind, before)
         assert (kind, tag.open()) == (kind, ["corrupt"])
 
@@ -92,7 +96,7 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize("script", ["open", "load", "floor"])
+@pytest.mark.parametrize("script", ["giveback", "open", "load", "floor"])
 @pytest.mark.parametrize("contradiction", CONTRADICTIONS)
 def test_fields_that_contradict_each_other_are_corrupt(tag: TagHash, script: str, contradiction: str) -> None:
     tag.put(100, 100, (100, 200), **CONTRADICTIONS[contradiction])
@@ -101,11 +105,12 @@ def test_fields_that_contradict_each_other_are_corrupt(tag: TagHash, script: str
     assert tag.fields() == before
 
 
-@pytest.mark.parametrize("contradiction", set(CONTRADICTIONS) - {"mark above max"})
-def test_a_draw_that_gets_there_refuses_them_too(tag: TagHash, contradiction: str) -> None:
+@pytest.mark.parametrize("script", ["next", "lease"])
+@pytest.mark.parametrize("contradiction", sorted(set(CONTRADICTIONS) - {"mark above max"}))
+def test_a_draw_that_gets_there_refuses_them_too(tag: TagHash, contradiction: str, script: str) -> None:
     tag.put(100, 100, (100, 200), **CONTRADICTIONS[contradiction])
     before = tag.fields()
-    assert tag.next() == ["corrupt"]
+    assert CALLS[script](tag) == ["corrupt"]
     assert tag.fields() == before
 
 

@@ -33,7 +33,10 @@ def assert_fenced(tag: TagHash) -> None:
     """Draws and loads are refused and change nothing; then `open` keeps the top and drops the numbers."""
     before = tag.fields()
     assert tag.next() == ["fenced"]
+    assert tag.lease() == ["fenced"]
     assert tag.load(200, 300, reign=before["fence"]) == ["stale", "reign"]
+    assert tag.give_back(40, 50, reign=before["fence"]) == ["spent", "reign"]
+    assert tag.give_back(40, 50) == ["spent", "reign"]
     assert tag.load(200, 300) == ["stale", "reign"]
     assert tag.fields() == before
     assert tag.open("fresh")[1:6] == [tag.reign(), "fresh", "200", "200", "1"]
@@ -109,6 +112,8 @@ def test_a_replica_answers_notmaster_and_stays_as_it_is_even_if_it_is_writable(
     before = replica.fields()
     assert before == master.fields()
     assert replica.next() == ["notmaster"]
+    assert replica.lease() == ["notmaster"]
+    assert replica.give_back(40, 50) == ["notmaster"]
     for role in ("claim", "mine", "look"):
         assert replica.open("fresh", role=role) == ["notmaster"]
     assert replica.load(200, 300) == ["notmaster"]
@@ -135,6 +140,8 @@ def test_scripts_that_a_replica_receives_leave_the_same_hash_there(server: Redis
     master.load(100, 200, reign=reign, born=born)
     master.next(1000)
     master.next(7)
+    assert master.lease(9)[:3] == ["ok", "107", "116"]
+    assert master.give_back(110, 116, reign=reign, born=born) == ["back"]
     master.floor(150)
     master.client.wait(1, 5000)
     assert hash_on(other).fields() == master.fields()
@@ -163,6 +170,8 @@ def test_a_server_that_shows_no_replid_arms_and_loads_nothing(fake_server: Fence
         before = tag.fields()
         assert tag.next() == (["empty"] if missing else ["fenced"])
         assert tag.open() == ["notmaster"]
+        assert tag.lease() == (["empty"] if missing else ["fenced"])
         assert tag.call("load", 100, 200, 120, replid, BORN) == ["notmaster"]
+        assert tag.call("giveback", 40, 50, replid, BORN) == ["notmaster"]
         assert tag.floor(500, manner="repair") == ["notmaster"]
         assert tag.fields() == before

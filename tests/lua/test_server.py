@@ -24,6 +24,8 @@ README = (folder() / "README.md").read_text(encoding="utf-8")
 USER = "drawer"
 CALLS = {
     "next": gateway.draw(KEY, 1, 4),
+    "lease": gateway.lease(KEY, 1, 4),
+    "giveback": gateway.give_back(KEY, 40, 50, reign="x", born=BORN),
     "open": gateway.open(KEY, "fresh", STORE, 4, "claim"),
     "load": gateway.load(KEY, 200, 300, 220, reign="x", born=BORN),
     "floor": gateway.floor(KEY, 500, "fresh", STORE, "keep"),
@@ -76,6 +78,8 @@ class TestRights:
         assert mine.load(100, 200, reign=reign, born=born) == ["next"]
         assert mine.next(1000)[0] == "ok"
         assert mine.next()[:2] == ["ok", "100"]
+        assert mine.lease(9)[:3] == ["ok", "101", "110"]
+        assert mine.give_back(105, 110, reign=reign, born=born) == ["back"]
         assert mine.floor(150)[0] == "floored"
 
     @pytest.mark.parametrize("script", CALLS)
@@ -140,7 +144,7 @@ class TestRights:
         before = tag.fields()
         user_with(tag, "~other:*", "+@all")
         mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
-        for name in ("next", "open", "floor"):
+        for name in ("next", "lease", "open", "floor"):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 getattr(mine, name)(1)
         assert tag.fields() == before
@@ -162,6 +166,10 @@ class TestRefusals:
             for _ in range(3):
                 with pytest.raises(RedisUnavailable, match="can't serve now"):
                     connections.call(CALLS["next"], Deadline(2))
+            with pytest.raises(RedisUnavailable, match="can't serve now"):
+                connections.call(CALLS["lease"], Deadline(2))
+            with pytest.raises(RedisUnavailable, match="can't serve now"):
+                connections.call(gateway.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN), Deadline(2))
             with pytest.raises(RedisUnavailable, match="can't serve now"):
                 connections.call(CALLS["floor"], Deadline(2))
         assert tag.fields() == before

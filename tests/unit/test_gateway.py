@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from issuer import gateway
 from issuer.core.outcomes import refused
 from issuer.errors import ConfigurationError, CorruptState, FenceError
-from issuer.gateway import Call, Drawn, Floored, Hash, Loaded, Opened
+from issuer.gateway import Call, Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened
 from issuer.scripts import script
 from persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"
 REIGN = "8e1d" * 10
 DRAW: Call[Drawn] = gateway.draw(KEY, 1, 4)
+LEASE: Call[Leased] = gateway.lease(KEY, 1000, 4)
+GIVE_BACK: Call[GivenBack] = gateway.give_back(KEY, 5, 9, reign=REIGN, born="b")
 OPEN: Call[Opened] = gateway.open(KEY, "b", "s", 4, "claim")
 LOAD: Call[Loaded] = gateway.load(KEY, 0, 9, 2, reign=REIGN, born="b")
 FLOOR: Call[Floored] = gateway.floor(KEY, 9, "b", "s", "keep")
@@ -45,6 +47,13 @@ class TestPacking:
         ("call", "name", "words"),
         [
             (gateway.draw(KEY, HIGHEST, None), "next", [b"9223372036854775807", b"-1"]),
+            (gateway.lease(KEY, HIGHEST, None), "lease", [b"9223372036854775807", b"-1"]),
+            (gateway.lease(KEY, 1, 2.5), "lease", [b"1", b"2500"]),
+            (
+                gateway.give_back(KEY, 2**53, 2**53 + 1, reign=REIGN, born="b"),
+                "giveback",
+                [b"9007199254740992", b"9007199254740993", REIGN.encode(), b"b"],
+            ),
             (gateway.open(KEY, "b", "s", 2.5, "look"), "open", [b"b", b"s", b"2500", b"look"]),
             (
                 gateway.load(KEY, 2**53, 2**53 + 2, 2**53 + 1, reign=REIGN, born="b"),
@@ -60,9 +69,11 @@ class TestPacking:
 
     def test_only_what_costs_a_gap_at_most_may_be_sent_twice(self) -> None:
         assert DRAW.repeatable
+        assert LEASE.repeatable
         assert PEEK.repeatable
         assert INFO.repeatable
         assert not LOAD.repeatable
+        assert not GIVE_BACK.repeatable
         assert not FLOOR.repeatable
         assert not OPEN.repeatable
 
@@ -82,6 +93,34 @@ class TestDecodingADraw:
     def test_a_refusal_carries_no_numbers(self, status: str) -> None:
         drawn = DRAW.decode([status.encode()])
         assert (drawn.status, drawn.low, drawn.high, drawn.extend, drawn.max) == (status, 0, 0, False, 0)
+
+
+class TestDecodingALease:
+    def test_numbers_without_election(self) -> None:
+        assert LEASE.decode([b"ok", b"0", b"9", REIGN.encode(), b"b1"]) == Leased("ok", 0, 9, REIGN, "b1")
+
+    def test_the_highest_numbers_with_election_are_exact(self) -> None:
+        reply = [b"ok", b"9007199254740993", b"%d" % HIGHEST, REIGN.encode(), b"b1", b"extend", b"%d" % HIGHEST]
+        assert LEASE.decode(reply) == Leased("ok", 2**53 + 1, HIGHEST, REIGN, "b1", extend=True, max=HIGHEST)
+
+    def test_a_born_that_is_no_text_is_decoded_all_the_same(self) -> None:
+        assert LEASE.decode([b"ok", b"0", b"9", REIGN.encode(), b"\xff"]).status == "ok"
+
+    @pytest.mark.parametrize("status", ["exhausted", "empty", "fenced", "notmaster", "corrupt"])
+    def test_a_refusal_carries_no_numbers(self, status: str) -> None:
+        leased = LEASE.decode([status.encode()])
+        assert (leased.status, leased.low, leased.high, leased.fence, leased.born) == (status, 0, 0, "", "")
+
+
+class TestDecodingAGiveBack:
+    @pytest.mark.parametrize("status", ["back", "notmaster", "corrupt"])
+    def test_a_status(self, status: str) -> None:
+        given = GIVE_BACK.decode([status.encode()])
+        assert (given.status, given.why) == (status, "")
+
+    @pytest.mark.parametrize("why", ["missing", "reign", "born", "cur"])
+    def test_a_spent_one_says_why(self, why: str) -> None:
+        assert GIVE_BACK.decode([b"spent", why.encode()]) == GivenBack("spent", why)
 
 
 class TestDecodingAnOpen:
@@ -171,6 +210,8 @@ class TestRefusals:
     def test_each_has_its_own_error_that_says_what_to_do(self) -> None:
         assert isinstance(refused(Drawn("notmaster"), "orders", KEY), FenceError)
         assert isinstance(refused(Loaded("corrupt"), "orders", KEY), CorruptState)
+        assert isinstance(refused(Leased("corrupt"), "orders", KEY), CorruptState)
+        assert isinstance(refused(GivenBack("notmaster"), "orders", KEY), FenceError)
         other = refused(Opened("otherstore", store="s9"), "orders", KEY, "s1")
         assert isinstance(other, ConfigurationError)
         assert "s9" in str(other)

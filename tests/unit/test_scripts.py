@@ -19,7 +19,7 @@ LUA = scripts.folder()
 README = (LUA / "README.md").read_text(encoding="utf-8")
 
 #: Everything that holds a number of the tag, and so must stay a string.
-NUMBERS = "n|at|cur|max|mark|low|high|top|highest|segment_mark|next_cur|next_max|next_mark|moved"
+NUMBERS = "n|at|used|cur|max|mark|low|high|top|highest|segment_mark|next_cur|next_max|next_mark|moved"
 
 
 # ------------------------------------------------------------------------------------------------ the checker
@@ -127,7 +127,7 @@ def test_an_assembled_script_has_no_include_left_and_is_named_by_the_sha1_of_its
 
 
 def test_an_unknown_script_is_refused_with_the_known_names() -> None:
-    with pytest.raises(ConfigurationError, match="next, open, load, floor"):
+    with pytest.raises(ConfigurationError, match="next, lease, giveback, open, load, floor"):
         scripts.script("drain")
 
 

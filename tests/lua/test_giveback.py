@@ -1,0 +1,206 @@
+"""`giveback` on real servers: when the tail of a lease comes back, and every reason why it is a gap."""
+
+import pytest
+import redis
+
+from issuer.core.arithmetic import mark
+from persistence.records import HIGHEST
+from tests.audit import repeats
+from tests.lua.hashes import BORN, KEY, TagHash, numbers
+
+OTHER_REIGN = "0123456789" * 4
+
+
+@pytest.mark.parametrize("used", [50, 51, 59])
+def test_the_tail_is_drawn_next_by_anybody(tag: TagHash, used: int) -> None:
+    tag.put(50, 100, (100, 200))
+    before = tag.fields()
+    assert tag.lease(10)[:3] == ["ok", "50", "60"]
+    assert tag.give_back(used, 60) == ["back"]
+    assert tag.fields() == {**before, "cur": str(used)}
+    assert numbers(tag.next(100)) == range(used + 1, 101)
+    assert numbers(tag.next(100)) == range(101, 201)
+
+
+@pytest.mark.parametrize("high", [9, 10, 2**53, 2**53 + 1, HIGHEST])
+def test_it_is_exact(tag: TagHash, high: int) -> None:
+    tag.put(high - 3, high, mark=high)
+    tag.lease(3)
+    assert tag.give_back(high - 1, high) == ["back"]
+    assert tag.next(5)[:3] == ["ok", str(high - 1), str(high)]
+
+
+class TestSpent:
+    @pytest.fixture(autouse=True)
+    def _a_lease(self, tag: TagHash) -> None:
+        tag.put(0, 100, (100, 200), asked=17)
+        tag.lease(50)
+
+    def check(self, tag: TagHash, why: str, reply: list[str], before: dict[str, str]) -> None:
+        assert reply == ["spent", why]
+        assert tag.fields() == before
+
+    def test_without_a_hash_none_is_made(self, tag: TagHash) -> None:
+        tag.client.delete(KEY)
+        self.check(tag, "missing", tag.give_back(30, 50), {})
+
+    @pytest.mark.parametrize("reign", [OTHER_REIGN, "0", "x"])
+    def test_a_lease_of_another_reign(self, tag: TagHash, reign: str) -> None:
+        self.check(tag, "reign", tag.give_back(30, 50, reign=reign), tag.fields())
+
+    @pytest.mark.parametrize("fence", ["", OTHER_REIGN])
+    def test_a_hash_of_another_reign(self, tag: TagHash, fence: str) -> None:
+        tag.set(fence=fence)
+        before = tag.fields()
+        self.check(tag, "reign", tag.give_back(30, 50), before)
+        # Not even with the reign that the hash is of.
+        self.check(tag, "reign", tag.call("giveback", 30, 50, fence, BORN), before)
+
+    @pytest.mark.parametrize("born", ["", "born-0", BORN + " "])
+    def test_another_arming(self, tag: TagHash, born: str) -> None:
+        self.check(tag, "born", tag.call("giveback", 30, 50, tag.reign(), born), tag.fields())
+
+    def test_a_hash_without_born(self, tag: TagHash) -> None:
+        tag.client.hdel(KEY, "born")
+        self.check(tag, "born", tag.call("giveback", 30, 50, tag.reign(), ""), tag.fields())
+
+    @pytest.mark.parametrize("at", [0, 40, 50, 120, 200])
+    def test_a_floor_since_then_wherever_it_lies(self, tag: TagHash, at: int) -> None:
+        tag.floor(at)
+        self.check(tag, "born", tag.give_back(30, 50), tag.fields())
+
+    def test_others_have_drawn_since_then(self, tag: TagHash) -> None:
+        tag.next(1)
+        self.check(tag, "cur", tag.give_back(30, 50), tag.fields())
+
+    def test_the_segment_is_used_up_and_the_next_one_has_begun(self, tag: TagHash) -> None:
+        tag.next(50)
+        tag.next(1)
+        self.check(tag, "cur", tag.give_back(30, 50), tag.fields())
+
+    def test_a_later_lease_was_given_back_only_in_part(self, tag: TagHash) -> None:
+        tag.lease(10)
+        assert tag.give_back(51, 60) == ["back"]
+        self.check(tag, "cur", tag.give_back(30, 50), tag.fields())
+
+    @pytest.mark.parametrize("high", [49, 51, 100, 5, 500])
+    def test_another_end_than_that_of_the_last_draw(self, tag: TagHash, high: int) -> None:
+        self.check(tag, "cur", tag.give_back(3, high), tag.fields())
+
+    def test_a_second_copy(self, tag: TagHash) -> None:
+        assert tag.give_back(30, 50) == ["back"]
+        self.check(tag, "cur", tag.give_back(30, 50), tag.fields())
+
+
+def test_leases_come_back_one_after_the_other_if_the_later_one_was_not_used_at_all(tag: TagHash) -> None:
+    tag.put(0, 100)
+    tag.lease(10)
+    tag.lease(10)
+    assert tag.give_back(10, 20) == ["back"]
+    assert tag.give_back(4, 10) == ["back"]
+    assert numbers(tag.next(100)) == range(5, 101)
+
+
+def test_a_second_copy_repeats_numbers_if_others_have_drawn_up_to_the_same_end(tag: TagHash) -> None:
+    """Why it goes out once: no script can tell the copy from the first one. Everything is as it was then."""
+    tag.put(0, 100, mark=100)
+    tag.lease(10)
+    used = [1, 2, 3, 4]
+    assert tag.give_back(4, 10) == ["back"]
+    others = list(numbers(tag.next(6)))
+    assert tag.give_back(4, 10) == ["back"]
+    assert repeats([*used, *others, *numbers(tag.next(6))]) == others
+
+
+class TestWithTheLoadOfASegment:
+    def test_a_lease_of_the_end_leaves_the_segment_in_use_again(self, tag: TagHash) -> None:
+        tag.put(50, 100)
+        tag.lease(50)
+        assert tag.next() == ["exhausted"]
+        assert tag.give_back(70, 100) == ["back"]
+        # Whoever found it exhausted, opens, reserves and loads: into buffer 2, as buffer 1 has numbers again.
+        assert tag.load(100, 200) == ["next"]
+        assert numbers(tag.next(100)) == range(71, 101)
+        assert numbers(tag.next(100)) == range(101, 201)
+
+    def test_the_next_segment_follows_without_a_gap_and_no_number_of_it_is_lost_or_comes_twice(
+        self, tag: TagHash
+    ) -> None:
+        """`cur` is the lease's end, and the low of the next segment, too: the tail then stands before that."""
+        tag.put(50, 100)
+        tag.lease(50)
+        assert tag.load(100, 200) == ["current"]
+        assert tag.field("cur") == "100"
+        assert tag.give_back(70, 100) == ["back"]
+        assert (tag.field("cur"), tag.field("max"), tag.field("mark")) == ("70", "200", "120")
+        assert numbers(tag.next(1000)) == range(71, 201)
+        assert tag.next() == ["exhausted"]
+
+    def test_the_next_segment_begins_above_a_gap_so_nothing_of_the_gap_is_issued(self, tag: TagHash) -> None:
+        tag.put(50, 100)
+        tag.lease(50)
+        assert tag.load(101, 200) == ["current"]
+        assert tag.give_back(70, 100) == ["spent", "cur"]
+        assert numbers(tag.next(1000)) == range(102, 201)
+
+
+class TestElection:
+    def test_the_draw_that_reaches_the_mark_again_is_elected_at_once(self, tag: TagHash) -> None:
+        """The first elected one opened after the tail had come back, and was told that nothing is due."""
+        tag.put(0, 100)
+        assert tag.lease(30)[5:] == ["extend", "100"]
+        assert tag.give_back(10, 30) == ["back"]
+        assert tag.open(role="mine")[4:] == ["10", "0", "0"]
+        assert [number for number in range(11, 101) if len(tag.next(window=60_000)) > 3] == [mark(0, 100)]
+
+    def test_beyond_the_mark_the_election_stands(self, tag: TagHash) -> None:
+        tag.put(0, 100)
+        assert tag.lease(30)[5:] == ["extend", "100"]
+        asked = tag.field("asked")
+        assert tag.give_back(20, 30) == ["back"]
+        assert tag.field("asked") == asked
+        assert len(tag.next(window=60_000)) == 3
+
+    @pytest.mark.parametrize("second_first", [False, True], ids=["in order", "overtaken"])
+    def test_if_both_load_the_second_load_is_refused_and_no_number_comes_twice(
+        self, tag: TagHash, second_first: bool
+    ) -> None:
+        tag.put(0, 100)
+        assert tag.lease(30)[5:] == ["extend", "100"]
+        assert tag.give_back(10, 30) == ["back"]
+        assert tag.next(20)[3:] == ["extend", "100"]
+        loads = [(100, 200), (200, 300)]
+        replies = [tag.load(*load) for load in (reversed(loads) if second_first else loads)]
+        assert replies == [["next"], ["stale", "below"]] if second_first else [["next"], ["full"]]
+        drawn = [*numbers(tag.next(1000)), *numbers(tag.next(1000))]
+        assert drawn == [*range(31, 101), *(range(201, 301) if second_first else range(101, 201))]
+        assert tag.next() == ["exhausted"]
+
+    def test_with_buffer_2_there_nobody_is_elected_at_the_mark(self, tag: TagHash) -> None:
+        tag.put(0, 100, (100, 200))
+        tag.lease(30)
+        assert tag.give_back(10, 30) == ["back"]
+        assert tag.next(20) == ["ok", "10", "30"]
+
+
+@pytest.mark.parametrize(
+    ("used", "high"),
+    [
+        *[("50", "50"), ("51", "50"), ("100", "50"), ("", "50"), ("30", ""), ("-1", "50"), ("30", "5e1")],
+        *[("30.0", "50"), ("030", "50"), ("30", "050"), (" 30", "50"), ("x", "50")],
+        *[("30", str(HIGHEST + 1)), ("30", "9" * 20)],
+    ],
+)
+def test_what_is_no_tail_is_an_error_and_changes_nothing(tag: TagHash, used: str, high: str) -> None:
+    tag.put(50, 100)
+    before = tag.fields()
+    with pytest.raises(redis.ResponseError, match=r"^BADARG a tail needs 0 <= used < high <= 2\^63-1$"):
+        tag.give_back(used, high)
+    assert tag.fields() == before
+
+
+def test_a_key_of_another_type_is_an_error(tag: TagHash) -> None:
+    tag.client.sadd(KEY, "a")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        tag.give_back(30, 50)
+    assert tag.client.type(KEY) == "set"
