@@ -83,12 +83,23 @@ class Store(ABC):
 
     @abstractmethod
     def create(
-        self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
+        self,
+        tag: str,
+        *,
+        above: int,
+        step: int,
+        limit: int,
+        order: Order,
+        lease: int | None = None,
+        description: str,
+        timeout: float,
     ) -> Tag:
         """Make a tag whose first number is `above` + 1. Twice at once gives one tag and one TagPresent.
 
-        A tombstone comes back to life with the higher of `above` and its own `max`, so that its numbers go on above;
-        if it was halted it still is. LimitHit if that `max` leaves no number below `limit`.
+        `above` 0..2^63-1, `step` and `limit` 1..2^63-1, `lease` None or 0..1_000_000; LeaseOnStrict if it is above 0
+        and the order strict. A tombstone comes back to life with the higher of `above` and its own `max`, so that its
+        numbers go on above, and with the settings given now; if it was halted it still is. LimitHit if that `max`
+        leaves no number below `limit`.
         """
 
     @abstractmethod
@@ -127,13 +138,15 @@ class Store(ABC):
         *,
         step: int | None = None,
         limit: int | None = None,
+        lease: int | None = None,
         description: str | None = None,
         raise_to: int | None = None,
         timeout: float,
     ) -> Tag:
         """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it.
 
-        LimitTooLow if the limit that results lies below the `max` that results. TagMissing.
+        `lease` 0..1_000_000: once a tag has one it can be changed, to 0 too, but not unsaid. LeaseOnStrict if it is
+        above 0 and the tag strict. LimitTooLow if the limit that results lies below the `max` that results. TagMissing.
         """
 
     @abstractmethod

@@ -8,6 +8,7 @@ StoreError
 ├── TagPresent       the tag exists already
 ├── LimitHit         the tag's limit leaves too few numbers
 ├── LimitTooLow      a new limit below the numbers already reserved
+├── LeaseOnStrict    a lease for a tag whose numbers come in strict order
 ├── MaxBehind        `max` is lower than a number the caller has proof of: the store went back in time
 └── Halted           reservations are stopped until `recover` has run
 """
@@ -70,6 +71,15 @@ class LimitTooLow(StoreError):
         self.tag = tag
         self.limit = limit
         self.max = maximum
+
+
+class LeaseOnStrict(StoreError):
+    """A strict tag was to have a lease, which would hand out its numbers out of order; nothing was changed."""
+
+    def __init__(self, tag: str, lease: int) -> None:
+        super().__init__(f"tag {tag!r} is strict: it can't have a lease of {lease}")
+        self.tag = tag
+        self.lease = lease
 
 
 class MaxBehind(StoreError):

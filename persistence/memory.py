@@ -6,13 +6,14 @@ import os
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from persistence.contract import Store
 from persistence.errors import Misconfigured, TagMissing, Unavailable
 from persistence.records import (
+    Changes,
     LedgerEntry,
-    Order,
+    Making,
     Reservation,
     Tag,
     check_argument,
@@ -90,15 +91,11 @@ class MemoryStore(Store):
         with self._locked(timeout):
             return self._id
 
-    def create(
-        self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
-    ) -> Tag:
+    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
         """See `Store.create`."""
         with self._locked(timeout):
             found = self._tags.get(tag)
-            return self._put(
-                Tag.made(tag, found, above=above, step=step, limit=limit, order=order, description=description)
-            )
+            return self._put(Tag.made(tag, found, **settings))
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         """See `Store.get`."""
@@ -136,21 +133,11 @@ class MemoryStore(Store):
             self._put(now.changed(max=rest))
             return True
 
-    def configure(
-        self,
-        tag: str,
-        *,
-        step: int | None = None,
-        limit: int | None = None,
-        description: str | None = None,
-        raise_to: int | None = None,
-        timeout: float,
-    ) -> Tag:
+    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
         """See `Store.configure`."""
-        check_settings(step=step, limit=limit, raise_to=raise_to)
+        check_settings(changes)
         with self._locked(timeout):
-            before = self._live(tag)
-            return self._put(before.configured(step=step, limit=limit, description=description, raise_to=raise_to))
+            return self._put(self._live(tag).configured(**changes))
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
         """See `Store.delete`."""

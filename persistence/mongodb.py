@@ -1,8 +1,9 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
 
-Collections: `tags`, one document per tag (`_id` and `bizTag` the tag; `max`, `step`, `limit`, `created` and `timestamp`
-Int64), `segments` (the ledger), `meta` (the store's id). Written with majority and journal and read from the primary,
-whatever the URL says: with less, a rollback of the primary hands the same range out twice.
+Collections: `tags`, one document per tag (`_id` and `bizTag` the tag; Int64 `max`, `step`, `limit`, `created`,
+`timestamp` and, if the tag has one, `lease`), `segments` (the ledger), `meta` (the store's id). Written with majority
+and journal and read from the primary, whatever the URL says: with less, a rollback of the primary hands the same range
+out twice.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qsl
 
 import pymongo
@@ -34,9 +35,10 @@ from persistence.contract import Deadline, Store, mask
 from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
 from persistence.records import (
     HIGHEST,
-    SCHEMA,
+    LEASE_MOST,
+    Changes,
     LedgerEntry,
-    Order,
+    Making,
     Reservation,
     Tag,
     check_argument,
@@ -61,11 +63,15 @@ DATABASE = "issuer"
 #: What the URL may set otherwise. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
 DEFAULTS: dict[str, Any] = {"serverselectiontimeoutms": 3000, "connecttimeoutms": 3000, "appname": "segment-issuer"}
 
+#: Version of what is written here; a database that holds a newer one is refused. `lease` didn't make it 2: an older
+#: program leaves the field as it finds it, at every change, and so may run beside this one.
+SCHEMA = 1
+
 _random = random.SystemRandom()
 _RESERVED_DATABASES = {"admin", "config", "local"}
 # Unauthorized, AuthenticationFailed, IllegalOperation (retryable writes unsupported), Atlas's authentication error.
 _REFUSED = {13, 18, 20, 8000}
-_INT64S = ("max", "step", "limit", "created", "timestamp")
+_INT64S = ("max", "step", "limit", "lease", "created", "timestamp")
 # A document of another shape never matches, so a foreign one is never changed, nor a float counted up. Not by
 # `$type: long`: mongoeco shrinks a small long to an int, and finds no long at all by its type.
 _INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
@@ -74,11 +80,12 @@ _OURS: Document = {
     "step": _INTEGER,
     "limit": _INTEGER,
     "version": {"$type": "string"},
+    "$or": [{"lease": None}, {"lease": {**_INTEGER, "$lte": Int64(LEASE_MOST)}}],
 }
 
 
 def _stored(fields: Mapping[str, Any]) -> Document:
-    return {name: Int64(value) if name in _INT64S else value for name, value in fields.items()}
+    return {k: Int64(value) if k in _INT64S else value for k, value in fields.items() if value is not None}
 
 
 def _document(record: Tag) -> Document:
@@ -147,8 +154,10 @@ class _Session:
 
     def swap(self, before: Tag, after: Tag) -> Tag | None:
         """Put `after` in the place of `before`, if that is still what lies there. None: something else does."""
-        fields = {name: value for name, value in _document(after).items() if name != "_id"}
-        return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, {"$set": fields})
+        update = {"$set": {name: value for name, value in _document(after).items() if name != "_id"}}
+        if after.lease is None:
+            update["$unset"] = {"lease": ""}
+        return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
 
 
 class MongoStore(Store):
@@ -204,14 +213,12 @@ class MongoStore(Store):
         with self._session(timeout):
             return self._store_id
 
-    def create(
-        self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
-    ) -> Tag:
+    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
         """See `Store.create`."""
         with self._session(timeout) as session:
             while True:
                 found = session.read(tag)
-                made = Tag.made(tag, found, above=above, step=step, limit=limit, order=order, description=description)
+                made = Tag.made(tag, found, **settings)
                 if found is not None:
                     if (revived := session.swap(found, made)) is not None:
                         return revived
@@ -298,27 +305,19 @@ class MongoStore(Store):
             condition = {"version": last.version, "max": Int64(last.high)}
             return session.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
-    def configure(
-        self,
-        tag: str,
-        *,
-        step: int | None = None,
-        limit: int | None = None,
-        description: str | None = None,
-        raise_to: int | None = None,
-        timeout: float,
-    ) -> Tag:
+    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
         """See `Store.configure`."""
-        check_settings(step=step, limit=limit, raise_to=raise_to)
-        settings = {"step": step, "limit": limit, "description": description}
-        update: dict[str, Document] = {"$set": _stored({k: v for k, v in settings.items() if v is not None})}
+        check_settings(changes)
+        limit, raise_to = changes.get("limit"), changes.get("raise_to")
+        update = {"$set": _stored({name: value for name, value in changes.items() if name != "raise_to"})}
         if raise_to is not None:
             update["$max"] = {"max": Int64(raise_to)}
         with self._session(timeout) as session:
             while True:
                 found = session.live(tag)
-                wanted = found.configured(step=step, limit=limit, description=description, raise_to=raise_to)
-                condition: Document = {"deleted": False}
+                wanted = found.configured(**changes)
+                # The order, as the tag may be deleted and made again meanwhile: a strict one must not get a lease.
+                condition: Document = {"deleted": False, "order": found.order}
                 if limit is not None or raise_to is not None:
                     # Not `version`: reservations, which move it all the time, may go on beside this.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}

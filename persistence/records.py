@@ -12,9 +12,18 @@ import socket
 import time
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast, get_args
 
-from persistence.errors import Corrupt, Halted, LimitHit, LimitTooLow, MaxBehind, TagMissing, TagPresent
+from persistence.errors import (
+    Corrupt,
+    Halted,
+    LeaseOnStrict,
+    LimitHit,
+    LimitTooLow,
+    MaxBehind,
+    TagMissing,
+    TagPresent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,8 +33,37 @@ Order = Literal["strict", "trend"]
 #: The highest number there is: 2^63-1, the end of a signed 64-bit integer.
 HIGHEST = 2**63 - 1
 
-#: Version of what the stores write. A store that holds a newer one is refused at start.
-SCHEMA = 1
+#: The longest lease: what a process that dies takes with it.
+LEASE_MOST = 1_000_000
+
+#: What a setting may be, lowest and highest.
+_RANGES = {
+    "step": (1, HIGHEST),
+    "limit": (1, HIGHEST),
+    "raise_to": (0, HIGHEST),
+    "lease": (0, LEASE_MOST),
+}
+
+
+class Making(TypedDict):
+    """What `Store.create` says of a tag; `Tag.made` has the ranges."""
+
+    above: int
+    step: int
+    limit: int
+    order: Order
+    lease: NotRequired[int | None]
+    description: str
+
+
+class Changes(TypedDict, total=False):
+    """What `Store.configure` can change; None leaves it as it is."""
+
+    step: int | None
+    limit: int | None
+    lease: int | None
+    description: str | None
+    raise_to: int | None
 
 
 def now_ms() -> int:
@@ -41,22 +79,29 @@ def fresh_version() -> str:
 _T = TypeVar("_T")
 
 
-def is_number(value: object, lowest: int = 0) -> bool:
-    """Whether that is an int (neither a bool nor a float) in lowest..2^63-1."""
-    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= HIGHEST
+def is_number(value: object, lowest: int = 0, highest: int = HIGHEST) -> bool:
+    """Whether that is an int (neither a bool nor a float) in lowest..highest."""
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
 
 
-def check_argument(name: str, value: object, lowest: int = 0) -> None:
-    """ValueError unless the argument is an int in lowest..2^63-1."""
-    if not is_number(value, lowest):
-        raise ValueError(f"{name} must be an integer in {lowest}..2^63-1, not {value!r}")
+def _between(lowest: int, highest: int) -> str:
+    return f"an integer in {lowest}..{'2^63-1' if highest == HIGHEST else highest}"
 
 
-def check_settings(*, step: int | None, limit: int | None, raise_to: int | None) -> None:
-    """ValueError if one of them is neither None nor in its range: step and limit 1..2^63-1, raise_to 0..2^63-1."""
-    for name, value, lowest in (("step", step, 1), ("limit", limit, 1), ("raise_to", raise_to, 0)):
-        if value is not None:
-            check_argument(name, value, lowest)
+def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIGHEST) -> None:
+    """ValueError unless the argument is an int in lowest..highest."""
+    if not is_number(value, lowest, highest):
+        raise ValueError(f"{name} must be {_between(lowest, highest)}, not {value!r}")
+
+
+def check_settings(settings: Mapping[str, object]) -> None:
+    """ValueError if one of them is neither None nor in its range.
+
+    step and limit 1..2^63-1, raise_to 0..2^63-1, lease 0..1_000_000.
+    """
+    for name, (lowest, highest) in _RANGES.items():
+        if settings.get(name) is not None:
+            check_argument(name, settings[name], lowest, highest)
 
 
 def check_reserving(n: int | None, at_least: int) -> None:
@@ -66,11 +111,19 @@ def check_reserving(n: int | None, at_least: int) -> None:
     check_argument("at_least", at_least)
 
 
-def _number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0) -> int:
+def _number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, highest: int = HIGHEST) -> int:
     value = fields.get(name)
-    if not is_number(value, lowest):
-        raise Corrupt(tag, f"{name} must be an integer in {lowest}..2^63-1, not {value!r} ({type(value).__name__})")
+    if not is_number(value, lowest, highest):
+        raise Corrupt(tag, f"{name} must be {_between(lowest, highest)}, not {value!r} ({type(value).__name__})")
     return int(cast("int", value))
+
+
+def _lease(tag: str, fields: Mapping[str, object], order: str) -> int | None:
+    # Missing from what was written before there were leases.
+    lease = None if fields.get("lease") is None else _number(tag, fields, "lease", 0, LEASE_MOST)
+    # The order binds. It may have been changed by hand, or by an older program that made the tag again as a strict one
+    # and left this where it was: then nothing is wrong with the tag's numbers, and it must not be leased.
+    return None if order == "strict" and lease else lease
 
 
 def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
@@ -85,9 +138,11 @@ class Tag:
     """One independent series of numbers, as the store holds it.
 
     `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. `step` is the size of a
-    segment. `limit` is the last number that may ever be issued. `created` and `timestamp` (last change) are
-    milliseconds since 1970. `version` is random and differs after every change. `halted`: reservations wait for
-    `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above.
+    segment. `limit` is the last number that may ever be issued. `lease` is how many numbers a process draws ahead and
+    serves from its own memory: 1..1_000_000, 0: never, None: the tag says nothing; a strict tag has 0 or None.
+    `created` and `timestamp` (last change) are milliseconds since 1970. `version` is random and differs after every
+    change. `halted`: reservations wait for `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on
+    above.
     """
 
     tag: str
@@ -95,6 +150,7 @@ class Tag:
     step: int
     limit: int = HIGHEST
     order: Order = "strict"
+    lease: int | None = None
     description: str = ""
     created: int
     timestamp: int
@@ -114,6 +170,7 @@ class Tag:
             step=_number(tag, fields, "step", 1),
             limit=_number(tag, fields, "limit"),
             order=cast("Order", order),
+            lease=_lease(tag, fields, order),
             description=_typed(tag, fields, "description", str),
             created=_number(tag, fields, "created"),
             timestamp=_number(tag, fields, "timestamp"),
@@ -124,18 +181,30 @@ class Tag:
 
     @classmethod
     def made(
-        cls, tag: str, found: Tag | None, *, above: int, step: int, limit: int, order: Order, description: str
+        cls,
+        tag: str,
+        found: Tag | None,
+        *,
+        above: int,
+        step: int,
+        limit: int,
+        order: Order,
+        lease: int | None = None,
+        description: str,
     ) -> Tag:
         """Return the record of a tag made now, `found` being what lies there: nothing, or a tombstone to go on above.
 
-        TagPresent if it is live, LimitHit if no number is left below `limit`. A halt outlives the tombstone: its `max`
-        is known to be too low.
+        TagPresent if it is live, LimitHit if no number is left below `limit`, LeaseOnStrict. A halt outlives the
+        tombstone: its `max` is known to be too low. Nothing else of it does.
         """
         check_argument("above", above)
         check_argument("step", step, 1)
         check_argument("limit", limit, 1)
+        check_settings({"lease": lease})
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, not {order!r}")
+        if order == "strict" and lease:
+            raise LeaseOnStrict(tag, lease)
         if found is not None and not found.deleted:
             raise TagPresent(tag)
         maximum = above if found is None else max(above, found.max)
@@ -148,6 +217,7 @@ class Tag:
             step=step,
             limit=limit,
             order=order,
+            lease=lease,
             description=description,
             created=now,
             timestamp=now,
@@ -183,15 +253,19 @@ class Tag:
         *,
         step: int | None = None,
         limit: int | None = None,
+        lease: int | None = None,
         description: str | None = None,
         raise_to: int | None = None,
     ) -> Tag:
         """Return the record with what is not None. See `Store.configure` for what it raises."""
-        check_settings(step=step, limit=limit, raise_to=raise_to)
+        check_settings({"step": step, "limit": limit, "lease": lease, "raise_to": raise_to})
         self.live()
+        if self.order == "strict" and lease:
+            raise LeaseOnStrict(self.tag, lease)
         after = self.changed(
             step=self.step if step is None else step,
             limit=self.limit if limit is None else limit,
+            lease=self.lease if lease is None else lease,
             description=self.description if description is None else description,
             max=self.max if raise_to is None else max(self.max, raise_to),
         )

@@ -15,15 +15,16 @@ import time
 import weakref
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from persistence.contract import Deadline, Store
 from persistence.errors import Misconfigured, TagMissing, Unavailable
 from persistence.records import (
-    SCHEMA,
+    Changes,
     LedgerEntry,
-    Order,
+    Making,
     Reservation,
     Tag,
     check_argument,
@@ -44,6 +45,7 @@ FORK_PATIENCE = 10.0
 
 _TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
+    "lease",
 )  # fmt: skip
 _ENTRY_COLUMNS = ("id", "tag", "low", "high", "reason", "time", "host", "pid")
 _COLUMNS = {"tags": set(_TAG_COLUMNS), "segments": set(_ENTRY_COLUMNS), "meta": {"id"}}
@@ -70,6 +72,24 @@ _TABLES = (
     )""",
     "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
 )
+_LEASES = (
+    "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
+    # A process of an older program that had the file open while it was brought up to date goes on, and replaces whole
+    # rows without this column. No tag ever goes back to saying nothing, so a row that would is such a one: its process
+    # hangs up, opens the file anew, and is told that it is too old.
+    """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
+    WHEN NEW.lease IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the lease of this tag must not write it: upgrade'); END""",
+)
+
+# What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
+_STEPS = (_TABLES, _LEASES)
+_NEW_IN_2 = {"lease"}
+
+#: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
+#: drop what is in them: it refuses a file of a newer schema.
+SCHEMA = len(_STEPS)
 
 
 def _names(columns: Sequence[str]) -> str:
@@ -146,14 +166,10 @@ class SQLiteStore(Store):
         with self._transaction(timeout, "BEGIN") as connection:
             return str(connection.execute("SELECT id FROM meta").fetchone()[0])
 
-    def create(
-        self, tag: str, *, above: int, step: int, limit: int, order: Order, description: str, timeout: float
-    ) -> Tag:
+    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
         """See `Store.create`."""
         with self._transaction(timeout) as connection:
-            found = self._read(connection, tag)
-            made = Tag.made(tag, found, above=above, step=step, limit=limit, order=order, description=description)
-            return self._write(connection, made)
+            return self._write(connection, Tag.made(tag, self._read(connection, tag), **settings))
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         """See `Store.get`."""
@@ -192,23 +208,10 @@ class SQLiteStore(Store):
             self._write(connection, now.changed(max=rest))
         return True
 
-    def configure(
-        self,
-        tag: str,
-        *,
-        step: int | None = None,
-        limit: int | None = None,
-        description: str | None = None,
-        raise_to: int | None = None,
-        timeout: float,
-    ) -> Tag:
+    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
         """See `Store.configure`."""
-        check_settings(step=step, limit=limit, raise_to=raise_to)
-        return self._change(
-            tag,
-            timeout,
-            lambda found: found.configured(step=step, limit=limit, description=description, raise_to=raise_to),
-        )
+        check_settings(changes)
+        return self._change(tag, timeout, lambda found: found.configured(**changes))
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
         """See `Store.delete`."""
@@ -347,20 +350,14 @@ class SQLiteStore(Store):
         try:
             self._wait_at_most(connection, deadline)
             connection.execute("BEGIN")
-            fresh = self._is_fresh(connection)
+            version = self._version(connection)
             connection.execute("COMMIT")
             mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
                 raise Misconfigured(f"{self._path}: its file system has no write-ahead log (journal mode {mode!r})")
             connection.execute("PRAGMA synchronous = FULL")
-            if fresh:
-                connection.execute("BEGIN IMMEDIATE")
-                if self._is_fresh(connection):
-                    for statement in _TABLES:
-                        connection.execute(statement)
-                    connection.execute("INSERT INTO meta (id) VALUES (?)", (fresh_version(),))
-                    connection.execute(f"PRAGMA user_version = {SCHEMA}")
-                connection.execute("COMMIT")
+            if version < SCHEMA:
+                self._bring_up_to_date(connection)
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -369,8 +366,25 @@ class SQLiteStore(Store):
             raise
         return True
 
-    def _is_fresh(self, connection: sqlite3.Connection) -> bool:
-        """Whether the database is empty. Misconfigured if it is neither empty nor ours. Changes nothing."""
+    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+        # Else one row that somebody tampered with would keep ALTER TABLE from adding a column, and all tags from being
+        # served. Such a row stays as it is, and Corrupt.
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            # Read again, now that nobody else can write: another process may have been first.
+            version = self._version(connection)
+            for statement in chain.from_iterable(_STEPS[version:]):
+                connection.execute(statement)
+            if version == 0:
+                connection.execute("INSERT INTO meta (id) VALUES (?)", (fresh_version(),))
+            connection.execute(f"PRAGMA user_version = {SCHEMA}")
+            connection.execute("COMMIT")
+        finally:
+            connection.execute("PRAGMA ignore_check_constraints = OFF")
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """Return the schema, 0 if the database is empty. Misconfigured if it isn't ours. Changes nothing."""
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA:
             raise Misconfigured(
@@ -378,12 +392,13 @@ class SQLiteStore(Store):
             )
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version == 0 and not tables:
-            return True
+            return 0
         for table, columns in _COLUMNS.items():
+            known = columns - _NEW_IN_2 if version == 1 else columns
             found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-            if version != SCHEMA or found != columns:
+            if version < 1 or found != known:
                 raise Misconfigured(f"{self._path} is a database of another program: name another file")
-        return False
+        return int(version)
 
     def _translated(self, error: sqlite3.Error) -> Exception:
         code = _code(error)

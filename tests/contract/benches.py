@@ -33,9 +33,17 @@ def create(
     step: int = 1000,
     limit: int = HIGHEST,
     order: Order = "strict",
+    lease: int | None = None,
 ) -> Tag:
     return store.create(
-        tag, above=above, step=step, limit=limit, order=order, description="made by a test", timeout=TIMEOUT
+        tag,
+        above=above,
+        step=step,
+        limit=limit,
+        order=order,
+        lease=lease,
+        description="made by a test",
+        timeout=TIMEOUT,
     )
 
 

@@ -14,8 +14,9 @@ from bson.int64 import Int64
 from pymongo import ReadPreference
 from pymongo.uri_parser import parse_uri
 
-from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
-from persistence.mongodb import MongoStore, _Session
+from persistence.errors import Corrupt, LeaseOnStrict, Misconfigured, StoreError, TagMissing, Unavailable
+from persistence.mongodb import SCHEMA, MongoStore, _Session
+from persistence.records import LEASE_MOST
 from tests.contract.benches import TIMEOUT, MongoBench, check_contiguous, create, get, ranges, reserve
 from tests.contract.processes import finish, run_python
 from tests.servers.ports import free_port
@@ -64,6 +65,48 @@ def test_a_tag_is_one_document(mongo_bench: MongoBench) -> None:
             assert reserve(mongo_bench.store).version == mongo_bench.document()["version"] != made.version
 
 
+def test_a_lease_is_an_int64_or_absent(mongo_bench: MongoBench) -> None:
+    for lease in (0, 5, LEASE_MOST):
+        create(mongo_bench.store, str(lease), order="trend", lease=lease)
+        document = mongo_bench.document(str(lease))
+        assert document["lease"] == lease
+        assert isinstance(document["lease"], Int64)
+    create(mongo_bench.store, order="trend", lease=7)
+    mongo_bench.store.delete("orders", timeout=TIMEOUT)
+    create(mongo_bench.store, step=10, limit=15, order="trend")
+    for _ in range(2):  # the second, at the limit, writes the whole document
+        reserve(mongo_bench.store)
+        assert "lease" not in mongo_bench.document()
+
+
+def test_a_lease_never_reaches_a_strict_tag_that_took_the_place(
+    mongo_bench: MongoBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other, live = mongo_bench.store, mongo_bench.open(), _Session.live
+    create(store, order="trend")
+
+    def slow(self: _Session, tag: str) -> Any:
+        found = live(self, tag)
+        monkeypatch.undo()
+        other.delete("orders", timeout=TIMEOUT)
+        create(other, order="strict")
+        return found
+
+    monkeypatch.setattr("persistence.mongodb._Session.live", slow)
+    with pytest.raises(LeaseOnStrict):
+        store.configure("orders", lease=5, timeout=TIMEOUT)
+    assert "lease" not in mongo_bench.document()
+
+
+def test_what_an_older_program_wrote_is_understood(mongo_bench: MongoBench) -> None:
+    # It knows no lease: a new document has none, and a tag made again keeps the field that it found there.
+    store, tags = mongo_bench.store, mongo_bench.database["tags"]
+    create(store, step=10, order="trend", lease=5)
+    tags.update_one({"_id": "orders"}, {"$set": {"order": "strict"}})
+    assert (get(store).order, get(store).lease, reserve(store).tag.lease) == ("strict", None, None)
+    assert store.configure("orders", lease=0, timeout=TIMEOUT).lease == 0
+
+
 def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench) -> None:
     weak = MongoStore.open(f"{mongo_bench.url}?w=1&journal=false&readPreference=secondaryPreferred")
     with weak._session(TIMEOUT) as session:
@@ -104,6 +147,7 @@ def test_a_reservation_is_one_update_and_one_insert(mongo_bench: MongoBench) -> 
         ("max", 5.0), ("max", 2.0**60), ("max", Decimal128("5")), ("max", "5"), ("max", None), ("max", True),
         ("max", Int64(-1)), ("step", 10.0), ("step", 0), ("limit", 1e6), ("order", "other"), ("order", 3),
         ("halted", 0), ("deleted", None), ("version", 7), ("description", None), ("created", "now"),
+        ("lease", 5.0), ("lease", True), ("lease", Decimal128("5")), ("lease", "5"), ("lease", LEASE_MOST + 1),
     ],
 )  # fmt: skip
 def test_a_foreign_document_is_corrupt_and_left_alone(mongo_bench: MongoBench, field: str, value: object) -> None:
@@ -144,7 +188,7 @@ def test_a_document_without_any_of_our_fields_is_corrupt(mongo_bench: MongoBench
 
 def test_a_newer_schema_is_refused(mongo_bench: MongoBench) -> None:
     create(mongo_bench.store)
-    for change in ({"schema": 2}, {"schema": "x"}):
+    for change in ({"schema": SCHEMA + 1}, {"schema": "x"}):
         mongo_bench.database["meta"].update_one({"_id": "store"}, {"$set": change})
         with pytest.raises(Misconfigured):
             reserve(mongo_bench.open())

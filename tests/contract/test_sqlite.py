@@ -10,7 +10,8 @@ import pytest
 
 import persistence.sqlite
 from persistence.errors import Corrupt, Misconfigured, Unavailable
-from persistence.sqlite import SQLiteStore
+from persistence.records import LEASE_MOST
+from persistence.sqlite import SCHEMA, SQLiteStore
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve
 from tests.contract.processes import finish, let_go, run_python, segments, start_loaders
 
@@ -39,6 +40,7 @@ def test_it_is_durable_and_in_wal_mode(sqlite_bench: SQLiteBench) -> None:
     [
         ("max", 5.0), ("max", 9.3e18), ("max", "7"), ("max", -1), ("step", 0), ("step", 1.5), ("limit", b"x"),
         ("order", "other"), ("halted", 2), ("halted", 1.0), ("deleted", "no"), ("created", 0.5),
+        ("lease", 5.0), ("lease", "7"), ("lease", -1), ("lease", LEASE_MOST + 1),
     ],
 )  # fmt: skip
 def test_a_record_of_another_type_is_corrupt_and_left_alone(
@@ -84,26 +86,27 @@ def test_a_newer_schema_is_refused(sqlite_bench: SQLiteBench) -> None:
     create(sqlite_bench.store)
     sqlite_bench.close()
     connection = sqlite_bench.connect()
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     connection.close()
     with pytest.raises(Misconfigured, match="newer"):
         get(sqlite_bench.open())
 
 
 def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
-    text, foreign, alike = tmp_path / "text", tmp_path / "foreign", tmp_path / "alike"
+    text, foreign = tmp_path / "text", tmp_path / "foreign"
+    alike = {tmp_path / f"alike {version}": version for version in (-1, 1, 2)}
     text.write_text("not a database, but long enough to be taken for one\n" * 100)
-    for path, version in ((foreign, 0), (alike, 1)):
+    for path, version in ((foreign, 0), *alike.items()):
         connection = sqlite3.connect(path)
         connection.execute("CREATE TABLE tags (name TEXT)")
         connection.execute(f"PRAGMA user_version = {version}")
         connection.close()
-    for path in (text, foreign, alike):
+    for path in (text, foreign, *alike):
         before = path.read_bytes()
         with pytest.raises(Misconfigured):
             create(SQLiteStore(path))
         assert path.read_bytes() == before
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["alike", "foreign", "text"]
+    assert set(tmp_path.iterdir()) == {text, foreign, *alike}
 
 
 def test_a_path_that_cannot_hold_a_file_is_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_tags_are_listed_by_name_as_a_table_and_as_json(cli: Cli, store: str) ->
     content = cli("--store", store, "tags", "--json").json()
     assert [list(tag) for tag in content] == 2 * [
         [
-            *("tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version"),
+            *("tag", "max", "step", "limit", "order", "lease", "description", "created", "timestamp", "version"),
             *("halted", "deleted"),
         ]
     ]

@@ -1,0 +1,203 @@
+"""SQLite files of an older schema are brought up to date; programs that know only the older one do no harm."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+import persistence.sqlite
+from persistence.errors import Corrupt, Unavailable
+from persistence.sqlite import SCHEMA, SQLiteStore
+from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
+from tests.contract.processes import finish, let_go, run_python
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def _natural(column: str, lowest: int = 0) -> str:
+    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" >= {lowest})'
+
+
+def _flag(column: str) -> str:
+    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" IN (0, 1))'
+
+
+# As the program of schema 1 made and wrote them. Not to be changed: such files are out there.
+_SCHEMA_1 = (
+    "CREATE TABLE meta (id TEXT NOT NULL)",
+    f"""CREATE TABLE tags (
+        tag TEXT NOT NULL PRIMARY KEY, {_natural("max")}, {_natural("step", 1)}, {_natural("limit")},
+        "order" TEXT NOT NULL, description TEXT NOT NULL, {_natural("created")}, {_natural("timestamp")},
+        version TEXT NOT NULL, {_flag("halted")}, {_flag("deleted")}
+    )""",
+    f"""CREATE TABLE segments (
+        id TEXT NOT NULL PRIMARY KEY, tag TEXT NOT NULL, {_natural("low")}, {_natural("high")},
+        reason TEXT NOT NULL, {_natural("time")}, host TEXT NOT NULL, {_natural("pid")}
+    )""",
+    "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
+)
+_PUT_TAG_1 = (
+    'INSERT OR REPLACE INTO tags ("tag", "max", "step", "limit", "order", "description", "created", "timestamp", '
+    '"version", "halted", "deleted") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'
+)
+
+
+def put(connection: sqlite3.Connection, tag: str, maximum: int, order: str = "trend", *, deleted: bool = False) -> None:
+    """Write a tag as the program of schema 1 does."""
+    version = secrets.token_hex(12)
+    connection.execute(_PUT_TAG_1, (tag, maximum, 10, 1000, order, "old", 5, 6, version, False, deleted))
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of the older program, which goes on while others bring its file up to date."""
+    connection = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    for statement in _SCHEMA_1:
+        connection.execute(statement)
+    connection.execute("INSERT INTO meta (id) VALUES ('0123456789abcdef01234567')")
+    connection.execute("PRAGMA user_version = 1")
+    put(connection, "orders", 30)
+    put(connection, "users", 7, "strict")
+    put(connection, "gone", 100, deleted=True)
+    connection.execute("INSERT INTO segments VALUES ('x', 'orders', 20, 30, 'refill', 6, 'host', 1)")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def store(old: sqlite3.Connection, tmp_path: Path) -> Iterator[SQLiteStore]:  # noqa: ARG001 - the file must be there
+    store = SQLiteStore(tmp_path / "store.db")
+    yield store
+    store.close()
+
+
+def schema(connection: sqlite3.Connection) -> tuple[int, set[str]]:
+    """Its number, and the columns of a tag."""
+    columns = {row[1] for row in connection.execute("PRAGMA table_info(tags)")}
+    return connection.execute("PRAGMA user_version").fetchone()[0], columns
+
+
+def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
+    store: SQLiteStore, old: sqlite3.Connection
+) -> None:
+    rows = old.execute("SELECT * FROM tags ORDER BY tag").fetchall()
+    assert store.store_id(timeout=TIMEOUT) == "0123456789abcdef01234567"
+    assert [(each.tag, each.max, each.lease) for each in store.tags(timeout=TIMEOUT)] == [
+        ("orders", 30, None),
+        ("users", 7, None),
+    ]
+    assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, None) for row in rows]
+    assert ranges(store) == [(20, 30)]
+    assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
+    assert store.configure("orders", lease=50, timeout=TIMEOUT).lease == 50
+    assert create(store, "gone", step=10, order="trend", lease=5).max == 100
+
+
+def test_a_file_brought_up_to_date_is_as_one_made_now(store: SQLiteStore, old: sqlite3.Connection) -> None:
+    store.store_id(timeout=TIMEOUT)
+    fresh = SQLiteStore(store._path.with_name("fresh.db"))
+    fresh.store_id(timeout=TIMEOUT)
+    made = sqlite3.connect(fresh._path)
+    everything = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+    assert made.execute(everything).fetchall() == old.execute(everything).fetchall()
+    assert schema(made) == schema(old)
+    assert schema(made)[0] == SCHEMA
+    made.close()
+    fresh.close()
+
+
+def test_a_lease_column_refuses_what_is_no_integer(store: SQLiteStore, old: sqlite3.Connection) -> None:
+    store.store_id(timeout=TIMEOUT)
+    for value in (1.5, "x", -1):
+        with pytest.raises(sqlite3.IntegrityError):
+            old.execute("UPDATE tags SET lease = ?", (value,))
+    assert store._connection is not None
+    assert store._connection.execute("PRAGMA ignore_check_constraints").fetchone() == (0,)
+
+
+def test_a_fault_on_the_way_leaves_the_older_file(
+    store: SQLiteStore, old: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = schema(old)
+    steps = persistence.sqlite._STEPS
+    with monkeypatch.context() as broken:
+        broken.setattr("persistence.sqlite._STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
+        with pytest.raises(Unavailable, match="nowhere"):
+            store.store_id(timeout=TIMEOUT)
+    assert schema(old) == before
+    assert get(store).max == 30
+
+
+def test_a_file_brought_up_to_date_between_a_look_and_the_lock_is_left_alone(
+    store: SQLiteStore, old: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, look = SQLiteStore(store._path), SQLiteStore._version
+
+    def overtaken(self: SQLiteStore, connection: sqlite3.Connection) -> int:
+        version = look(self, connection)
+        monkeypatch.undo()
+        assert version == 1
+        assert other.configure("orders", lease=5, timeout=TIMEOUT).lease == 5
+        return version
+
+    monkeypatch.setattr(SQLiteStore, "_version", overtaken)
+    assert get(store).lease == 5
+    assert schema(old)[0] == SCHEMA
+    other.close()
+
+
+@pytest.mark.live
+def test_processes_that_open_an_older_file_at_once_all_succeed(tmp_path: Path) -> None:
+    program = (
+        "import sys; from persistence.sqlite import SQLiteStore; store = SQLiteStore(sys.argv[1]); print('ready',"
+        " flush=True); sys.stdin.readline(); print(store.reserve('orders', 1, reason='test', timeout=20).high)"
+    )
+    for turn in range(5):
+        path = tmp_path / f"{turn}.db"
+        connection = sqlite3.connect(path, isolation_level=None)
+        for statement in (*_SCHEMA_1, "INSERT INTO meta (id) VALUES ('x')", "PRAGMA user_version = 1"):
+            connection.execute(statement)
+        put(connection, "orders", 0)
+        connection.close()
+        started = [run_python(["-c", program, str(path)]) for _ in range(4)]
+        for each in started:
+            assert each.stdout is not None
+            each.stdout.readline()
+        let_go(started)
+        assert sorted(int(finish(each)) for each in started) == [1, 2, 3, 4]
+
+
+def test_a_row_that_was_tampered_with_keeps_nobody_from_the_others(store: SQLiteStore, old: sqlite3.Connection) -> None:
+    old.execute("PRAGMA ignore_check_constraints = ON")
+    old.execute("UPDATE tags SET max = 9.3e18 WHERE tag = 'users'")
+    assert reserve(store).low == 30
+    with pytest.raises(Corrupt):
+        get(store, "users")
+    assert old.execute("SELECT max FROM tags WHERE tag = 'users'").fetchone() == (9.3e18,)
+
+
+def test_an_older_program_that_had_the_file_open_cannot_drop_a_lease(
+    store: SQLiteStore, old: sqlite3.Connection
+) -> None:
+    create(store, "short", order="trend", lease=5)
+    store.configure("users", lease=0, timeout=TIMEOUT)
+    put(old, "orders", 60)  # what has no lease loses none
+    assert get(store).max == 60
+    store.configure("orders", lease=0, timeout=TIMEOUT)
+    for tag in ("short", "orders"):
+        before = get(store, tag)
+        for deleted in (False, True):
+            with pytest.raises(sqlite3.IntegrityError, match="upgrade"):
+                put(old, tag, 500, deleted=deleted)
+        assert get(store, tag) == before
+    put(old, "users", 9, "strict")  # 0 and nothing are the same to a strict tag
+    assert get(store, "users").lease is None
+    store.delete("short", timeout=TIMEOUT)
+    put(old, "short", 500)  # made again
+    assert (get(store, "short").max, get(store, "short").lease) == (500, None)
