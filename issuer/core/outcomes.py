@@ -33,6 +33,13 @@ def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:
                 tag=error.tag,
                 value=error.limit,
             )
+        case store_errors.LeaseOnStrict():
+            return InvalidArgument(
+                f"lease {error.lease}: tag {error.tag!r} is strict, and numbers drawn ahead come out of order; only a "
+                "trend tag can have a lease",
+                tag=error.tag,
+                value=error.lease,
+            )
         case store_errors.MaxBehind():
             return StoreBehind(error.tag, max=error.max, taken=error.at_least)
         case store_errors.Halted():
