@@ -1,6 +1,7 @@
 # make demo    numbers on your screen, on a machine that has nothing but Python >= 3.11
 # make check   what a reviewer would run: style, types, floors, quick tests
 # make test    everything, with real servers where they are found
+# make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
 #
 # Environments are made on first use and again when pyproject.toml changes.
 
@@ -11,10 +12,10 @@ PIP = -m pip install --quiet --disable-pip-version-check
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 
-.PHONY: help demo check test ready wire clean
+.PHONY: help demo check test bench ready wire clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -3
+	@sed -n 's/^# //p' Makefile | head -4
 
 demo: .venv/.demo
 	@.venv/bin/issuer demo
@@ -29,6 +30,9 @@ check: .venv/.dev
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready
 	@.venv/bin/pytest --ignore=tests/benchmarks --ignore=tests/chaos$(if $(STATUS),; echo $$? >$(STATUS))
+
+bench: .bench/.made
+	@.bench/bin/python -m tests.benchmarks $(ROWS)
 
 ready: .venv/.dev wire
 
@@ -55,6 +59,16 @@ ready: .venv/.dev wire
 	@$(PY) $(PIP) -e . --group dev
 	@touch $@
 
+# Apart from .venv: what the benchmark compares with is nothing that the tests may come to depend on.
+.bench/.made: pyproject.toml tests/servers/find_python.sh
+	@python=$$($(FIND) 3.11 python3.13 python3.12 python3.11 python3 python) || \
+	    { echo "No Python >= 3.11 with venv was found. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+	echo "Making .bench with $$python"; \
+	"$$python" -m venv --clear .bench
+	@.bench/bin/python $(PIP) --upgrade "pip>=25.1"
+	@.bench/bin/python $(PIP) -e . --group bench
+	@touch $@
+
 # Never a failure: without it the tests that need it are skipped, or fail where CI is set.
 wire:
 	@requirement='$(WIRE_REQUIREMENT)'; \
@@ -70,5 +84,5 @@ wire:
 	fi
 
 clean:
-	rm -rf .venv .wire dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .wire .bench dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,131 @@
+"""Strict tags from asyncio, beside what its futures cost when there is no Redis at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+
+from tests.benchmarks.figures import Bound, Figure, percentile, ratio
+from tests.benchmarks.rounds import Effort, alternate, crowd, tasks
+from tests.benchmarks.servers import TAG, awaiting, redis_server
+
+CROWDS = (200, 1000)
+#: The crowd whose slowest calls are asked about as well.
+WATCHED = 200
+CONNECTIONS = 50
+
+
+class Futures:
+    """The least that combining on asyncio can cost: callers wait in a list, a task swaps it and answers by a counter.
+
+    No I/O, no fence, no script: the part of asyncio itself.
+    """
+
+    def __init__(self) -> None:
+        self._counter = count(1)
+        self._waiting: list[asyncio.Future[int]] = []
+        self._idle: asyncio.Future[None] | None = None
+        self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def next(self) -> int:
+        """Return the next number of the counter, from the batch that is answered next."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        if self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+        return await future
+
+    async def close(self) -> None:
+        """End the task."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        while True:
+            if not self._waiting:
+                self._idle = asyncio.get_running_loop().create_future()
+                await self._idle
+            batch, self._waiting = self._waiting, []
+            for future, number in zip(batch, self._counter, strict=False):
+                if not future.done():
+                    future.set_result(number)
+            # Where the round trip would be: the others of this turn of the loop take their seats.
+            await asyncio.sleep(0)
+
+
+@contextmanager
+def futures(runner: asyncio.Runner) -> Iterator[Futures]:
+    """Serve futures on the loop of `runner`."""
+
+    async def begin() -> Futures:
+        return Futures()
+
+    serving = runner.run(begin())
+    try:
+        yield serving
+    finally:
+        runner.run(serving.close())
+
+
+@contextmanager
+def pool(runner: asyncio.Runner, url: str) -> Iterator[Any]:
+    """Connect redis.asyncio as its documentation says for many callers: a pool whose callers wait for a connection."""
+
+    async def begin() -> Any:
+        return Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS))
+
+    client = runner.run(begin())
+    try:
+        yield client
+    finally:
+        runner.run(client.aclose())
+
+
+def awaited(effort: Effort) -> Iterator[Figure]:
+    """await next(tag), strict, 200 and 1000 tasks on one event loop."""
+    with (
+        asyncio.Runner() as runner,
+        redis_server() as server,
+        awaiting(server, runner) as ids,
+        futures(runner) as alone,
+        pool(runner, server.url) as client,
+    ):
+        draw = partial(ids.next, TAG)
+        for crowded in CROWDS:
+            ours, theirs, bare = (
+                f"{what}, {crowded} tasks" for what in ("next", "redis.asyncio incr", "futures alone")
+            )
+            rounds = alternate(
+                {
+                    ours: tasks(runner, draw, crowded, effort.seconds),
+                    theirs: tasks(runner, partial(client.incr, "counter"), crowded, effort.seconds),
+                    bare: tasks(runner, alone.next, crowded, effort.seconds),
+                },
+                effort.rounds,
+                "/s",
+            )
+            yield from rounds.figures()
+            yield rounds.ratio(ours, theirs, Bound(25, 40, least=True), "next / redis.asyncio incr")
+            yield rounds.ratio(ours, bare, Bound(0.55, least=True), "next / futures alone")
+            if crowded == WATCHED:
+                yield from _latencies(runner, draw, effort)
+
+
+def _latencies(runner: asyncio.Runner, draw: Any, effort: Effort) -> Iterator[Figure]:
+    halves, slow = [], []
+    for _ in range(effort.rounds):
+        seen: list[float] = []
+        runner.run(crowd(draw, WATCHED, effort.seconds, seen))
+        seen.sort()
+        halves.append(percentile(seen, 0.5) * 1e6)
+        slow.append(percentile(seen, 0.99) * 1e6)
+    yield Figure(f"median call, {WATCHED} tasks", tuple(halves), "us")
+    yield Figure(f"p99, {WATCHED} tasks", tuple(slow), "us")
+    yield ratio("p99 / median", slow, halves, Bound(3))

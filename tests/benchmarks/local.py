@@ -1,0 +1,111 @@
+"""Numbers that are in the process already: leases and streams, beside what else makes ids without a server.
+
+Every contender is timed as timeit does it (rounds.bare): the statement is `f(a)`, or `f()` where it takes nothing, with
+`f` and `a` local names of the loop, called as a program would and through no wrapper:
+
+    ids.next("orders")    f = ids.next, a = "orders"
+    count                 f = next, a = itertools.count()
+    stream                f = next, a = ids.stream("orders")
+    snowflake-id          f = next, a = SnowflakeGenerator(1)
+    uuid4, uuid7, ULID    f = uuid.uuid4, uuid_utils.uuid7, ulid.ULID
+
+A Python function with one dict look-up in it takes 2.7 times as long as `next(count())` so timed: that is the floor of
+what Python code can reach. Through a lambda (`f = lambda: ids.next("orders")`, `f = lambda: next(counter)`) both sides
+bear the lambda too and the ratio is smaller; it is shown as well, since other benchmarks are timed that way.
+
+SnowflakeGenerator returns None instead of a number above 4096 a millisecond; no machine known to us gets there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from time import perf_counter
+
+from tests.benchmarks.figures import Bound, Figure
+from tests.benchmarks.rounds import BEST_OF, Contender, Effort, alternate, bare, best
+from tests.benchmarks.servers import TAG, drawing, redis_server
+
+#: Numbers a lease: fetching the next one is in the figure, once in so many.
+LEASE = 1_000_000
+#: A number of a stream takes so little that so many times more of them are timed.
+SWIFT = 4
+
+
+def leased(effort: Effort) -> Iterator[Figure]:
+    """next(tag) of a leased trend tag, one caller."""
+    import ulid
+    import uuid_utils
+    from snowflake import SnowflakeGenerator
+
+    calls = effort.fast
+    with redis_server() as server, drawing(server, order="trend", lease=LEASE) as ids:
+        counter = count()
+        rounds = alternate(
+            {
+                "next, leased": bare(calls, ids.next, TAG),
+                "next(itertools.count())": bare(calls, next, count()),
+                "uuid_utils.uuid7()": bare(calls, uuid_utils.uuid7),
+                "next(SnowflakeGenerator(1))": bare(calls, next, SnowflakeGenerator(1)),
+                "uuid.uuid4()": bare(calls, uuid.uuid4),
+                "ulid.ULID()": bare(calls, ulid.ULID),
+                "next, leased, in a lambda": bare(calls, lambda: ids.next(TAG)),
+                "next(count()), in a lambda": bare(calls, lambda: next(counter)),
+            },
+            effort.rounds,
+            "ns",
+        )
+    yield from rounds.figures()
+    yield rounds.ratio("next, leased", "next(itertools.count())", Bound(3.0, 2.2), "leased / count")
+    yield rounds.ratio("next, leased, in a lambda", "next(count()), in a lambda", what="leased / count, in a lambda")
+    yield rounds.ratio("next, leased", "uuid_utils.uuid7()", Bound(1.0), "leased / uuid7")
+    yield rounds.ratio("next(SnowflakeGenerator(1))", "next, leased", Bound(2.5, least=True), "snowflake-id / leased")
+
+
+def stream(effort: Effort) -> Iterator[Figure]:
+    """stream(tag) beside itertools.count(), consumed the same way."""
+    calls = effort.fast * SWIFT
+    numbers = calls // BEST_OF
+    with redis_server() as server, drawing(server, order="trend", lease=LEASE) as ids:
+        ours, counter = iter(ids.stream(TAG)), count()
+        rounds = alternate(
+            {
+                "next(stream)": bare(calls, next, ours),
+                "next(count())": bare(calls, next, counter),
+                "for number in stream": _looped(ours, numbers),
+                "for number in count()": _looped(counter, numbers),
+                "deque(stream, maxlen=0)": _drained(ours, numbers),
+                "deque(count(), maxlen=0)": _drained(counter, numbers),
+            },
+            effort.rounds,
+            "ns",
+        )
+    yield from rounds.figures()
+    yield rounds.ratio("next(stream)", "next(count())", Bound(1.3, 1.1), "by next()")
+    yield rounds.ratio("for number in stream", "for number in count()", Bound(1.3, 1.1), "by a for loop")
+    yield rounds.ratio("deque(stream, maxlen=0)", "deque(count(), maxlen=0)", what="by C")
+
+
+def _looped(source: Iterable[int], numbers: int) -> Contender:
+    """Consume so many in a for loop that does nothing: nanoseconds a number."""
+
+    def load() -> float:
+        started = perf_counter()
+        for _ in islice(source, numbers):
+            pass
+        return (perf_counter() - started) / numbers * 1e9
+
+    return best(load)
+
+
+def _drained(source: Iterable[int], numbers: int) -> Contender:
+    """Let C consume so many and keep none: nanoseconds a number."""
+
+    def load() -> float:
+        started = perf_counter()
+        deque(islice(source, numbers), maxlen=0)
+        return (perf_counter() - started) / numbers * 1e9
+
+    return best(load)

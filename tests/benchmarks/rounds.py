@@ -1,0 +1,157 @@
+"""Rounds in which contenders take turns, and the loads that they run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import timeit
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from time import monotonic, perf_counter
+from typing import Any
+
+from tests.benchmarks.figures import Bound, Figure, ratio
+
+#: A measured load: runs once and returns its figure, in the unit of its row.
+Contender = Callable[[], float]
+
+BEST_OF = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure. `calls` of one caller a round, `fast` ones of a loop without I/O, `seconds` of many callers.
+
+    `borders`: how many segments the border's row goes through, of `step` numbers each, so that at full speed the part
+    behind the mark lasts longer than its slow store.
+    """
+
+    rounds: int
+    calls: int
+    fast: int
+    seconds: float
+    borders: int
+    step: int
+
+
+FULL = Effort(rounds=9, calls=10_000, fast=500_000, seconds=1.5, borders=8, step=20_000)
+QUICK = Effort(rounds=3, calls=1_500, fast=100_000, seconds=0.25, borders=2, step=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What each contender did in each round."""
+
+    unit: str
+    values: Mapping[str, list[float]]
+
+    def figure(self, name: str, bound: Bound | None = None) -> Figure:
+        """Return a contender's own figure."""
+        return Figure(name, tuple(self.values[name]), self.unit, bound)
+
+    def figures(self) -> list[Figure]:
+        """Return every contender's own figure."""
+        return [self.figure(name) for name in self.values]
+
+    def ratio(self, over: str, under: str, bound: Bound | None = None, what: str = "") -> Figure:
+        """Divide one contender by another, round by round."""
+        return ratio(what or f"{over} / {under}", self.values[over], self.values[under], bound)
+
+
+def alternate(contenders: Mapping[str, Contender], rounds: int, unit: str) -> Rounds:
+    """Let them take turns, A B C A B C ..., after a turn each that doesn't count."""
+    for contender in contenders.values():
+        contender()
+    values: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            values[name].append(contender())
+    return Rounds(unit, values)
+
+
+# ------------------------------------------------------------------------------------------------ loads
+
+
+def each(call: Callable[[], object], calls: int) -> Contender:
+    """Time one caller: microseconds a call, the loop and a functools.partial or a function of no arguments included."""
+
+    def load() -> float:
+        started = perf_counter()
+        for _ in repeat(None, calls):
+            call()
+        return (perf_counter() - started) / calls * 1e6
+
+    return load
+
+
+def bare(calls: int, f: Callable[..., object], *argument: object) -> Contender:
+    """Time `f(a)`, or `f()`, as timeit does: nanoseconds a call.
+
+    `f` and `a` are local names of the loop, so that every contender is called as a program would call it, and none
+    through a wrapper. What the empty loop costs (5 ns or so) is in every figure. Garbage collection is off meanwhile.
+    """
+    statement = "f(a)" if argument else "f()"
+    timer = timeit.Timer(statement, "f, a = given", globals={"given": (f, argument[0] if argument else None)})
+    return best(lambda: timer.timeit(calls // BEST_OF) / (calls // BEST_OF) * 1e9)
+
+
+def best(load: Contender) -> Contender:
+    """Let the best of a few count, as timeit advises where there is no I/O: what slows the others is not theirs."""
+    return lambda: min(load() for _ in range(BEST_OF))
+
+
+def threads(call: Callable[[], object], callers: int, seconds: float) -> Contender:
+    """Let so many threads call one after the other, as fast as they can: calls a second, all together."""
+
+    def load() -> float:
+        counts = [0] * callers
+        ready = threading.Barrier(callers + 1)
+
+        def caller(place: int) -> None:
+            done = 0
+            ready.wait()
+            end = monotonic() + seconds
+            while monotonic() < end:
+                call()
+                done += 1
+            counts[place] = done
+
+        crew = [threading.Thread(target=caller, args=(place,)) for place in range(callers)]
+        for thread in crew:
+            thread.start()
+        ready.wait()
+        started = perf_counter()
+        for thread in crew:
+            thread.join()
+        return sum(counts) / (perf_counter() - started)
+
+    return load
+
+
+async def crowd(
+    call: Callable[[], Awaitable[Any]], callers: int, seconds: float, latencies: list[float] | None = None
+) -> float:
+    """Let so many tasks call one after the other: calls a second. Each call's seconds go to `latencies`."""
+    done = 0
+    started = monotonic()
+    end = started + seconds
+
+    async def caller() -> None:
+        nonlocal done
+        before = monotonic()
+        while before < end:
+            await call()
+            done += 1
+            now = monotonic()
+            if latencies is not None:
+                latencies.append(now - before)
+            before = now
+
+    await asyncio.gather(*[caller() for _ in range(callers)])
+    return done / (monotonic() - started)
+
+
+def tasks(runner: asyncio.Runner, call: Callable[[], Awaitable[Any]], callers: int, seconds: float) -> Contender:
+    """Return `crowd` as a contender, on the loop of `runner`, which all of them share."""
+    return lambda: runner.run(crowd(call, callers, seconds))

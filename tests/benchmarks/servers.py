@@ -1,0 +1,116 @@
+"""The servers of the benchmark, and the issuers on them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Self
+
+import hiredis
+
+import issuer
+from issuer.keys import redis_key
+from issuer.scripts import script
+from persistence.contract import Store
+from tests.servers.redis import RedisServer, primary_server
+
+TAG = "orders"
+PREFIX = "issuer"
+
+#: Numbers a segment where the store is not what is measured: no run reaches its mark.
+ENDLESS = 10**12
+
+#: How long an elected loader has, in milliseconds, as the drivers say with the default timeouts.
+WINDOW = 4000
+
+#: The faces' newest arguments are passed on as they come.
+_api: Any = issuer
+
+
+@contextmanager
+def redis_server() -> Iterator[RedisServer]:
+    """Start a Redis of our own on loopback TCP, without persistence; ended with the row."""
+    binary = primary_server()
+    if binary is None:
+        raise RuntimeError("no redis-server, no valkey-server: install one")
+    with RedisServer(binary) as server:
+        yield server
+
+
+@contextmanager
+def drawing(
+    server: RedisServer | None,
+    *,
+    store: str | Store = "memory://",
+    step: int = ENDLESS,
+    order: str = "strict",
+    **options: Any,
+) -> Iterator[Any]:
+    """Connect an issuer, make TAG and draw its first number, so that segment, script and connection are there."""
+    with _api.connect(redis=server and server.url, store=store, prefix=PREFIX, **options) as ids:
+        ids.create(TAG, step=step, order=order)
+        ids.next(TAG)
+        yield ids
+
+
+@contextmanager
+def awaiting(server: RedisServer, runner: asyncio.Runner) -> Iterator[Any]:
+    """Connect an asyncio issuer on the loop of `runner`, make TAG and draw once."""
+
+    async def begin(ends: AsyncExitStack) -> Any:
+        ids = await ends.enter_async_context(_api.aconnect(redis=server.url, store="memory://", prefix=PREFIX))
+        await ids.create(TAG, step=ENDLESS, order="strict")
+        await ids.next(TAG)
+        return ids
+
+    ends = AsyncExitStack()
+    try:
+        yield runner.run(begin(ends))
+    finally:
+        runner.run(ends.aclose())
+
+
+def draw_command(n: int) -> tuple[str, ...]:
+    """Return the draw of n numbers of TAG as any language sends it: lua/README.md."""
+    return ("EVALSHA", script("next").sha, "1", redis_key(PREFIX, TAG), str(n), str(WINDOW))
+
+
+def pack(*words: str) -> bytes:
+    """Encode a command as Redis reads it."""
+    return bytes(hiredis.pack_command(words))  # type: ignore[arg-type]  # typed as a tuple of one
+
+
+class Wire:
+    """The least that Python can do: one socket, bytes prepared in advance, and hiredis for the reply."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._socket = socket.create_connection((server.host, server.port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = hiredis.Reader()
+
+    def ask(self, packed: bytes) -> Any:
+        """Send the packed command and return the reply, however many pieces it comes in. Raises what Redis says."""
+        self._socket.sendall(packed)
+        while True:
+            self._reader.feed(self._socket.recv(65536))
+            reply = self._reader.gets()
+            if reply is not False:
+                if isinstance(reply, hiredis.HiredisError):
+                    raise reply
+                return reply
+
+    def command(self, *words: str) -> Any:
+        """Pack, send, and return the reply."""
+        return self.ask(pack(*words))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
