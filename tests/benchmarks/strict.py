@@ -8,11 +8,13 @@ from functools import partial
 import redis
 
 from tests.benchmarks.figures import Bound, Figure
-from tests.benchmarks.rounds import Effort, alternate, each, threads
+from tests.benchmarks.rounds import SLICES, Effort, alternate, each, threads
 from tests.benchmarks.servers import TAG, Wire, draw_command, drawing, pack, redis_server
 
 MANY = 32
 TAKEN = 1000
+#: Slices of a round of threads, which need a while to get going.
+SPELLS = 3
 
 
 def one(effort: Effort) -> Iterator[Figure]:
@@ -26,13 +28,14 @@ def one(effort: Effort) -> Iterator[Figure]:
         drawn = pack(*draw_command(1))
         rounds = alternate(
             {
-                "next": each(partial(ids.next, TAG), effort.calls),
-                "redis-py incr": each(partial(client.incr, "counter"), effort.calls),
-                "redis-py incrby": each(partial(client.incrby, "counter", 1), effort.calls),
-                "same script, bare socket + hiredis": each(partial(wire.ask, drawn), effort.calls),
+                "next": each(partial(ids.next, TAG), effort.calls // SLICES),
+                "redis-py incr": each(partial(client.incr, "counter"), effort.calls // SLICES),
+                "redis-py incrby": each(partial(client.incrby, "counter", 1), effort.calls // SLICES),
+                "same script, bare socket + hiredis": each(partial(wire.ask, drawn), effort.calls // SLICES),
             },
             effort.rounds,
             "us",
+            SLICES,
         )
     yield from rounds.figures()
     yield rounds.ratio("next", "redis-py incr", Bound(0.72, 0.60))
@@ -44,11 +47,12 @@ def many(effort: Effort) -> Iterator[Figure]:
     with redis_server() as server, drawing(server) as ids, redis.Redis.from_url(server.url) as client:
         rounds = alternate(
             {
-                "next": threads(partial(ids.next, TAG), MANY, effort.seconds),
-                "redis-py incr": threads(partial(client.incr, "counter"), MANY, effort.seconds),
+                "next": threads(partial(ids.next, TAG), MANY, effort.seconds / SPELLS),
+                "redis-py incr": threads(partial(client.incr, "counter"), MANY, effort.seconds / SPELLS),
             },
             effort.rounds,
             "/s",
+            SPELLS,
         )
     yield from rounds.figures()
     yield rounds.ratio("next", "redis-py incr", Bound(6, 10, least=True))
@@ -57,14 +61,15 @@ def many(effort: Effort) -> Iterator[Figure]:
 def take(effort: Effort) -> Iterator[Figure]:
     """take(tag, 1000), strict: what one of the numbers costs."""
     with redis_server() as server, drawing(server) as ids, redis.Redis.from_url(server.url) as client:
-        thousand = each(partial(ids.take, TAG, TAKEN), effort.calls // 4)
+        thousand = each(partial(ids.take, TAG, TAKEN), effort.calls // 4 // SLICES)
         rounds = alternate(
             {
                 "take(1000), a number": lambda: thousand() / TAKEN,
-                "redis-py incr": each(partial(client.incr, "counter"), effort.calls),
+                "redis-py incr": each(partial(client.incr, "counter"), effort.calls // SLICES),
             },
             effort.rounds,
             "us",
+            SLICES,
         )
     yield from rounds.figures()
     yield rounds.ratio("take(1000), a number", "redis-py incr", Bound(0.002, 0.001), "a number / incr")

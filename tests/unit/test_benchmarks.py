@@ -40,10 +40,22 @@ def test_contenders_take_turns_after_a_turn_that_does_not_count() -> None:
         turns.append(name)
         return len(turns)
 
-    rounds = alternate({name: lambda name=name: contender(name) for name in "AB"}, 2, "us")  # type: ignore[misc]  # mypy wants no defaults
+    rounds = alternate({"A": lambda: contender("A"), "B": lambda: contender("B")}, 2, "us")
     assert turns == ["A", "B"] * 3
     assert rounds.values == {"A": [3, 5], "B": [4, 6]}
     assert rounds.ratio("A", "B").values == (3 / 4, 5 / 6)
+
+
+def test_a_round_is_the_mean_of_slices_that_take_turns_too() -> None:
+    turns: list[str] = []
+
+    def contender(name: str) -> float:
+        turns.append(name)
+        return len(turns)
+
+    rounds = alternate({"A": lambda: contender("A"), "B": lambda: contender("B")}, 1, "us", slices=2)
+    assert turns == ["A", "B"] * 3
+    assert rounds.values == {"A": [(3 + 5) / 2], "B": [(4 + 6) / 2]}
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:
