@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from issuer.cli import completion, demo, keeper, numbers, recovery, reference, tags
+from issuer.cli import bench, completion, demo, keeper, numbers, recovery, reference, tags
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
 from issuer.cli.text import color, say
@@ -79,6 +79,7 @@ for _command in (
     tags.delete,
     recovery.recover,
     keeper.keeper,
+    bench.bench,
     reference.lua,
     reference.config,
     completion.completion,

@@ -1,0 +1,193 @@
+"""`issuer bench`: what numbers cost on the user's own servers."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from time import perf_counter, perf_counter_ns
+from typing import Any
+
+import click
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from issuer.cli.exits import complain
+from issuer.cli.session import Session
+from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
+from issuer.errors import IssuerError, RedisUnavailable
+from issuer.facade import Issuer
+from issuer.settings import Settings
+from issuer.wiring import mask
+
+#: Numbers a segment of the scratch tag: so many that its reservations are not what is measured.
+STEP = 10_000_000
+#: Numbers a `take`.
+TAKEN = 1000
+#: Most reservations that are timed: each leaves an entry in the ledger.
+RESERVATIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What calls took, in nanoseconds and in order of length, and how many of what they got came in a second."""
+
+    name: str
+    took: list[int]
+    rate: float | None = None
+    each: int = 1
+
+    def at(self, part: float) -> float:
+        """Return the microseconds, for each of what a call got, that this part (0..1) of the calls did not exceed."""
+        place = max(0, math.ceil(part * len(self.took)) - 1)
+        return self.took[place] / self.each / 1e3
+
+    def row(self) -> tuple[str, ...]:
+        rate = "" if self.rate is None else f"{self.rate:,.0f}/s".replace(",", " ")
+        return self.name, rate, _time(self.at(0.5)), _time(self.at(0.99)), _time(self.at(1))
+
+    def content(self) -> dict[str, float | None]:
+        return {"rate": self.rate, "median_us": self.at(0.5), "p99_us": self.at(0.99), "max_us": self.at(1)}
+
+
+@click.command(
+    short_help="Measure what numbers cost on your servers.",
+    epilog="""\b
+    Example:
+      issuer --redis redis://localhost --store mongodb://localhost bench --seconds 10
+    """,
+)
+@click.option("--tag", metavar="NAME", default="bench", help="What the scratch tag's name begins with; bench.")
+@click.option("--seconds", metavar="S", type=click.FloatRange(0.1, 60), default=3.0, help="How long in all; 3.")
+@click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=8, help="Callers at once; 8.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; times are in microseconds.")
+@click.pass_obj
+def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: bool) -> None:
+    """Measure what numbers cost on your own servers.
+
+    Makes a trend tag with a random name, draws from it as fast as it can, and deletes it: for some seconds Redis, the
+    store and this machine have that much more to do. No other tag is touched. What stays is what every deleted tag
+    leaves: its tombstone and up to some dozens of ledger entries in the store, and one small hash in Redis.
+    """
+    settings = session.settings()
+    issuer = session.connect(scheduler="background")
+    direct = settings.redis_url.value == "none"
+    share = seconds / (4 if direct else 5)
+    measured: dict[str, _Measured | None] = {}
+    measured["ping"] = None if direct else _ping(settings, share)
+    scratch = f"{tag}-{secrets.token_hex(4)}"
+    with _made(issuer, scratch):
+        where = mask(settings.store_url.value) if direct else mask(settings.redis_url.value)
+        say(f"drawing from {plain(scratch)} in {plain(where)} for {seconds:g} s; it is deleted at the end")
+        measured |= _all(issuer, scratch, share, threads)
+    if as_json:
+        show_json(_content(settings, scratch, threads, measured))
+        return
+    columns = [Column("MEASURED"), *(Column(name, "right") for name in ("RATE", "MEDIAN", "P99", "MAX"))]
+    show(table(columns, [each.row() for each in measured.values() if each], screen_width()))
+
+
+def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Measured]:
+    draw = partial(issuer.next, tag)
+    return {
+        "next": _timed("next, 1 caller", draw, share),
+        "threads": _timed(f"next, {threads} threads", draw, share, threads=threads),
+        "take": _timed(f"take({TAKEN}), a number", partial(issuer.take, tag, TAKEN), share, each=TAKEN),
+        "reservation": _few("one reservation in the store", partial(issuer.reserve, tag, 1), share),
+    }
+
+
+def _content(settings: Settings, tag: str, threads: int, measured: dict[str, _Measured | None]) -> dict[str, Any]:
+    return {
+        "redis": mask(settings.redis_url.value),
+        "store": mask(settings.store_url.value),
+        "tag": tag,
+        "callers": threads,
+        **{name: each and each.content() for name, each in measured.items()},
+    }
+
+
+@contextmanager
+def _made(issuer: Issuer, tag: str) -> Iterator[None]:
+    """Make the scratch tag, and delete it whatever happens."""
+    # A trend tag draws from Redis as a strict one does, and ranges can be reserved of it.
+    issuer.create(tag, step=STEP, order="trend", description="made by issuer bench")
+    try:
+        issuer.next(tag)
+        yield
+    finally:
+        try:
+            issuer.delete(tag)
+        except IssuerError:
+            complain(f"{plain(tag)} could not be deleted: `issuer delete {plain(tag)}` does it later")
+            raise
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+def _ping(settings: Settings, seconds: float) -> _Measured:
+    """One bare round trip: what no draw can be faster than. Raises RedisUnavailable."""
+    timeout = settings.redis_timeout.value
+    url = settings.redis_url.value
+    try:
+        with redis.Redis.from_url(
+            url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0)
+        ) as client:
+            client.ping()
+            return _timed("redis round trip (PING)", client.ping, seconds)
+    except redis.RedisError as error:
+        raise RedisUnavailable(f"redis {mask(url)}: {error}") from error
+
+
+def _timed(name: str, call: Callable[[], object], seconds: float, *, threads: int = 1, each: int = 1) -> _Measured:
+    """Let so many threads call one after the other for so long; `each` is how many numbers a call gets."""
+    stop: list[bool] = []
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            done = list(pool.map(partial(_calls, call, stop), repeat(seconds, threads)))
+        finally:
+            # Ctrl-C reaches this thread alone.
+            stop.append(True)
+    took = sorted(one for calls, _rate in done for one in calls)
+    return _Measured(name, took, sum(rate for _calls, rate in done) * each, each)
+
+
+def _calls(call: Callable[[], object], stop: list[bool], seconds: float) -> tuple[list[int], float]:
+    # The first call may have to connect.
+    call()
+    took: list[int] = []
+    started = perf_counter_ns()
+    end = started + int(seconds * 1e9)
+    after = started
+    while after < end and not stop:
+        before = perf_counter_ns()
+        call()
+        after = perf_counter_ns()
+        took.append(after - before)
+    return took, len(took) / max(1, after - started) * 1e9
+
+
+def _few(name: str, call: Callable[[], object], seconds: float) -> _Measured:
+    """Call a few times at most: what is measured leaves a trace."""
+    took: list[int] = []
+    end = perf_counter() + seconds
+    while not took or (len(took) < RESERVATIONS and perf_counter() < end):
+        before = perf_counter_ns()
+        call()
+        took.append(perf_counter_ns() - before)
+    return _Measured(name, sorted(took))
+
+
+def _time(microseconds: float) -> str:
+    """Return it with three digits, in the unit that suits it."""
+    for unit, size in (("s", 1e6), ("ms", 1e3), ("us", 1.0)):
+        if microseconds >= size:
+            return f"{microseconds / size:.3g} {unit}"
+    return f"{microseconds * 1e3:.3g} ns"

@@ -1,0 +1,95 @@
+"""`issuer bench`: what it shows, and that it cleans up behind itself. That it is fast is nobody's promise."""
+
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import redis
+
+from issuer.wiring import connect
+from persistence.opening import open_store
+from tests.e2e.conftest import Cli, Start
+from tests.servers.ports import free_port
+from tests.waiting import until
+
+QUICK = ("bench", "--seconds", "0.1", "--threads", "2")
+FIGURES = ("ping", "next", "threads", "take", "reservation")
+
+
+def tombstones(store: str) -> list[str]:
+    """The tags that a deletion left behind: found by their ledger, as no list shows them."""
+    with connect(redis=None, store=store, scheduler=None) as ids:
+        assert ids.tags() == []
+    with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as database:
+        tags = [name for (name,) in database.execute("SELECT DISTINCT tag FROM segments")]
+    with closing(open_store(store)) as opened:
+        return [tag for tag in tags if (record := opened.get(tag, timeout=5)) is not None and record.deleted]
+
+
+def test_without_redis_it_shows_what_there_is_to_show(cli: Cli, store: str) -> None:
+    ended = cli("--store", store, *QUICK)
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[0].split() == ["MEASURED", "RATE", "MEDIAN", "P99", "MAX"]
+    assert [line.partition("  ")[0] for line in lines[1:]] == [
+        *("next, 1 caller", "next, 2 threads", "take(1000), a number", "one reservation in the store"),
+    ]
+    assert "it is deleted at the end" in ended.err
+
+
+def test_without_redis_nothing_stays_but_a_tombstone(cli: Cli, store: str) -> None:
+    content = cli("--store", store, *QUICK, "--tag", "scratch", "--json").json()
+    assert tombstones(store) == [content["tag"]]
+    assert content["tag"].startswith("scratch-")
+    assert content["redis"] == "none"
+    assert content["ping"] is None
+
+
+def test_other_tags_are_not_touched(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "bench")
+    cli("--store", store, "next", "bench")
+    before = cli("--store", store, "show", "bench", "--json").json()["store"]
+    cli("--store", store, *QUICK)
+    assert cli("--store", store, "show", "bench", "--json").json()["store"] == before
+
+
+def test_with_redis_every_figure_is_there_for_programs(with_redis: Cli, redis_client: redis.Redis) -> None:
+    content = with_redis(*QUICK, "--json").json()
+    assert list(content) == ["redis", "store", "tag", "callers", *FIGURES]
+    for name in FIGURES:
+        figure = content[name]
+        assert 0 < figure["median_us"] <= figure["p99_us"] <= figure["max_us"]
+        assert (figure["rate"] is None) == (name == "reservation")
+    assert content["callers"] == 2
+    # What every deleted tag leaves: its hash, as a floor without numbers.
+    assert redis_client.keys() == [f"issuer:{{{content['tag']}}}".encode()]
+    left = redis_client.hgetall(redis_client.keys()[0])
+    assert left[b"cur"] == left[b"max"]
+    assert with_redis("tags", "--json").json() == []
+
+
+def test_redis_that_is_away_costs_no_tag(cli: Cli, store: str) -> None:
+    ended = cli("--redis", f"redis://127.0.0.1:{free_port()}", "--store", store, *QUICK)
+    assert (ended.code, ended.out) == (5, "")
+    assert ended.err.count("error: ") == 1
+    assert tombstones(store) == []
+
+
+@pytest.mark.parametrize("option", [("--seconds", "0"), ("--seconds", "3600"), ("--threads", "0")])
+def test_a_length_or_crowd_out_of_range_is_refused(cli: Cli, store: str, option: tuple[str, str]) -> None:
+    ended = cli("--store", store, "bench", *option)
+    assert (ended.code, ended.out) == (2, "")
+    assert "is not in the range" in ended.err
+
+
+@pytest.mark.live
+def test_ctrl_c_leaves_no_tag_behind(start: Start, home: Path, store: str) -> None:
+    process = start("--store", store, "bench", "--seconds", "60")
+    until(lambda: "drawing from" in (home / "talk").read_text(), 20)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=40)
+    assert (process.returncode, out) == (130, "")
+    assert len(tombstones(store)) == 1
+    assert "Traceback" not in (home / "talk").read_text()
