@@ -3,11 +3,15 @@
     import issuer
     issuer.next("orders")
 
-`connect` makes an Issuer for given servers; `next`, `take` and `reserve` use the default one, made from the settings.
+`connect` makes an Issuer for given servers, `aconnect` an AsyncIssuer for asyncio; `next`, `take`, `stream` and
+`reserve` use the default one, made from the settings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from issuer.async_facade import AsyncIssuer
 from issuer.core.inspection import Inspection, RedisState, StoreState
 from issuer.core.retire import Recovery
 from issuer.errors import (
@@ -24,12 +28,13 @@ from issuer.errors import (
     UnknownTag,
 )
 from issuer.facade import Issuer
-from issuer.wiring import connect, default
+from issuer.wiring import aconnect, connect, default
 from persistence.contract import Store
 from persistence.records import Tag
 
 # Without `next`, which would shadow the builtin in `from issuer import *`.
 __all__ = [
+    "AsyncIssuer",
     "ConfigurationError",
     "CorruptState",
     "FenceError",
@@ -48,9 +53,11 @@ __all__ = [
     "Tag",
     "TagExists",
     "UnknownTag",
+    "aconnect",
     "connect",
     "default",
     "reserve",
+    "stream",
     "take",
 ]
 
@@ -68,3 +75,8 @@ def take(tag: str, n: int, *, timeout: float | None = None) -> list[int]:
 def reserve(tag: str, n: int, *, timeout: float | None = None) -> range:
     """Return n contiguous numbers of the tag from the default issuer; see Issuer.reserve."""
     return default().reserve(tag, n, timeout=timeout)
+
+
+def stream(tag: str, *, timeout: float | None = None) -> Iterator[int]:
+    """Return an endless iterator over the tag's numbers from the default issuer; see Issuer.stream."""
+    return default().stream(tag, timeout=timeout)

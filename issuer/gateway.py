@@ -121,7 +121,7 @@ def _call(
 
 def draw(key: str, n: int, window: float | None) -> Call[Drawn]:
     """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds. None: never elect me."""
-    return _call("next", key, (n, _election(window)), _drawn, repeatable=True)
+    return _call("next", key, (n, _election(window)), drawn, repeatable=True)
 
 
 def lease(key: str, n: int, window: float | None) -> Call[Leased]:
@@ -156,7 +156,8 @@ def floor(key: str, at: int, born: str, store: str, manner: Literal["keep", "rep
     return _call("floor", key, (at, born, store, manner), _floored)
 
 
-def _drawn(reply: Any) -> Drawn:
+def drawn(reply: Any) -> Drawn:
+    """Decode a reply of `next`."""
     if reply[0] != b"ok":
         return Drawn(reply[0].decode())
     if len(reply) == 3:  # noqa: PLR2004 - low and high, no election
@@ -254,3 +255,33 @@ def server_info() -> Call[dict[str, str]]:
 def _info(reply: Any) -> dict[str, str]:
     lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in lines if colon}
+
+
+def master_of(name: str, key: str) -> Call[tuple[str, int] | None]:
+    """Ask a Sentinel for the master of that name: its host and port, None if it knows none. `key`: for messages."""
+    return Call(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
+
+
+def _address(reply: Any) -> tuple[str, int] | None:
+    return None if reply is None else (reply[0].decode(), int(reply[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Slots first..last of a Cluster, and who holds them: the master, then its replicas. Host "": the one asked."""
+
+    first: int
+    last: int
+    nodes: list[tuple[str, int]]
+
+
+def cluster_slots(key: str) -> Call[list[Shard]]:
+    """`CLUSTER SLOTS`: which node holds which slots. `key`: for messages."""
+    return Call(pack("CLUSTER", "SLOTS"), "", _shards, repeatable=True, key=key)
+
+
+def _shards(reply: Any) -> list[Shard]:
+    return [
+        Shard(int(first), int(last), [((node[0] or b"").decode(), int(node[1])) for node in nodes])
+        for first, last, *nodes in reply
+    ]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from issuer.errors import ConfigurationError, InvalidArgument
+from persistence.records import LEASE_MOST
 
 #: Environment variables of other programs that name the store, in the order in which they are looked at.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
@@ -32,13 +33,14 @@ class Setting:
 class Settings:
     """Everything that can be set from outside. Times are in seconds.
 
-    redis_url: redis://, rediss:// or unix://; "none": direct, without Redis.
+    redis_url: redis://, rediss://, unix://, redis+sentinel://, redis+cluster://; "none": direct, without Redis.
     store_url: mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name.
     prefix: what the Redis keys begin with; printable, no braces.
     timeout: how long a call may wait, 0 or more.
     store_timeout: how long one request to the store may take, above 0; an elected loader that is silent for a second
     longer is replaced, so keep it well below `timeout`, and the same on every process.
     redis_timeout: how long one round trip to Redis may take, above 0.
+    lease: how many numbers of a trend tag to draw ahead, 0..1 000 000, for tags that don't say it themselves.
     """
 
     redis_url: Setting
@@ -47,6 +49,7 @@ class Settings:
     timeout: Setting
     store_timeout: Setting
     redis_timeout: Setting
+    lease: Setting
 
     @property
     def embedded(self) -> bool:
@@ -96,6 +99,7 @@ def load(
         "timeout": 5.0,
         "store_timeout": 3.0,
         "redis_timeout": 1.0,
+        "lease": 0,
     }
     settings = Settings(**{name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
     return _checked(settings)
@@ -116,6 +120,14 @@ def _url(url: str) -> str:
     return url
 
 
+def _lease(lease: object) -> int:
+    """Return the number; ConfigurationError if it isn't a whole one in its range."""
+    number = int(lease) if isinstance(lease, str) and lease.isdecimal() else lease
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LEASE_MOST:
+        raise ConfigurationError(f"{lease!r} is no whole number 0..{LEASE_MOST}")
+    return number
+
+
 def _prefix(prefix: object) -> str:
     """Return the prefix if it can stand before the braces of a Redis key; ConfigurationError otherwise."""
     if (
@@ -134,6 +146,8 @@ def _checked(settings: Settings) -> Settings:
         try:
             if name.endswith("timeout"):
                 value = seconds(float(value) if isinstance(value, str) else value, name, zero=name == "timeout")
+            elif name == "lease":
+                value = _lease(value)
             elif name == "prefix":
                 value = _prefix(value)
             elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":

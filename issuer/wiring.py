@@ -5,12 +5,17 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import redis as redis_py
+import redis.asyncio
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from issuer import settings as settings_
+from issuer.async_facade import AsyncIssuer
 from issuer.core.outcomes import store_error
+from issuer.drivers.asyncio.connections import Connections as AsyncConnections
 from issuer.drivers.blocking.connections import Connections
 from issuer.errors import ConfigurationError
 from issuer.facade import Issuer, close_all
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler
 
 #: `mask` for the edges, which may not import the module that opens stores.
-__all__ = ["UNSET", "connect", "default", "mask"]
+__all__ = ["UNSET", "aconnect", "connect", "default", "mask"]
 
 
 class _Unset:
@@ -41,49 +46,81 @@ def connect(
     timeout: float | None = None,
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
+    lease: int | None = None,
     scheduler: Literal["background"] | BaseScheduler | None = "background",
     config: str | os.PathLike[str] | None = None,
 ) -> Issuer:
     """Make an Issuer; no server is contacted before the first call.
 
-    redis: a redis://, rediss:// or unix:// URL, or a redis-py client; None: direct, without Redis; not given: from the
-    settings. store: a URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store; None: from
-    the settings. prefix: what the Redis keys begin with. timeout: seconds that a call may wait, 0 or more;
-    store_timeout, redis_timeout: that one request to the store, one round trip to Redis may take, above 0. scheduler:
-    "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler
-    of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
+    redis: a URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
+    redis+cluster://h1:7000,h2:7000) or a redis-py client, one of its Sentinel's too; None: direct, without Redis; not
+    given: from the settings. store: a URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a
+    Store; None: from the settings. prefix: what the Redis keys begin with. timeout: seconds that a call may wait, 0 or
+    more; store_timeout, redis_timeout: that one request to the store, one round trip to Redis may take, above 0. lease:
+    how many numbers of a trend tag to draw ahead, 0 (none) .. 1 000 000, for tags that don't say it themselves.
+    scheduler: "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler
+    scheduler of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
 
     Raises ConfigurationError.
     """
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
-    given: dict[str, Any] = {
-        "redis_url": "none" if redis is None else None if redis is UNSET else redis,
-        "store_url": store,
-        "prefix": prefix,
-        "timeout": timeout,
-        "store_timeout": store_timeout,
-        "redis_timeout": redis_timeout,
-    }
-    settings = settings_.load(given, config=config)
-    redis_timeout = settings.redis_timeout.value
+    given = {"prefix": prefix, "timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
+    parts = _parts(redis, store, {**given, "lease": lease}, config, connections=_redis)
+    return Issuer(**parts, scheduler=scheduler)
+
+
+def aconnect(
+    *,
+    redis: str | redis_py.asyncio.Redis | _Unset | None = UNSET,
+    store: str | Store | None = None,
+    prefix: str | None = None,
+    timeout: float | None = None,
+    store_timeout: float | None = None,
+    redis_timeout: float | None = None,
+    lease: int | None = None,
+    scheduler: Literal["background"] | AsyncIOScheduler | None = "background",
+    config: str | os.PathLike[str] | None = None,
+) -> AsyncIssuer:
+    """Make an AsyncIssuer: `async with issuer.aconnect() as ids:`. No server is contacted before the first call.
+
+    The arguments are those of `connect`; a client is one of redis.asyncio, a scheduler an AsyncIOScheduler.
+    """
+    if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
+        raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {scheduler!r}")
+    given = {"prefix": prefix, "timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
+    parts = _parts(redis, store, {**given, "lease": lease}, config, connections=_async_redis)
+    return AsyncIssuer(**parts, scheduler=scheduler)
+
+
+def _parts(
+    redis: object,
+    store: str | Store | None,
+    given: dict[str, Any],
+    config: str | os.PathLike[str] | None,
+    *,
+    connections: Callable[[object, float], object],
+) -> dict[str, Any]:
+    """Put together what both colours need."""
+    named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
+    settings = settings_.load({**given, **named}, config=config)
     opened = _store(settings.store_url.value)
     try:
-        connections = _redis(settings.redis_url.value, redis_timeout)
+        to_redis = connections(settings.redis_url.value, settings.redis_timeout.value)
     except ConfigurationError:
         if opened is not store:
             opened.close()
         raise
-    return Issuer(
-        opened,
-        connections,
-        own_store=opened is not store,
-        prefix=settings.prefix.value,
-        timeout=settings.timeout.value,
-        store_timeout=settings.store_timeout.value,
-        auto_create=settings.embedded,
-        scheduler=scheduler,
-    )
+    return {
+        "store": opened,
+        "redis": to_redis,
+        "own_store": opened is not store,
+        "prefix": settings.prefix.value,
+        "timeout": settings.timeout.value,
+        "store_timeout": settings.store_timeout.value,
+        "auto_create": settings.embedded,
+        "lease": settings.lease.value,
+    }
 
 
 def _store(named: object) -> Store:
@@ -105,6 +142,16 @@ def _redis(named: object, timeout: float) -> Connections | None:
     if isinstance(named, redis_py.Redis):
         return Connections.from_client(named, timeout)
     raise ConfigurationError(f"redis is a URL, a redis-py client or None, not {type(named).__name__}")
+
+
+def _async_redis(named: object, timeout: float) -> AsyncConnections | None:
+    if named == "none":
+        return None
+    if isinstance(named, str):
+        return AsyncConnections.from_url(named, timeout, mask(named))
+    if isinstance(named, redis_py.asyncio.Redis):
+        return AsyncConnections.from_client(named, timeout)
+    raise ConfigurationError(f"redis is a URL, a redis.asyncio client or None, not {type(named).__name__}")
 
 
 _default: Issuer | None = None

@@ -35,8 +35,8 @@ def lua(name: str | None) -> None:
     for each in NAMES:
         found = _PURPOSE.match(script(each).text)
         purpose = " ".join(found[1].split()) if found else ""
-        shown = purpose if room is None else shortened(purpose, room - 7)
-        show(f"{click.style(f'{each:6}', bold=True)} {shown}")
+        shown = purpose if room is None else shortened(purpose, room - 9)
+        show(f"{click.style(f'{each:8}', bold=True)} {shown}")
 
 
 @click.command(short_help="Show the settings and where they come from.")
@@ -50,9 +50,15 @@ def config(session: Session, *, as_json: bool) -> None:
         show_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
         return
     columns = [Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True)]
-    rows = [(name, value if isinstance(value, str) else f"{value:g} s", source)
+    rows = [(name, _shown(name, value), source)
             for name, (value, source) in settings.items()]  # fmt: skip
     show(table(columns, rows, screen_width()))
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value} numbers" if name == "lease" else f"{value:g} s"
 
 
 def _masked(name: str, value: object) -> object:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from issuer.core.flight import Flight
+from issuer.core.outcomes import store_error
 from issuer.gateway import Call
 from persistence.contract import Store
+from persistence.errors import StoreError
 
 T = TypeVar("T")
 
@@ -26,7 +29,22 @@ class Ask:
     question: Callable[[Store, float], Any]
 
 
-Step = Send | Ask
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until the flight has landed, so many seconds at most; give back whether it has."""
+
+    flight: Flight
+    seconds: float
+
+
+Step = Send | Ask | Sleep | Wait
 #: A protocol operation that ends with a T. The driver sends each step's result in, or throws its error in.
 Steps = Generator[Step, Any, T]
 
@@ -41,3 +59,25 @@ def ask(question: Callable[[Store, float], T]) -> Steps[T]:
     """Yield a store call; its result is the value."""
     answer: T = yield Ask(question)
     return answer
+
+
+def sleep(seconds: float) -> Steps[None]:
+    """Yield a pause; none at all for 0 seconds."""
+    if seconds > 0:
+        yield Sleep(seconds)
+
+
+def wait(flight: Flight, seconds: float) -> Steps[bool]:
+    """Yield a wait for the flight's end; the value says whether it came."""
+    if flight.landed:
+        return True
+    landed: bool = yield Wait(flight, max(0.0, seconds))
+    return landed
+
+
+def public(steps: Steps[T], tag: str | None) -> Steps[T]:
+    """Run the steps with the store's errors turned into those that users see."""
+    try:
+        return (yield from steps)
+    except StoreError as error:
+        raise store_error(error, tag) from error

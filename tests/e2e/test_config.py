@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.e2e.conftest import Cli
 
-NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout"]
+NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "lease"]
 
 
 def test_without_any_settings_every_value_is_the_default(cli: Cli, home: Path) -> None:
@@ -29,6 +29,7 @@ def test_each_value_names_the_source_that_won(cli: Cli, home: Path) -> None:
         "timeout": (1.5, "argument"),
         "store_timeout": (3.0, "default"),
         "redis_timeout": (2.0, "issuer.toml"),
+        "lease": (0, "default"),
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.drivers.blocking.segments import Segments
+from issuer.core.hand import Hand
 from persistence.records import HIGHEST, Reservation, Tag
 
 
@@ -52,36 +52,36 @@ def storm() -> Iterator[Callable[[Callable[[], object]], int]]:
 TAG = Tag(tag="a", max=0, step=2, limit=HIGHEST, created=0, timestamp=0, version="")
 
 
-class TwoSteps(Segments):
+class TwoSteps(Hand[Reservation]):
     """The state changed in two assignments: what an interrupt in between leaves is neither the old one nor the new."""
 
     def take(self, n: int) -> tuple[int, int] | None:
         with self._lock:
-            held, cur, at, _ = self._state
+            held, cur, at, shown, _ = self._state
             if held and cur >= held[0].high:
-                self._state = (held[1:], cur, at, cur)
+                self._state = (held[1:], cur, at, shown, cur)
                 for _ in range(20):  # the gap between the two, wide enough to be hit soon
                     str(held)
                 if held[1:]:
-                    self._state = (held[1:], held[1].low, at, cur)
-            held, cur, at, _ = self._state
+                    self._state = (held[1:], held[1].low, at, shown, cur)
+            held, cur, at, shown, _ = self._state
             if not held:
                 return None
-            self._state = (held, min(cur + n, held[0].high), at, cur)
+            self._state = (held, min(cur + n, held[0].high), at, shown, cur)
             return cur, self._state[1]
 
 
-def drawn_of_others(segments: Segments, storm: Callable[[Callable[[], object]], int]) -> list[int]:
+def drawn_of_others(hand: Hand[Reservation], storm: Callable[[Callable[[], object]], int]) -> list[int]:
     """Let it hold every other pair of numbers, (0, 2], (4, 6] ..., and return what it issues of the pairs between."""
     base = 0
     foreign: list[int] = []
 
     def once() -> None:
         nonlocal base
-        if len(segments._state[0]) < 2:  # so that `take` itself moves on to the next one
+        if len(hand.held) < 2:  # so that `take` itself moves on to the next one
             base += 4
-            segments.add(Reservation(TAG, base, base + 2, ""))
-        taken = segments.take(1)
+            hand.add(Reservation(TAG, base, base + 2, ""))
+        taken = hand.take(1)
         if taken is not None and (taken[1] - 1) % 4 > 1:
             foreign.append(taken[1])
 
@@ -90,16 +90,17 @@ def drawn_of_others(segments: Segments, storm: Callable[[Callable[[], object]], 
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("open", [None, {}])
 def test_an_interrupt_never_makes_a_process_issue_somebody_elses_number(
-    storm: Callable[[Callable[[], object]], int],
+    storm: Callable[[Callable[[], object]], int], open: dict[str, Iterator[int]] | None
 ) -> None:
-    assert drawn_of_others(Segments(), storm) == []
+    assert drawn_of_others(Hand("a", open), storm) == []
 
 
 @pytest.mark.live
 def test_with_the_state_changed_in_two_steps_it_does(storm: Callable[[Callable[[], object]], int]) -> None:
     for _ in range(10):
-        if drawn_of_others(TwoSteps(), storm):
+        if drawn_of_others(TwoSteps("a", None), storm):
             return
     pytest.fail("the mutant was not caught")
 

@@ -274,7 +274,7 @@ def test_a_trend_tag_goes_on_direct_and_comes_back_increasing(server: RedisServe
             mine += [ids.next("t") for _ in range(250)]
             theirs += [other.next("t") for _ in range(50)]
             proxy.pass_through()
-            until(lambda: ids._lines["t"]._segments is None, message="the process is back on Redis")
+            until(lambda: not ids._roster.line("t").supply._direct, message="the process is back on Redis")
             theirs += [other.next("t") for _ in range(50)]
             mine += [ids.next("t") for _ in range(50)]
         assert repeats(mine + theirs) == []

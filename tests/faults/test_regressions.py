@@ -12,8 +12,9 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
-from issuer.clock import Deadline
 from issuer.drivers.blocking import connections
+from issuer.drivers.blocking.link import Link
+from issuer.drivers.routes import Address
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
@@ -151,7 +152,7 @@ def test_a_redis_that_only_reads_costs_a_trend_tag_nothing(
             client.config_set("min-replicas-to-write", 0)
         ids.tick()
         numbers.append(ids.next("a"))
-        assert ids._lines["a"]._segments is None
+        assert not ids._roster.line("a").supply._direct
         assert numbers == sorted(set(numbers))
 
 
@@ -268,7 +269,7 @@ def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away
         for number in range(20):
             with pytest.raises(issuer.StoreUnavailable):
                 ids.next(f"made-up-{number}")
-        assert ids._lines == {}
+        assert ids._roster.lines == {}
 
 
 def test_recover_of_all_goes_on_after_a_tag_that_fails(fake_server: FencedFakeServer) -> None:
@@ -301,9 +302,9 @@ def late_then_other(redis_proxy: FaultProxy) -> int:
     with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None, redis_timeout=0.15) as ids:
         ids.create("low")
         ids.create("high", start=1_000_001)
-        ids.warm("low")
+        ids.next("low")
         ids.warm("high")
-        redis_proxy.delay_replies(0.3, times=1)
+        redis_proxy.delay_replies(0.12, times=1)
         with pytest.raises(issuer.RedisUnavailable):
             ids.next("low", timeout=0)
         redis_proxy.pass_through()
@@ -315,24 +316,19 @@ def test_a_reply_that_comes_late_is_never_taken_for_another_calls(redis_proxy: F
 
 
 def test_kept_connections_would_take_it(redis_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kept(connection: Any, packed: bytes, _end: Deadline) -> Any:
-        connection.send_packed_command((packed,), check_health=False)
-        return connection.read_response(disable_decoding=True, timeout=0.15, disconnect_on_error=False)
+    drop = Link.drop
+    kept: list[Link] = []
 
-    made = connections.Connections._connection
+    def keep(link: Link) -> None:
+        if link in kept:  # the next time it means it
+            drop(link)
+        else:
+            kept.append(link)
+            node.release(link)
 
-    def connection(self: connections.Connections, *, repeatable: bool) -> tuple[Any, bool]:
-        one, reused = made(self, repeatable=repeatable)
-
-        def keep() -> None:
-            del one.disconnect  # the next time it means it
-            self._idle.append(one)
-
-        one.disconnect = keep
-        return one, reused
-
-    monkeypatch.setattr(connections, "_ask", kept)
-    monkeypatch.setattr(connections.Connections, "_connection", connection)
+    node = connections.Node(Address())
+    monkeypatch.setattr(connections, "Node", lambda _address: node)
+    monkeypatch.setattr(Link, "drop", keep)
     assert late_then_other(redis_proxy) < 1000
 
 

@@ -11,7 +11,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 import issuer
 from issuer import Issuer
 from issuer.clock import Deadline
-from issuer.drivers.blocking.line import Line
+from issuer.core.refill import Refill
+from issuer.core.steps import Steps
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
@@ -122,12 +123,12 @@ def test_a_hundred_threads_on_a_cold_tag_cause_one_reservation_and_all_succeed(i
 
 @pytest.mark.covers("0.19", "3.19", "0.17")
 def test_ten_switches_of_the_buffers_without_a_wait(ids: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[Line] = []
-    wait = Line._await_segment
+    waits: list[Refill] = []
+    wait = Refill.await_segment
 
-    def watched(line: Line, deadline: Deadline) -> bool:
-        waits.append(line)
-        return wait(line, deadline)
+    def watched(supply: Refill, deadline: Deadline) -> Steps[bool]:
+        waits.append(supply)
+        return wait(supply, deadline)
 
     def both_buffers_are_full() -> bool:
         state = ids.inspect("a").redis
@@ -135,7 +136,7 @@ def test_ten_switches_of_the_buffers_without_a_wait(ids: Issuer, monkeypatch: py
 
     ids.create("a", step=100)
     ids.warm("a")
-    monkeypatch.setattr(Line, "_await_segment", watched)
+    monkeypatch.setattr(Refill, "await_segment", watched)
     for segment in range(11):
         numbers = [ids.next("a") for _ in range(30)]
         until(both_buffers_are_full, message="the next segment is loaded")

@@ -107,7 +107,7 @@ def test_an_unknown_tag_is_told_and_leaves_nothing_behind(
         assert isinstance(error.value, LookupError)
         assert error.value.tag == "nope"
         assert one.tags() == []
-        assert one._lines == {}
+        assert one._roster.lines == {}
     with fake_server.client() as client:
         assert client.keys() == []
 

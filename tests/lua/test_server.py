@@ -14,6 +14,7 @@ import redis
 from issuer import gateway
 from issuer.clock import Deadline
 from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.routes import Address
 from issuer.errors import FenceError, RedisUnavailable
 from issuer.scripts import folder
 from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers
@@ -96,7 +97,7 @@ class TestRights:
             connections.call(CALLS[script], Deadline(2))
         # The server's own check asks INFO as well; the script must be refused without it, too.
         with connected(any_redis, f"{USER}:secret@") as connections:
-            connections._checked = True
+            connections._route.checked.add(Address())
             with pytest.raises(FenceError, match=r"\+info"):
                 connections.call(CALLS[script], Deadline(2))
         assert tag.fields() == before
@@ -204,7 +205,7 @@ class TestStuckScript:
     def test_script_kill_ends_one_that_has_not_written(self, server: RedisServer) -> None:
         with self.stuck(server, "while true do end"):
             with connected(server) as connections:
-                connections._checked = True
+                connections._route.checked.add(Address())
                 with pytest.raises(RedisUnavailable, match="BUSY"):
                     connections.call(CALLS["next"], Deadline(2))
             server.client().script_kill()

@@ -18,8 +18,8 @@ import issuer
 from issuer import Issuer, facade, gateway
 from issuer.clock import Deadline
 from issuer.core.extend import Election, Extension, extend
+from issuer.core.hand import Hand
 from issuer.core.steps import Ask, Send, Steps
-from issuer.drivers.blocking.line import Line
 from issuer.keys import redis_key
 from persistence.errors import StoreError
 from persistence.memory import MemoryStore
@@ -35,6 +35,14 @@ DIRECT = (2, 3)
 tags = st.sampled_from(TAGS)
 processes = st.integers(0, PROCESSES - 1)
 on_redis = st.integers(0, 1)
+
+
+def twin_of(hand: Hand[Any], open: Any) -> Hand[Any]:
+    """Return what a forked child has of its parent's hand."""
+    twin: Hand[Any] = Hand(hand._tag, open)
+    held, cur, at, shown, issued = hand._state
+    twin._state = held, cur, at, copy.copy(shown), issued
+    return twin
 
 
 class ServedStore(MemoryStore):
@@ -111,13 +119,14 @@ class IssuerMachine(RuleBasedStateMachine):
     def draw(self, process: int, tag: str, n: int) -> None:
         numbers: list[int] = []
         tag = "trend" if process in DIRECT else tag
-        line = self.ids[process]._line(tag)
         try:
             while len(numbers) < n:
-                low, high = line.draw(n - len(numbers), Deadline(0.02))
-                numbers.extend(range(low + 1, high + 1))
+                if n % 2:
+                    numbers.append(self.ids[process].next(tag))
+                else:
+                    numbers += self.ids[process]._roster.line(tag).draw(n - len(numbers), Deadline(0.02))
         except issuer.UnknownTag:
-            self.ids[process]._forget_if_unknown(line)
+            pass
         except (issuer.StoreUnavailable, issuer.RedisUnavailable, issuer.StoreBehind):
             # Somebody else is elected and hangs, or Redis is away, or a restored store was found out.
             self.server.time_offset += 10
@@ -148,15 +157,16 @@ class IssuerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.in_flight) < 3)
     @rule(process=on_redis, tag=tags)
     def an_extension_hangs(self, process: int, tag: str) -> None:
-        line: Line = self.ids[process]._line(tag)
+        seen = self.ids[process]._roster.line(tag).supply.seen
         self.server.time_offset += 10  # whoever was elected before counts as lost
-        steps: Steps[Extension] = extend(tag, redis_key("issuer", tag), seen=line._seen, window=5, election=Election())
+        steps: Steps[Extension] = extend(tag, redis_key("issuer", tag), seen=seen, window=5, election=Election())
         redis = self.ids[process]._runner.redis
         assert redis is not None
         try:
             step = next(steps)
             while not (isinstance(step, Send) and step.call.decode is gateway._loaded):
                 try:
+                    assert isinstance(step, (Ask, Send))
                     result = (
                         step.question(self.store, 1.0)
                         if isinstance(step, Ask)
@@ -185,7 +195,7 @@ class IssuerMachine(RuleBasedStateMachine):
 
     @rule(process=processes)
     def crash(self, process: int) -> None:
-        self.ids[process]._closed = True  # nothing is handed back
+        self.ids[process]._roster.closed = True  # nothing is given back
         facade._living.discard(self.ids[process])
         self.renew(process)
 
@@ -204,11 +214,13 @@ class IssuerMachine(RuleBasedStateMachine):
         child = parent ^ 1  # the other one of its kind gives way to it
         self.crash(child)
         born = self.ids[child]
-        for tag, line in self.ids[parent]._lines.items():
-            twin = born._line(tag)
-            twin.record, twin._seen = line.record, line._seen
-            if line._segments is not None:
-                twin._segments = copy.copy(line._segments)
+        for tag, line in self.ids[parent]._roster.lines.items():
+            supply, twin = line.supply, born._roster.line(tag).supply
+            if supply.record is not None:
+                twin.record = supply.record
+            twin.seen, twin._direct = supply.seen, supply._direct
+            twin.hand = None if supply.hand is None else twin_of(supply.hand, born._open)
+        born._open.update({tag: copy.copy(numbers) for tag, numbers in self.ids[parent]._open.items()})
         self.fork_resets(born)
 
     # ------------------------------------------------------------------ Redis goes back, away, empty
@@ -307,5 +319,5 @@ class IssuerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for process in range(PROCESSES):
-            self.ids[process]._closed = True
+            self.ids[process]._roster.closed = True
             facade._living.discard(self.ids[process])

@@ -1,6 +1,5 @@
 """The promise holds in every order of events that hypothesis tries; without a guard it finds one that breaks it."""
 
-import copy
 import hashlib
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from issuer import Issuer, gateway, scripts
 from issuer.clock import Deadline
 from issuer.scripts import Script
 from persistence.records import Reservation, Tag
-from tests.property.machine import IssuerMachine, ServedStore
+from tests.property.machine import IssuerMachine, ServedStore, twin_of
 
 SEARCH = settings(
     max_examples=150,
@@ -108,10 +107,11 @@ class HandedBackAndKept(IssuerMachine):
     """Numbers are handed back by a process that goes on using them."""
 
     def stop(self, process: int) -> None:
-        for line in self.ids[process]._lines.values():
-            kept = copy.copy(line._segments)
-            line.close(Deadline(1))
-            line._segments = kept
+        for line in self.ids[process]._roster.lines.values():
+            supply = line.supply
+            kept = None if supply.hand is None else twin_of(supply.hand, self.ids[process]._open)
+            line.run(supply.close(Deadline(1)), Deadline(1))
+            supply.hand = kept
 
 
 @pytest.mark.live

@@ -17,6 +17,7 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "timeout": (11.0, 12.0, 13.0, 5.0),
     "store_timeout": (11.0, 12.0, 13.0, 3.0),
     "redis_timeout": (11.0, 12.0, 13.0, 1.0),
+    "lease": (11, 12, 13, 0),
 }
 ALL = list(VALUES)
 
@@ -61,7 +62,7 @@ def test_argument_wins_over_environment_over_file_over_default(folder: Path, nam
     (folder / "issuer.toml").unlink()
     found = load(environ=_environ(folder)).named()[name]
     assert found.source == "default"
-    assert found.value == (default or f"sqlite:///{folder}/data/issuer/issuer.db")
+    assert found.value == (default if default is not None else f"sqlite:///{folder}/data/issuer/issuer.db")
 
 
 def test_an_empty_variable_counts_as_none(folder: Path) -> None:

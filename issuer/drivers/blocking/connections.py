@@ -3,226 +3,208 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from issuer import gateway
 from issuer.clock import Deadline
-from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
+from issuer.drivers.blocking.link import NO_RETRY, Link
+from issuer.drivers.routes import Address, Talk, conduct
+from issuer.drivers.servers import meaning
+from issuer.drivers.target import Target, from_client, from_url
+from issuer.errors import RedisUnavailable
 
 T = TypeVar("T")
 
 #: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
 SHORTEST = 0.05
 
-#: The oldest Redis whose scripts behave as ours need it.
-OLDEST = (6, 2)
 
+class Node:
+    """The idle connections to one server, shared by the threads of a process."""
 
-_DENIED = (
-    "denies a command that the fence needs; give this user +info +evalsha +script|load +time +hmget +hget +hset +hdel "
-    "+hincrby on the keys of the prefix"
-)
+    __slots__ = ("address", "closed", "idle")
 
-#: What a server says when it can't be trusted with the fence, and what that means.
-_REFUSALS = (
-    ("NOPERM", _DENIED),
-    ("has no permissions", _DENIED),
-    ("No permissions", _DENIED),
-    ("can't run this command", _DENIED),
-    ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
-    ("BADARG", "does not run the script as it should"),
-    ("unknown command", "lacks a command that every supported server has"),
-    ("Unknown Redis command", "lacks a command that every supported server has"),
-)
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.idle: deque[Link] = deque()
+        self.closed = False
+
+    def release(self, link: Link) -> None:
+        """Keep it for the next call."""
+        self.idle.append(link)
+        if self.closed:
+            self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Close what is idle."""
+        while True:
+            try:
+                self.idle.pop().drop()
+            except IndexError:
+                return
 
 
 class Connections:
-    """A stack of idle redis-py connections to one server, shared by the threads of a process.
+    """Connections to the servers that hold the hashes.
 
     Each call goes out once: redis-py's own retries are off, since a `load` sent twice can repeat numbers. A connection
     that saw an error is dropped, so that no reply is taken for another call's.
     """
 
-    def __init__(self, make: Callable[[], Any], timeout: float, name: str) -> None:
-        """`make` returns a new redis-py connection; `timeout` bounds one call, in seconds; `name` is for messages."""
-        self._make = make
+    def __init__(self, target: Target, timeout: float) -> None:
+        """`timeout` bounds one round trip, in seconds."""
+        self._target = target
         self._timeout = timeout
-        self.name = name
-        self._idle: deque[Any] = deque()
-        self._checked = False
+        self.name = target.name
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._route = self._target.route()
+        self._nodes: dict[Address, Node] = {}
 
     @classmethod
     def from_url(cls, url: str, timeout: float, name: str) -> Connections:
-        """Make them from a redis://, rediss:// or unix:// URL; ConfigurationError if it is none."""
-        try:
-            pool = redis.ConnectionPool.from_url(url, driver_info=None)
-            connections = cls(_maker(pool), timeout, name)
-            connections._make()  # does no I/O, and tells whether the URL's parameters make sense
-        except (ValueError, TypeError, OSError, redis.RedisError) as error:
-            raise ConfigurationError(f"redis {name}: {error}") from error
-        return connections
+        """Make them from a URL; see `target.from_url`. `name` is for messages. Raises ConfigurationError."""
+        return cls(from_url(url, name, redis.ConnectionPool), timeout)
 
     @classmethod
     def from_client(cls, client: redis.Redis, timeout: float) -> Connections:
         """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
-        return cls(_maker(client.connection_pool), timeout, "client")
+        return cls(from_client(client), timeout)
+
+    # ------------------------------------------------------------------ the short way
+
+    def node(self, key: str) -> Node | None:
+        """Return the server that holds the key, if a call has been there before."""
+        address = self._route.known(key)
+        return None if address is None else self._nodes.get(address)
+
+    def draw(self, node: Node, packed: bytes, deadline: Deadline) -> Any:
+        """Send a draw to that server and return its reply as it comes; None if it has to go the long way.
+
+        For draws only: they may be sent again. Raises RedisUnavailable if the time is over.
+        """
+        try:
+            link = node.idle.pop()
+        except IndexError:
+            return None
+        left = deadline.left()
+        try:
+            reply = link.ask(packed, self._timeout if left >= self._timeout else max(SHORTEST, left))
+        except redis.TimeoutError as error:
+            link.drop()
+            self._route.lost(node.address)
+            raise RedisUnavailable(f"redis {self.name}: {error}") from error
+        except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
+            link.drop()
+            return None
+        except BaseException:
+            link.drop()
+            raise
+        if type(reply) is not list:
+            link.drop()
+            return None
+        node.release(link)
+        return reply
+
+    # ------------------------------------------------------------------ the long way
 
     def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
-        """Send it and return the decoded reply.
+        """Send it to the server that holds its key, and return the decoded reply.
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        if not self._checked:
-            self._check_server(deadline)
-        return self._round_trip(call, deadline, tag)
-
-    def _round_trip(self, call: gateway.Call[T], deadline: Deadline, tag: str | None) -> T:
         end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
-        connection, reused = self._connection(repeatable=call.repeatable)
+        talks = conduct(self._route, call)
         try:
-            if not reused:
-                _connect(connection, end)
-            answer = call.decode(_exchange(connection, call, end))
-        except redis.RedisError as error:
-            connection.disconnect()
-            if reused and call.repeatable and isinstance(error, redis.ConnectionError):
-                # The server closed it while it was idle, and then it has closed the others too.
-                self._drop_idle()
-                return self._round_trip(call, deadline, tag)
-            raise self._meaning(error, call.key, tag) from error
-        except UnicodeError as error:
-            connection.disconnect()
-            raise ConfigurationError(f"redis {self.name}: that can't be a host's name: {error}") from error
+            talk = next(talks)
+            while True:
+                try:
+                    answer = self._exchange(talk, end)
+                except Exception as error:  # noqa: BLE001 - the route decides what an error means
+                    talk = talks.throw(error)
+                else:
+                    talk = talks.send(answer)
+        except StopIteration as done:
+            value: T = done.value
+            return value
         except Exception as error:
-            # Another server than Redis, or a broken one: its replies make redis-py or the decoder stumble.
-            connection.disconnect()
-            raise RedisUnavailable(
-                f"redis {self.name} answered nothing that makes sense: {error!r}", tag=tag
-            ) from error
-        except BaseException:
-            connection.disconnect()
-            raise
-        self._idle.append(connection)
-        if self._closed:
-            self._drop_idle()
-        return answer
+            meant = meaning(error, self.name, call.key, tag)
+            if meant is error:
+                raise
+            raise meant from error
 
-    def _connection(self, *, repeatable: bool) -> tuple[Any, bool]:
+    def _exchange(self, talk: Talk, end: Deadline) -> Any:
+        """One call, one reply, decoded. Raises what redis-py raises."""
+        node = self._nodes.get(talk.address)
+        if node is None:
+            node = self._nodes.setdefault(talk.address, Node(talk.address))
+            node.closed = self._closed
+        share = Deadline(end.left() / talk.share) if talk.share > 1 else end
+        while True:
+            link, reused = self._link(node, repeatable=talk.call.repeatable)
+            try:
+                if not reused:
+                    link.connect(share, self._timeout)
+                reply = _asked(link, talk, share)
+                answer = talk.call.decode(reply)
+            except redis.ConnectionError:
+                link.drop()
+                if not (reused and talk.call.repeatable):
+                    raise
+                # The server closed it while it was idle, and then it has closed the others too.
+                node.drop_idle()
+                continue
+            except BaseException:
+                link.drop()
+                raise
+            node.release(link)
+            return answer
+
+    def _link(self, node: Node, *, repeatable: bool) -> tuple[Link, bool]:
         """Return an idle connection and True, or a new one that isn't connected and False."""
         while True:
             try:
-                connection = self._idle.pop()
+                link = node.idle.pop()
             except IndexError:
-                return self._make(), False
+                return Link(self._target.connection(node.address, NO_RETRY)), False
             # What goes out once must not go out on a connection that the server has closed meanwhile.
-            if repeatable or not _stale(connection):
-                return connection, True
-            connection.disconnect()
+            if repeatable or not link.stale:
+                return link, True
+            link.drop()
 
-    def _check_server(self, deadline: Deadline) -> None:
-        info = self._round_trip(gateway.server_info(), deadline, None)
-        if "dragonfly_version" in info:
-            raise FenceError(
-                "Dragonfly is not supported: all its restarts look like one reign, so a rollback goes unseen"
-            )
-        version = info.get("redis_version", "")
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        if numbers < OLDEST:
-            raise FenceError(
-                f"Redis {version or 'of unknown version'} is not supported: 6.2 or newer, or Valkey, is needed"
-            )
-        self._checked = True
-
-    def _meaning(self, error: redis.RedisError, key: str, tag: str | None) -> IssuerError:
-        text = str(error)
-        if isinstance(error, redis.exceptions.AuthenticationError):
-            return ConfigurationError(f"redis {self.name} refuses the login: {text}")
-        if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
-            return RedisUnavailable(f"redis {self.name}: {text}", tag=tag)
-        if "WRONGTYPE" in text:
-            return CorruptState(
-                f"Redis key {key} holds something else than a hash: move it away with "
-                f"`redis-cli RENAME '{key}' '{key}.old'`, then run `issuer recover {tag}`",
-                tag=tag,
-            )
-        for word, meaning in _REFUSALS:
-            if word in text:
-                return FenceError(f"redis {self.name} {meaning}: {text}", tag=tag)
-        # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and their like: the server is there but can't serve now.
-        return RedisUnavailable(f"redis {self.name} can't serve now: {text}", tag=tag)
+    # ------------------------------------------------------------------ the end
 
     def after_fork(self) -> None:
         """In a child: forget the parent's connections."""
-        self._idle = deque()
+        self._begin()
 
     def close(self) -> None:
         """Close every idle connection; one in use is closed when its call ends."""
         self._closed = True
-        self._drop_idle()
-
-    def _drop_idle(self) -> None:
-        while True:
-            try:
-                self._idle.pop().disconnect()
-            except IndexError:
-                return
+        for node in list(self._nodes.values()):
+            node.closed = True
+            node.drop_idle()
 
 
-def _maker(pool: redis.ConnectionPool) -> Callable[[], Any]:
-    """Return what makes connections like the pool's. Not its own method: that counts them, and 100 is its most."""
-    settings = {
-        **pool.connection_kwargs,
-        "retry": Retry(NoBackoff(), 0),
-        "retry_on_error": [],
-        "retry_on_timeout": False,
-    }
-    return lambda: pool.connection_class(**settings)
-
-
-def _connect(connection: Any, end: Deadline) -> None:
-    """Connect, with one budget for all the replies of the handshake: redis-py gives each of them the whole timeout."""
-    read = connection.read_response
-
-    def in_time(*args: Any, **options: Any) -> Any:
-        options.setdefault("timeout", _left(end))
-        return read(*args, **options)
-
-    connection.socket_connect_timeout = connection.socket_timeout = _left(end)
-    connection.read_response = in_time
+def _asked(link: Link, talk: Talk, end: Deadline) -> Any:
+    if talk.asking:
+        _reply(link, gateway.pack("ASKING"), end)
     try:
-        connection.connect()
-    finally:
-        del connection.read_response
-
-
-def _exchange(connection: Any, call: gateway.Call[Any], end: Deadline) -> Any:
-    try:
-        return _ask(connection, call.packed, end)
+        return _reply(link, talk.call.packed, end)
     except redis.exceptions.NoScriptError:
         # The one error after which nothing can have happened, so sending again is no second sending.
-        _ask(connection, gateway.pack("SCRIPT", "LOAD", call.text), end)
-        return _ask(connection, call.packed, end)
+        _reply(link, gateway.pack("SCRIPT", "LOAD", talk.call.text), end)
+        if talk.asking:
+            _reply(link, gateway.pack("ASKING"), end)
+        return _reply(link, talk.call.packed, end)
 
 
-def _ask(connection: Any, packed: bytes, end: Deadline) -> Any:
-    connection.send_packed_command((packed,), check_health=False)
-    return connection.read_response(disable_decoding=True, timeout=_left(end))
-
-
-def _left(end: Deadline) -> float:
-    """Return what is left as a socket takes it: 0 would mean not to block at all."""
-    return max(0.001, end.left())
-
-
-def _stale(connection: Any) -> bool:
-    """Whether an idle connection was closed, or holds a reply that nobody has read."""
-    try:
-        return bool(connection.can_read(0))
-    except redis.RedisError:
-        return True
+def _reply(link: Link, packed: bytes, end: Deadline) -> Any:
+    reply = link.ask(packed, max(0.001, end.left()))
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

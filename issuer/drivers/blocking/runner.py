@@ -1,18 +1,62 @@
-"""Runs a protocol generator: sends its Redis calls, asks the store, within a deadline."""
+"""Runs a protocol generator for a thread: sends its Redis calls, asks the store, waits, all within a deadline."""
 
 from __future__ import annotations
 
+import threading
 from typing import TypeVar
 
+from issuer import clock
 from issuer.clock import Deadline
-from issuer.core.outcomes import store_error
-from issuer.core.steps import Ask, Steps
+from issuer.core.flight import Flight
+from issuer.core.steps import Ask, Send, Sleep, Step, Steps, public
 from issuer.drivers.blocking.connections import Connections
 from issuer.errors import ConfigurationError, StoreUnavailable
 from persistence.contract import Store
-from persistence.errors import StoreError
 
 T = TypeVar("T")
+
+#: A waiter looks again after so many seconds: whoever was to wake it may have been interrupted just then.
+LOOK_AGAIN = 1.0
+
+
+class Gate:
+    """Wakes threads: a lock in C, held until the landing, then passed on from waiter to waiter.
+
+    Not threading.Event, which is Python: an interrupt inside of it can leave its own lock held, and then everybody
+    waits for ever.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Wake every waiter, those who come later too."""
+        self._lock.release()
+
+    def wait(self, seconds: float) -> None:
+        """Return when woken, or after so many seconds."""
+        if self._lock.acquire(timeout=seconds):
+            self._lock.release()
+
+
+def new_flight() -> Flight:
+    """Make a flight whose waiters are threads."""
+    return Flight(Gate(), threading.get_ident)
+
+
+def waited(flight: Flight, seconds: float) -> bool:
+    """Wait for the flight's end, so many seconds at most; return whether it came."""
+    end = Deadline(seconds)
+    while not flight.landed:
+        left = end.left()
+        if left <= 0:
+            return False
+        gate: Gate = flight.landing  # type: ignore[assignment]  # made by `new_flight`
+        gate.wait(min(left, LOOK_AGAIN))
+    return True
 
 
 class Runner:
@@ -26,32 +70,32 @@ class Runner:
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error."""
+        steps = public(steps, tag)
         try:
             step = next(steps)
             while True:
                 try:
-                    result = (
-                        self._ask(step, deadline, tag)
-                        if isinstance(step, Ask)
-                        else self._redis().call(step.call, deadline, tag)
-                    )
-                except Exception as error:  # noqa: BLE001 - the generator decides what an error means
+                    result = self._result(step, deadline, tag)
+                except BaseException as error:  # noqa: BLE001 - the generator decides what it means, an interrupt too
                     step = steps.throw(error)
                 else:
                     step = steps.send(result)
         except StopIteration as end:
             value: T = end.value
             return value
-        except StoreError as error:
-            raise store_error(error, tag) from error
 
-    def _ask(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
-        timeout = min(self.store_timeout, deadline.left())
-        if timeout <= 0:
-            raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
-        return step.question(self.store, timeout)
-
-    def _redis(self) -> Connections:
-        if self.redis is None:
-            raise ConfigurationError("this issuer has no Redis")
-        return self.redis
+    def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
+        match step:
+            case Send():
+                if self.redis is None:
+                    raise ConfigurationError("this issuer has no Redis")
+                return self.redis.call(step.call, deadline, tag)
+            case Ask():
+                timeout = min(self.store_timeout, deadline.left())
+                if timeout <= 0:
+                    raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
+                return step.question(self.store, timeout)
+            case Sleep():
+                clock.sleep(step.seconds)
+                return None
+        return waited(step.flight, step.seconds)

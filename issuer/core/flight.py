@@ -1,38 +1,45 @@
-"""Single flight: of all the callers in a process that need a segment of a tag, one flies and the others wait for it."""
+"""Single flight: of all the callers in a process that need the same thing, one gets it and the others wait for it."""
 
 from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
+from typing import Protocol
 
-from issuer.clock import Deadline, monotonic, pause
+from issuer.clock import monotonic, pause
 from issuer.errors import IssuerError, Unavailable
 
 
+class Landing(Protocol):
+    """How the waiters of one driver are woken: by a lock among threads, by a future among tasks."""
+
+    def wake(self) -> None:
+        """Wake every waiter, those who come later too. Called once."""
+
+
 class Flight:
-    """One extension under way. Waiters sleep on a lock; nobody spins.
+    """Something under way that one caller fetches for all. Nobody spins while waiting for it."""
 
-    The locks are plain ones, in C: an interrupt inside threading.Event, which is Python, can leave its own lock held,
-    and then everybody waits for ever.
-    """
+    __slots__ = ("_end", "_me", "_pilot", "begun", "error", "landing", "progress")
 
-    __slots__ = ("_end", "_landed", "_pilot", "begun", "error", "progress")
-
-    def __init__(self) -> None:
-        self._pilot: dict[str, int] = {}
+    def __init__(self, landing: Landing, me: Callable[[], object]) -> None:
+        """`me` names the thread or task that asks: whoever claims the flight is known by it."""
+        self._pilot: dict[str, object] = {}
         self._end: dict[str, object] = {}
-        self._landed = threading.Lock()
-        self._landed.acquire()
+        self._me = me
+        self.landing = landing
         self.begun = monotonic()
         self.error: IssuerError | None = None
         self.progress = False
 
     def claim(self) -> bool:
-        """Say who flies it: True for one thread. A scheduler may lose a job, and then a waiter takes it over.
+        """Say who flies it: True for one caller. A scheduler may lose a job, and then a waiter takes it over.
 
         `setdefault` is one step: whoever is interrupted right after it still finds out that the flight is theirs.
         """
-        return not self.landed and self._pilot.setdefault("thread", threading.get_ident()) == threading.get_ident()
+        me = self._me()
+        return not self.landed and self._pilot.setdefault("pilot", me) == me
 
     @property
     def claimed(self) -> bool:
@@ -41,32 +48,23 @@ class Flight:
 
     @property
     def ours(self) -> bool:
-        """Whether this thread has claimed it."""
-        return self._pilot.get("thread") == threading.get_ident()
+        """Whether this thread or task has claimed it."""
+        return self._pilot.get("pilot") == self._me()
 
     def land(self, *, progress: bool, error: IssuerError | None = None) -> None:
-        """End it and wake all waiters. `progress`: numbers are there now, so that asking again makes sense at once."""
+        """End it and wake all waiters. `progress`: it brought something, so that asking again makes sense at once."""
         if self.landed:
             return
         self.progress = progress
         self.error = error
         mine = object()
-        if self._end.setdefault("landing", mine) is mine:  # one step, so that the lock is released once
-            self._landed.release()
+        if self._end.setdefault("landing", mine) is mine:  # one step, so that the waiters are woken once
+            self.landing.wake()
 
     @property
     def landed(self) -> bool:
         """Whether it has ended."""
         return bool(self._end)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for its end, so many seconds at most; return whether it came."""
-        if self.landed:
-            return True
-        if not self._landed.acquire(timeout=max(0.0, seconds)):
-            return False
-        self._landed.release()
-        return True
 
     def verdict(self) -> IssuerError | None:
         """Return the error that asking again won't better, as a fresh exception for each waiter; else None."""
@@ -75,14 +73,22 @@ class Flight:
         return renewed(self.error)
 
 
+def renewed(error: IssuerError) -> IssuerError:
+    """Return the same error as a fresh exception: raised in several threads, one would mix up their tracebacks."""
+    fresh = copy.copy(error)
+    fresh.__cause__ = error
+    return fresh
+
+
 class Board:
-    """Where the flights of one tag depart: at most one is in the air."""
+    """Where the flights for one thing depart: at most one is in the air."""
 
-    __slots__ = ("_failed_at", "_failures", "_flight", "_lock", "_longest", "trouble")
+    __slots__ = ("_failed_at", "_failures", "_flight", "_lock", "_longest", "_make", "trouble")
 
-    def __init__(self, longest: float) -> None:
+    def __init__(self, make: Callable[[], Flight], longest: float) -> None:
         """`longest`: seconds after which a flight counts as lost with its thread, and another may depart."""
         self._lock = threading.Lock()
+        self._make = make
         self._flight: Flight | None = None
         self._longest = longest
         self._failures = 0
@@ -95,9 +101,15 @@ class Board:
         with self._lock:
             flight = self._flight
             if flight is None or flight.landed or self.left(flight) <= 0:
-                flight = self._flight = Flight()
+                flight = self._flight = self._make()
                 return flight, True
             return flight, False
+
+    @property
+    def flight(self) -> Flight | None:
+        """The flight under way, None if there is none."""
+        flight = self._flight
+        return flight if flight is not None and not flight.landed and self.left(flight) > 0 else None
 
     def left(self, flight: Flight) -> float:
         """Seconds until the flight counts as lost."""
@@ -116,27 +128,8 @@ class Board:
             self.trouble = error or self.trouble
         flight.land(progress=progress, error=error)
 
-    @property
-    def busy(self) -> bool:
-        """Whether a flight is under way, and not lost."""
-        flight = self._flight
-        return flight is not None and not flight.landed and self.left(flight) > 0
-
     def pause(self) -> float:
         """Seconds to wait before the next flight: 0 after one that brought something, growing with the failures."""
         if not self._failures:
             return 0.0
         return max(0.0, self._failed_at + pause(self._failures) - monotonic())
-
-    def settle(self, deadline: Deadline) -> None:
-        """Wait for the flight under way, if there is one, until the deadline."""
-        flight = self._flight
-        if flight is not None and flight.claimed:
-            flight.wait(deadline.left())
-
-
-def renewed(error: IssuerError) -> IssuerError:
-    """Return a copy of the error for another thread to raise, chained to the first."""
-    again = copy.copy(error)
-    again.__cause__ = error
-    return again

@@ -1,0 +1,386 @@
+"""AsyncIssuer: the public face for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from issuer.clock import Deadline
+from issuer.core import requests, retire
+from issuer.core.inspection import Inspection, inspect
+from issuer.core.requests import TAKE_MOST, whole
+from issuer.core.retire import Recovery
+from issuer.core.source import Job, Means
+from issuer.core.steps import Steps, ask
+from issuer.drivers.asyncio.connections import Connections
+from issuer.drivers.asyncio.line import Line
+from issuer.drivers.asyncio.runner import Runner, new_flight
+from issuer.drivers.roster import CLOSING, GRACE, LEDGER_KEPT, STREAM_LEASE, OpenNumbers, Roster
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
+from issuer.keys import check_tag, redis_key
+from issuer.scheduler import Scheduler, Tasks
+from issuer.settings import seconds
+from persistence.contract import Store
+from persistence.records import HIGHEST, Order, Tag, now_ms
+
+T = TypeVar("T")
+
+log = logging.getLogger("issuer")
+
+
+class AsyncIssuer:
+    """Hands out unique, increasing 64-bit numbers per tag, to the tasks of an event loop. Made by `issuer.aconnect`.
+
+    The methods of Issuer, to be awaited; they mean the same and raise the same. It never blocks the loop: stores are
+    asked in threads. It serves one loop at a time, and begins anew when that one has been closed; each running loop
+    needs an AsyncIssuer of its own. A task that is cancelled while it waits gets no number, and nobody else gets its.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        redis: Connections | None,
+        *,
+        own_store: bool,
+        prefix: str,
+        timeout: float,
+        store_timeout: float,
+        auto_create: bool,
+        lease: int,
+        scheduler: Literal["background"] | AsyncIOScheduler | None,
+    ) -> None:
+        self._store = store
+        self._own_store = own_store
+        self._runner = Runner(store, redis, store_timeout)
+        self._prefix = prefix
+        self._timeout = timeout
+        self._store_timeout = store_timeout
+        self._auto_create = auto_create
+        self._lease = lease
+        self._chosen = scheduler
+        self._open = OpenNumbers()
+        self._pruned = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start()
+        _living.add(self)
+
+    def _start(self) -> None:
+        self._roster = Roster(self._make_line)
+        theirs = self._chosen if isinstance(self._chosen, AsyncIOScheduler) else None
+        self._scheduler = Scheduler(self._sweep, Tasks, theirs)
+        self._means = Means(
+            redis=self._runner.redis is not None,
+            store=self._store.url,
+            background=self._background,
+            scheduled=self._chosen is not None,
+            flight=new_flight,
+            window=self._store_timeout + GRACE,
+            auto_create=self._auto_create,
+            lease=self._lease,
+            open=self._open,
+        )
+
+    # ------------------------------------------------------------------ numbers
+
+    async def next(self, tag: str, *, timeout: float | None = None) -> int:
+        """Return the next number of the tag; see Issuer.next."""
+        line = self._line(tag)
+        try:
+            return await line.next(self._timeout if timeout is None else self._seconds(timeout))
+        except IssuerError:
+            self._roster.forget_if_unknown(line)
+            raise
+
+    async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
+        """Return exactly n numbers, 1..1 000 000; see Issuer.take."""
+        wanted = whole(n, "n", 1, TAKE_MOST)
+        deadline = self._deadline(timeout)
+        line = self._line(tag)
+        try:
+            numbers = [*await line.draw(wanted, deadline)]
+            while len(numbers) < wanted:
+                numbers += await line.draw(wanted - len(numbers), deadline)
+        except IssuerError:
+            self._roster.forget_if_unknown(line)
+            raise
+        return numbers
+
+    async def stream(self, tag: str, *, timeout: float | None = None) -> AsyncIterator[int]:
+        """Iterate over the tag's numbers without end; see Issuer.stream."""
+        check_tag(tag)
+        self._deadline(timeout)
+        while True:
+            line = self._line(tag)
+            deadline = self._deadline(timeout)
+            await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
+            yield await line.next(deadline.left())
+            for number in self._open.get(tag, ()):
+                yield number
+
+    async def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
+        """Return n contiguous numbers of a trend tag straight from the store; see Issuer.reserve."""
+        wanted = whole(n, "n", 1, HIGHEST)
+        deadline = self._deadline(timeout)
+        line = self._line(tag)
+        try:
+            return await line.run(line.supply.reserve(wanted), deadline)
+        except IssuerError:
+            self._roster.forget_if_unknown(line)
+            raise
+
+    # ------------------------------------------------------------------ tags
+
+    async def create(
+        self,
+        tag: str,
+        *,
+        start: int | None = None,
+        above: int | None = None,
+        step: int | Literal["auto"] | None = None,
+        limit: int = HIGHEST,
+        order: Order | None = None,
+        lease: int | None = None,
+        description: str = "",
+        timeout: float | None = None,
+    ) -> Tag:
+        """Make a tag; see Issuer.create."""
+        steps = requests.create(
+            tag,
+            start=start,
+            above=above,
+            step=step,
+            limit=limit,
+            order=order,
+            lease=lease,
+            description=description,
+            redis=self._runner.redis is not None,
+        )
+        return await self._run(steps, self._deadline(timeout), tag)
+
+    async def configure(
+        self,
+        tag: str,
+        *,
+        step: int | Literal["auto"] | None = None,
+        limit: int | None = None,
+        start: int | None = None,
+        above: int | None = None,
+        lease: int | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+    ) -> Tag:
+        """Change what is given, while running; see Issuer.configure."""
+        steps = requests.configure(
+            tag,
+            self._key(tag),
+            step=step,
+            limit=limit,
+            start=start,
+            above=above,
+            lease=lease,
+            description=description,
+        )
+        return await self._run(steps, self._deadline(timeout), tag)
+
+    async def delete(self, tag: str, *, timeout: float | None = None) -> None:
+        """Retire a tag: its calls raise UnknownTag from now on; see Issuer.delete."""
+        await self._run(retire.delete(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        self._roster.drop(tag)
+
+    async def tags(self, *, timeout: float | None = None) -> list[Tag]:
+        """Return all tags of the store, by name; see Issuer.tags."""
+        return await self._run(ask(lambda store, left: store.tags(timeout=left)), self._deadline(timeout), None)
+
+    async def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
+        """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
+        return await self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+
+    # ------------------------------------------------------------------ operations
+
+    async def recover(
+        self, tag: str | None = None, *, at_least: int = 0, dry_run: bool = False, timeout: float | None = None
+    ) -> list[Recovery]:
+        """Make sure that nothing up to the highest number known is issued again; see Issuer.recover."""
+        lowest = whole(at_least, "at_least", 0, HIGHEST)
+        if tag is None and lowest:
+            raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
+        names = [check_tag(tag)] if tag is not None else [record.tag for record in await self.tags(timeout=timeout)]
+        done: list[Recovery] = []
+        failed: list[IssuerError] = []
+        for name in names:
+            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run)
+            try:
+                done.append(await self._run(steps, self._deadline(timeout), name))
+            except IssuerError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return done
+
+    async def warm(self, tag: str, *, timeout: float | None = None) -> None:
+        """Return when the tag has numbers in hand, so that the first `next` needs no store; see Issuer.warm."""
+        line = self._line(tag)
+        deadline = self._deadline(timeout)
+        try:
+            await line.run(line.supply.warm(deadline), deadline)
+        except IssuerError:
+            self._roster.forget_if_unknown(line)
+            raise
+
+    async def keep(self, *, timeout: float | None = None) -> list[Tag]:
+        """From now on extend every tag of the store, drawn from here or not; see Issuer.keep."""
+        if self._runner.redis is None:
+            raise ConfigurationError("a keeper loads segments into Redis, and none is set")
+        records = await self.tags(timeout=timeout)
+        self._roster.keep(records)
+        if self._chosen is not None:
+            self._scheduler.start()
+        return records
+
+    async def tick(self, *, timeout: float | None = None) -> int:
+        """Sweep once over the tags in use, load what is due; see Issuer.tick."""
+        loaded = 0
+        for line in self._roster.in_use():
+            deadline = self._deadline(timeout)
+            try:
+                await line.run(line.supply.rejoin(), Deadline(min(deadline.left(), self._means.window)))
+                loaded += await line.run(line.supply.fetch(), deadline)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
+                self._roster.troubled(line, error)
+        return loaded
+
+    async def close(self) -> None:
+        """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""
+        lines = self._roster.close()
+        if lines is None:
+            return
+        deadline = Deadline(CLOSING)
+        async with AsyncExitStack() as ends:
+            # In the opposite order, each of them whatever becomes of the others.
+            ends.callback(_living.discard, self)
+            if self._own_store:
+                ends.push_async_callback(asyncio.to_thread, self._store.close)
+            if self._runner.redis is not None:
+                ends.push_async_callback(self._runner.redis.close)
+            for line in lines:
+                ends.push_async_callback(line.end, deadline)
+            ends.callback(self._scheduler.stop)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._roster.closed
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        redis = self._runner.redis.name if self._runner.redis else None
+        return f"<AsyncIssuer redis={redis!r} store={self._store.url!r} prefix={self._prefix!r}>"
+
+    # ------------------------------------------------------------------ inside
+
+    def _line(self, tag: str) -> Line:
+        if self._loop is not asyncio.get_running_loop():
+            self._enter()
+        return self._roster.line(tag)
+
+    def _enter(self) -> None:
+        """Begin in the running loop; what belonged to a loop that was closed is gone with it."""
+        if self._loop is not None and not self._loop.is_closed():
+            raise IssuerError(f"{self!r} serves another event loop: make an AsyncIssuer for each")
+        if self._loop is not None and not self.closed:
+            self._begin_anew()
+        self._loop = asyncio.get_running_loop()
+
+    def _begin_anew(self) -> None:
+        self._open.spend_all()
+        self._start()
+        if self._runner.redis is not None:
+            self._runner.redis.begin()
+
+    def _make_line(self, tag: str) -> Line:
+        return Line(tag, redis_key(self._prefix, tag), self._means, self._runner)
+
+    def _key(self, tag: str) -> str | None:
+        return redis_key(self._prefix, tag) if self._runner.redis is not None else None
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self._timeout if timeout is None else seconds(timeout, "timeout", zero=True)
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._seconds(timeout))
+
+    async def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        if self._loop is not asyncio.get_running_loop():
+            self._enter()
+        if self.closed:
+            raise IssuerError("this issuer is closed", tag=tag)
+        return await self._runner.run(steps, deadline, tag)
+
+    def _background(self, job: Job) -> bool:
+        if self._chosen is None:
+            return False
+
+        async def run() -> None:
+            deadline = Deadline(self._means.window)
+            await self._runner.run(job(deadline), deadline)
+
+        return self._scheduler.background(run)
+
+    async def _sweep(self) -> None:
+        for line in self._roster.in_use():
+            if self.closed:
+                return
+            deadline = Deadline(self._store_timeout)
+            try:
+                await line.run(line.supply.sweep(), deadline)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
+                self._roster.troubled(line, error)
+        await self._prune()
+
+    async def _prune(self) -> None:
+        """Once a day: old ledger entries."""
+        now = now_ms()
+        if now - self._pruned < LEDGER_KEPT // 90:
+            return
+        self._pruned = now
+        steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
+        try:
+            await self._run(steps, Deadline(self._store_timeout), None)
+        except IssuerError as error:
+            log.debug("ledger not pruned: %s", error)
+
+    def _after_fork(self) -> None:
+        # First what could repeat numbers: Python swallows what an at-fork hook raises.
+        self._begin_anew()
+        self._loop = None
+        self._store.after_fork()
+
+
+#: Every AsyncIssuer of this process: to be reset in a forked child.
+_living: weakref.WeakSet[AsyncIssuer] = weakref.WeakSet()
+
+
+def _reset_in_child() -> None:
+    for living in list(_living):
+        try:
+            living._after_fork()  # noqa: SLF001 - the hook belongs to the class
+        except Exception:
+            log.exception("%r: not all of it was reset in the forked child", living)
+
+
+os.register_at_fork(after_in_child=_reset_in_child)

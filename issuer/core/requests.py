@@ -1,0 +1,122 @@
+"""What users ask of an issuer, checked, as steps for a driver to run."""
+
+from __future__ import annotations
+
+import operator
+from typing import Literal
+
+from issuer.core import retire
+from issuer.core.extend import DEFAULT_STEP
+from issuer.core.steps import Steps, ask
+from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.keys import check_description, check_tag
+from persistence.records import HIGHEST, LEASE_MOST, Order, Tag
+
+#: Most numbers that one `take` returns: they come as a list, 8 MB of it.
+TAKE_MOST = 1_000_000
+
+
+def whole(value: int, name: str, lowest: int, highest: int) -> int:
+    """Return a whole number in lowest..highest; InvalidArgument for anything else, a bool included."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError  # noqa: TRY301 - handled like every other wrong type, below
+        number = operator.index(value)
+    except TypeError as error:
+        raise InvalidArgument(f"{name} must be a whole number, not {value!r}", value=value) from error
+    if not lowest <= number <= highest:
+        raise InvalidArgument(f"{name} must be {lowest}..{highest}, not {number}", value=value)
+    return number
+
+
+def _above(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
+    """Return the number below the first one, whichever way it was given."""
+    if start is not None and above is not None:
+        raise InvalidArgument("give start or above, not both", tag=tag, value=(start, above))
+    if start is not None:
+        return whole(start, "start", 1, limit) - 1
+    return None if above is None else whole(above, "above", 0, limit - 1)
+
+
+def _lease(tag: str, lease: int | None, order: Order | None) -> int | None:
+    if lease is None:
+        return None
+    size = whole(lease, "lease", 0, LEASE_MOST)
+    if size and order == "strict":
+        raise InvalidArgument(
+            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for order='trend'",
+            tag=tag,
+            value=lease,
+        )
+    return size
+
+
+def create(
+    tag: str,
+    *,
+    start: int | None,
+    above: int | None,
+    step: int | Literal["auto"] | None,
+    limit: int,
+    order: Order | None,
+    lease: int | None,
+    description: str,
+    redis: bool,
+) -> Steps[Tag]:
+    """Make a tag; see Issuer.create. `redis`: whether there is one."""
+    check_tag(tag)
+    last = whole(limit, "limit", 1, HIGHEST)
+    first = _above(tag, start, above, last) or 0
+    size = DEFAULT_STEP if step is None or step == "auto" else whole(step, "step", 1, HIGHEST)
+    chosen: Order = order if order is not None else ("strict" if redis else "trend")
+    if chosen not in ("strict", "trend"):
+        raise InvalidArgument(f"order is 'strict' or 'trend', not {order!r}", tag=tag, value=order)
+    if chosen == "strict" and not redis:
+        raise ConfigurationError(f"tag {tag!r}: strict order needs Redis, and none is set; use order='trend'", tag=tag)
+    leased = _lease(tag, lease, chosen)
+    text = check_description(description)
+    return ask(
+        lambda store, left: store.create(
+            tag, above=first, step=size, limit=last, order=chosen, lease=leased, description=text, timeout=left
+        )
+    )
+
+
+def configure(
+    tag: str,
+    key: str | None,
+    *,
+    step: int | Literal["auto"] | None,
+    limit: int | None,
+    start: int | None,
+    above: int | None,
+    lease: int | None,
+    description: str | None,
+) -> Steps[Tag]:
+    """Change what is given; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none."""
+    check_tag(tag)
+    if all(value is None for value in (step, limit, start, above, lease, description)):
+        raise InvalidArgument("nothing to change: give step, limit, start, above, lease or description", tag=tag)
+    size = DEFAULT_STEP if step == "auto" else step if step is None else whole(step, "step", 1, HIGHEST)
+    last = None if limit is None else whole(limit, "limit", 1, HIGHEST)
+    raise_to = _above(tag, start, above, last or HIGHEST)
+    leased = _lease(tag, lease, None)
+    if description is not None:
+        check_description(description)
+    return retire.configure(
+        tag,
+        key,
+        change=lambda store, left: store.configure(
+            tag, step=size, limit=last, lease=leased, description=description, raise_to=raise_to, timeout=left
+        ),
+        raise_to=raise_to,
+    )
+
+
+def check_reserving(record: Tag, n: int) -> None:
+    """InvalidArgument if n contiguous numbers can't be reserved of that tag."""
+    tag = record.tag
+    if record.order == "strict":
+        raise InvalidArgument(f"tag {tag!r} is strict; ranges are reserved of trend tags only", tag=tag, value=n)
+    if n > record.limit:
+        raise InvalidArgument(f"n is {n}, above the limit {record.limit} of tag {tag!r}", tag=tag, value=n)

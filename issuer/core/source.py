@@ -1,0 +1,174 @@
+"""A tag as this process knows it: its record, whether its numbers come from Redis or from the process's own hand."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from issuer.clock import Deadline, monotonic
+from issuer.core import direct, lease
+from issuer.core.extend import Election, known
+from issuer.core.flight import Board, Flight
+from issuer.core.hand import Hand
+from issuer.core.lease import Lease
+from issuer.core.steps import Steps, public
+from issuer.errors import IssuerError, Unavailable, UnknownTag
+from persistence.records import Reservation, Tag
+
+T = TypeVar("T")
+
+log = logging.getLogger("issuer.extension")
+
+#: A job of the scheduler: steps to run, by the deadline that it is given.
+Job = Callable[[Deadline], Steps[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the supplies of an issuer share.
+
+    `redis`: whether there is one. `store`: the store's URL, for messages. `background` runs a job on the scheduler,
+    False if there is none alive; `scheduled`: whether there should be one. `flight` makes a flight for this driver.
+    `window`: how long an elected loader has, in seconds. `auto_create`: make a tag at its first use. `lease`: how many
+    numbers of a trend tag are drawn ahead if the tag doesn't say so itself. `open`: where open numbers are laid.
+    """
+
+    redis: bool
+    store: str
+    background: Callable[[Job], bool]
+    scheduled: bool
+    flight: Callable[[], Flight]
+    window: float
+    auto_create: bool
+    lease: int
+    open: MutableMapping[str, Iterator[int]]
+
+
+class Source:
+    """What this process knows and holds of a tag."""
+
+    def __init__(self, tag: str, key: str, means: Means) -> None:
+        """`key` is the tag's hash in Redis."""
+        self.tag = tag
+        self.key = key
+        #: When it was last asked for numbers the long way, on the monotonic clock.
+        self.used_at = monotonic()
+        #: Extended by every sweep, used or not.
+        self.kept = False
+        #: How many numbers to draw ahead of a trend tag for which nobody has said it: a stream has asked for it.
+        self.ahead = 0
+        #: The highest number that this process has seen issued by Redis, or reserved for a caller.
+        self.seen: int = 0
+        #: What this process serves itself from; None while each draw goes to Redis.
+        self.hand: Hand[Lease | Reservation] | None = None
+        self._means = means
+        #: How long an election that a draw wins shall stand; None: don't elect this process, it couldn't load.
+        self.window = means.window if means.scheduled else None
+        self._record: Tag | None = None
+        self._learnt_at = 0.0
+        #: Whether the hand is filled with segments of our own: there is no Redis, or it is away.
+        self._direct = not means.redis
+        self._segments = Board(means.flight, longest=means.window + 1)
+        self._leases = Board(means.flight, longest=means.window + 1)
+        self._mode_lock = threading.Lock()
+        self._election = Election()
+        self._settle()
+
+    # ------------------------------------------------------------------ the record
+
+    @property
+    def record(self) -> Tag | None:
+        """The tag's record as this process saw it last, None if it never did."""
+        return self._record
+
+    @record.setter
+    def record(self, record: Tag) -> None:
+        self._record = record
+        self._learnt_at = monotonic()
+        with self._mode_lock:
+            self._settle()
+
+    def learn(self) -> Steps[Tag]:
+        """Read the tag's record, making the tag if that is allowed. Raises UnknownTag."""
+        self.record = record = yield from self._public(known(self.tag, make=self._means.auto_create))
+        return record
+
+    def _try_to_learn(self, deadline: Deadline) -> Steps[bool]:
+        if deadline.left() <= 0:
+            return False
+        try:
+            yield from self.learn()
+        except Unavailable:
+            return False
+        return True
+
+    def _public(self, steps: Steps[T]) -> Steps[T]:
+        try:
+            return (yield from public(steps, self.tag))
+        except UnknownTag:
+            self._record = None
+            raise
+
+    # ------------------------------------------------------------------ where the numbers come from
+
+    def draw_ahead(self, n: int) -> Steps[None]:
+        """From now on draw n numbers ahead, if it is a trend tag and neither the tag nor the issuer says how many."""
+        if self.ahead != n:
+            yield from self.learn()
+            with self._mode_lock:
+                self.ahead = n
+                self._settle()
+
+    def _settle(self) -> None:
+        """Have a hand exactly if something fills it: segments of our own, or leases."""
+        if self._direct or self._lease_size():
+            # Leases have to be looked at every second, and without a scheduler only the caller can do that.
+            laid_open = self._means.open if self._means.scheduled or not self._means.redis else None
+            self.hand = self.hand or Hand(self.tag, laid_open)
+        elif self.hand is not None and not self.hand.held:
+            self.hand = None
+
+    def _lease_size(self) -> int:
+        """How many numbers to draw ahead; 0: none."""
+        record = self._record
+        if record is None or record.order == "strict":
+            return 0
+        return record.lease if record.lease is not None else max(self._means.lease, self.ahead)
+
+    def _go_direct(self, deadline: Deadline) -> Steps[bool]:
+        """Redis is away: a trend tag goes on with segments of its own. False for a strict one."""
+        if self._record is None and not (yield from self._try_to_learn(deadline)):
+            return False
+        if self._record is None or self._record.order == "strict":
+            return False
+        with self._mode_lock:
+            if not self._direct:
+                log.warning("tag %r: Redis is away, serving from segments of this process", self.tag)
+                self._direct = True
+                self._settle()
+        return True
+
+    def taken(self) -> int:
+        """Return the highest number that this process has seen issued: nobody lowers the store's `max` below it.
+
+        Not what it holds: another thread may be handing that back.
+        """
+        hand = self.hand
+        return self.seen if hand is None else max(self.seen, hand.issued)
+
+    # ------------------------------------------------------------------ giving back
+
+    def _give_back(self, held: Sequence[Lease | Reservation], used: int) -> Steps[None]:
+        """Give what is left above `used` back to where it came from: leases to Redis, segments to the store."""
+        leases, reservations = lease.parted(held)
+        try:
+            # The higher ones first: both go back from the end.
+            if reservations:
+                yield from self._public(direct.hand_back(reservations, used))
+            if leases:
+                yield from lease.give_back(self.key, leases, used)
+        except IssuerError as error:
+            log.warning("tag %r: numbers above %d could not be given back and stay a gap: %s", self.tag, used, error)

@@ -1,0 +1,197 @@
+"""A draw's cold half, for threads and tasks alike: all that isn't one round trip to Redis, or a number out of hand."""
+
+from __future__ import annotations
+
+import logging
+
+from issuer import gateway
+from issuer.clock import Deadline, monotonic, pause
+from issuer.core import direct, lease
+from issuer.core.hand import Hand
+from issuer.core.lease import Lease
+from issuer.core.refill import Refill
+from issuer.core.requests import check_reserving
+from issuer.core.retire import floor
+from issuer.core.source import Means
+from issuer.core.steps import Steps, send, sleep, wait
+from issuer.errors import FenceError, RedisUnavailable, Unavailable
+from persistence.records import Reservation
+
+log = logging.getLogger("issuer.extension")
+
+#: Leases are checked against the hash when the last check is so many seconds old, before more of them is served.
+CHECK_AFTER = 1.0
+
+#: The record is read again after so many seconds, so that a change of `lease` reaches processes that reserve nothing.
+LEARN_AFTER = 60.0
+
+
+class Supply(Refill):
+    """Hands out a tag's numbers where one round trip won't do, and looks after what the process holds of it."""
+
+    def __init__(self, tag: str, key: str, means: Means) -> None:
+        """`key` is the tag's hash in Redis."""
+        super().__init__(tag, key, means)
+        self._checked_at = 0.0
+        self._swept_at = -1
+
+    # ------------------------------------------------------------------ drawing
+
+    def obtain(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None = None) -> Steps[range]:
+        """Draw up to n numbers, at least one, waiting until the deadline.
+
+        `first`: what a draw of n from Redis has brought already.
+        """
+        self.used_at = monotonic()
+        if self._record is None and self._means.lease and self._means.redis:
+            yield from self._try_to_learn(deadline)
+        while True:
+            hand = self.hand
+            if hand is None:
+                drawn = yield from self._from_redis(n, deadline, first)
+                first = None
+                if drawn is not None:
+                    return drawn
+                if self.hand is None:
+                    yield from self.await_segment(deadline)
+                continue
+            if not self._direct and monotonic() - self._checked_at > CHECK_AFTER:
+                yield from self._check(hand)
+            taken = hand.take(n)
+            if taken is not None:
+                if hand.due:
+                    self.prefetch()
+                return range(taken[0] + 1, taken[1] + 1)
+            if self._direct:
+                yield from self.await_segment(deadline)
+            else:
+                yield from self.await_lease(deadline)
+
+    def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
+        attempt = 0
+        while self.hand is None:
+            try:
+                if isinstance(first, Unavailable):
+                    raise first
+                drawn = first or (yield from send(gateway.draw(self.key, n, self.window)))
+            except RedisUnavailable as error:
+                first = None
+                if not (yield from self._go_direct(deadline)):
+                    # A strict tag waits for Redis: a failover takes 2-3 s.
+                    yield from sleep(min(pause(attempt), deadline.left()))
+                    attempt += 1
+                    if deadline.left() <= 0:
+                        raise RedisUnavailable(str(error), tag=self.tag) from error
+                continue
+            return self.accept(drawn)
+        return None
+
+    def reserve(self, n: int) -> Steps[range]:
+        """Reserve exactly n numbers of a trend tag in the store for the caller alone, past both buffers."""
+        check_reserving((yield from self.learn()), n)
+        reserved = yield from self._public(direct.reserve(self.tag, seen=self.taken(), n=n, reason="reserve"))
+        self.seen = max(self.seen, reserved.high)
+        return range(reserved.low + 1, reserved.high + 1)
+
+    def warm(self, deadline: Deadline) -> Steps[None]:
+        """Return when there are numbers to draw."""
+        if self._record is None:
+            yield from self.learn()
+        if self._has_numbers():
+            return
+        while not (yield from self.await_segment(deadline)):
+            if self._has_numbers():
+                return
+
+    def _has_numbers(self) -> bool:
+        return self._direct and self.hand is not None and not self.hand.due
+
+    def _check(self, hand: Hand[Lease | Reservation]) -> Steps[None]:
+        """Drop the leases if the hash has moved since they were drawn.
+
+        What can't be checked is served all the same: its numbers are this process's alone.
+        """
+        self._checked_at = monotonic()
+        leases, _ = lease.parted(hand.held)
+        if not leases:
+            return
+        try:
+            gone = yield from self._public(lease.moved(self.tag, self.key, leases))
+        except FenceError:
+            gone = True
+        except Unavailable as error:
+            log.debug("tag %r: leases not checked: %s", self.tag, error)
+            return
+        if gone:
+            hand.empty()
+            log.warning("tag %r: its hash was armed anew; what is left of the leases from before is dropped", self.tag)
+
+    # ------------------------------------------------------------------ what the scheduler does
+
+    def sweep(self) -> Steps[None]:
+        """Look after the tag: its record, leases, the way back to Redis, and what is due in the background."""
+        if self._record is None or monotonic() - self._learnt_at > LEARN_AFTER:
+            yield from self.learn()
+        if self._direct and self._means.redis:
+            yield from self.rejoin()
+        elif self._means.redis and self.hand is not None:
+            yield from self._sweep_leases(self.hand)
+        if (yield from self._due()):
+            self.prefetch_segment()
+
+    def _sweep_leases(self, hand: Hand[Lease | Reservation]) -> Steps[None]:
+        """Check the leases of a tag in use; those of a quiet one when it is used again."""
+        issued = hand.issued
+        if issued == self._swept_at:
+            hand.shut()
+        else:
+            self.used_at = monotonic()
+            yield from self._check(hand)
+        self._swept_at = issued
+
+    def rejoin(self) -> Steps[None]:
+        """Redis is back: give back what is left, skip there what was issued here, and draw from Redis again."""
+        hand = self.hand
+        if not self._direct or not self._means.redis or hand is None:
+            return
+        flight, leads = self._segments.enter()
+        if not leads or not flight.claim():
+            return
+        try:
+            # Redis must take a write before anything is given up for it: out of memory, or short of replicas, it still
+            # answers reads.
+            yield from self._public(floor(self.tag, self.key, hand.issued, "keep"))
+            held, used = hand.empty()
+            yield from self._give_back(held, used)
+            issued = hand.issued
+            yield from self._public(floor(self.tag, self.key, issued, "keep"))
+            with self._mode_lock:
+                if self._segments.is_current(flight) and not hand.held and hand.issued == issued:
+                    self.seen = max(self.seen, issued)
+                    self._direct = False
+                    self._settle()
+                    log.warning("tag %r: Redis is back, above %d", self.tag, issued)
+        except RedisUnavailable as error:
+            log.debug("tag %r: Redis is still away: %s", self.tag, error)
+        finally:
+            self._segments.land(flight, progress=True)
+
+    # ------------------------------------------------------------------ the end
+
+    @property
+    def disposable(self) -> bool:
+        """Whether nothing would be lost with it: the tag was never seen, and no flight may bring it numbers yet."""
+        busy = self._segments.flight or self._leases.flight
+        return self._record is None and not busy and (self.hand is None or not self.hand.held)
+
+    def close(self, deadline: Deadline) -> Steps[None]:
+        """End the flights under way, then give back what this process holds."""
+        for board in (self._segments, self._leases):
+            flight = board.flight
+            if flight is not None and flight.claimed:
+                yield from wait(flight, deadline.left())
+        with self._mode_lock:
+            hand = self.hand
+        if hand is not None:
+            held, used = hand.empty()
+            yield from self._give_back(held, used)

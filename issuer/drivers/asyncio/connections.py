@@ -1,0 +1,234 @@
+"""Connections to Redis for tasks: ours alone, no retries, a timeout for every call, dropped after any error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, TypeVar
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from issuer import gateway
+from issuer.clock import Deadline
+from issuer.drivers.routes import Address, Talk, conduct
+from issuer.drivers.servers import meaning
+from issuer.drivers.target import Target, from_client, from_url
+from issuer.errors import RedisUnavailable
+
+T = TypeVar("T")
+
+#: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
+SHORTEST = 0.05
+
+NO_RETRY = Retry(NoBackoff(), 0)
+
+_CLOSED = (redis.ConnectionError, OSError)
+
+
+class Link:
+    """A redis-py connection that is ours alone. The caller bounds the time: redis-py makes a task for each send."""
+
+    __slots__ = ("_health", "connection")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self._health = bool(connection.health_check_interval)
+
+    async def connect(self) -> None:
+        """Connect and log in."""
+        self.connection.socket_timeout = self.connection.socket_connect_timeout = None
+        await self.connection.connect()
+
+    async def ask(self, packed: bytes) -> Any:
+        """Send it and return the reply. After anything raised, the connection must be dropped: the reply may come."""
+        await self.connection.send_packed_command(packed, check_health=self._health)
+        return await self.connection.read_response(disable_decoding=True)
+
+    async def stale(self) -> bool:
+        """Whether it was closed while it was idle, or holds a reply that nobody has read."""
+        try:
+            # A look at what has arrived; a redis-py that has to be asked otherwise would say so in the tests.
+            return bool(await self.connection.can_read())
+        except (redis.RedisError, OSError):
+            return True
+
+    async def drop(self) -> None:
+        """Close it, without waiting for the other side."""
+        await self.connection.disconnect(nowait=True)
+
+
+class Node:
+    """The idle connections to one server."""
+
+    __slots__ = ("address", "idle")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.idle: deque[Link] = deque()
+
+
+class Connections:
+    """Connections to the servers that hold the hashes, for one event loop.
+
+    Each call goes out once: redis-py's own retries are off, since a `load` sent twice can repeat numbers. A connection
+    that saw an error or a cancellation is dropped, so that no reply is taken for another call's.
+    """
+
+    def __init__(self, target: Target, timeout: float) -> None:
+        """`timeout` bounds one round trip, in seconds."""
+        self._target = target
+        self._timeout = timeout
+        self.name = target.name
+        self._closed = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget every connection: they belong to a loop that is gone, or to the parent of a fork."""
+        self._route = self._target.route()
+        self._nodes: dict[Address, Node] = {}
+
+    @classmethod
+    def from_url(cls, url: str, timeout: float, name: str) -> Connections:
+        """Make them from a URL; see `target.from_url`. `name` is for messages. Raises ConfigurationError."""
+        return cls(from_url(url, name, redis.asyncio.ConnectionPool), timeout)
+
+    @classmethod
+    def from_client(cls, client: redis.asyncio.Redis, timeout: float) -> Connections:
+        """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
+        return cls(from_client(client), timeout)
+
+    # ------------------------------------------------------------------ the short way
+
+    def node(self, key: str) -> Node | None:
+        """Return the server that holds the key, if a call has been there before."""
+        address = self._route.known(key)
+        return None if address is None else self._nodes.get(address)
+
+    async def draw(self, node: Node, packed: bytes, seconds: float) -> Any:
+        """Send a draw to that server and return its reply as it comes; None if it has to go the long way.
+
+        For draws only: they may be sent again. Raises RedisUnavailable if the time is over.
+        """
+        try:
+            link = node.idle.pop()
+        except IndexError:
+            return None
+        try:
+            async with asyncio.timeout(min(self._timeout, max(SHORTEST, seconds))):
+                reply = await link.ask(packed)
+        except TimeoutError as error:
+            await link.drop()
+            self._route.lost(node.address)
+            raise RedisUnavailable(f"redis {self.name}: no answer in time") from error
+        except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
+            await link.drop()
+            return None
+        except BaseException:
+            await link.drop()
+            raise
+        await self._release(node, link)
+        return reply
+
+    # ------------------------------------------------------------------ the long way
+
+    async def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
+        """Send it to the server that holds its key, and return the decoded reply.
+
+        Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
+        """
+        end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
+        talks = conduct(self._route, call)
+        try:
+            talk = next(talks)
+            while True:
+                try:
+                    answer = await self._exchange(talk, end)
+                except Exception as error:  # noqa: BLE001 - the route decides what an error means
+                    talk = talks.throw(error)
+                else:
+                    talk = talks.send(answer)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+        except Exception as error:
+            meant = meaning(error, self.name, call.key, tag)
+            if meant is error:
+                raise
+            raise meant from error
+
+    async def _exchange(self, talk: Talk, end: Deadline) -> Any:
+        """One call, one reply, decoded. Raises what redis-py raises."""
+        node = self._nodes.setdefault(talk.address, Node(talk.address))
+        share = max(0.001, end.left() / talk.share)
+        try:
+            async with asyncio.timeout(share):
+                return await self._tried(talk, node)
+        except TimeoutError as error:
+            raise redis.TimeoutError(f"no answer within {share:.3g} s") from error
+
+    async def _tried(self, talk: Talk, node: Node) -> Any:
+        while True:
+            link, reused = await self._link(node, repeatable=talk.call.repeatable)
+            try:
+                if not reused:
+                    await link.connect()
+                answer = talk.call.decode(await _asked(link, talk))
+            except _CLOSED:
+                await link.drop()
+                if not (reused and talk.call.repeatable):
+                    raise
+                # The server closed it while it was idle, and then it has closed the others too.
+                await _drop_idle(node)
+                continue
+            except BaseException:
+                await link.drop()
+                raise
+            await self._release(node, link)
+            return answer
+
+    async def _link(self, node: Node, *, repeatable: bool) -> tuple[Link, bool]:
+        """Return an idle connection and True, or a new one that isn't connected and False."""
+        while True:
+            try:
+                link = node.idle.pop()
+            except IndexError:
+                return Link(self._target.connection(node.address, NO_RETRY)), False
+            # What goes out once must not go out on a connection that the server has closed meanwhile.
+            if repeatable or not await link.stale():
+                return link, True
+            await link.drop()
+
+    # ------------------------------------------------------------------ the end
+
+    async def _release(self, node: Node, link: Link) -> None:
+        if self._closed:
+            await link.drop()
+        else:
+            node.idle.append(link)
+
+    async def close(self) -> None:
+        """Close every idle connection; one in use is closed when its call ends."""
+        self._closed = True
+        for node in self._nodes.values():
+            await _drop_idle(node)
+
+
+async def _drop_idle(node: Node) -> None:
+    while node.idle:
+        await node.idle.pop().drop()
+
+
+async def _asked(link: Link, talk: Talk) -> Any:
+    if talk.asking:
+        await link.ask(gateway.pack("ASKING"))
+    try:
+        return await link.ask(talk.call.packed)
+    except redis.exceptions.NoScriptError:
+        # The one error after which nothing can have happened, so sending again is no second sending.
+        await link.ask(gateway.pack("SCRIPT", "LOAD", talk.call.text))
+        if talk.asking:
+            await link.ask(gateway.pack("ASKING"))
+        return await link.ask(talk.call.packed)

@@ -1,0 +1,94 @@
+"""Runs a protocol generator for a task: sends its Redis calls, asks the store in a thread, waits, within a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from issuer.clock import Deadline
+from issuer.core.flight import Flight
+from issuer.core.steps import Ask, Send, Sleep, Step, Steps, public
+from issuer.drivers.asyncio.connections import Connections
+from issuer.errors import ConfigurationError, StoreUnavailable
+from persistence.contract import Store
+
+T = TypeVar("T")
+
+
+class Gate:
+    """Wakes tasks of one loop."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def wake(self) -> None:
+        """Wake every waiter, those who come later too."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Return when woken."""
+        await self._event.wait()
+
+
+def new_flight() -> Flight:
+    """Make a flight whose waiters are tasks."""
+    return Flight(Gate(), asyncio.current_task)
+
+
+async def waited(flight: Flight, seconds: float) -> bool:
+    """Wait for the flight's end, so many seconds at most; return whether it came."""
+    gate: Gate = flight.landing  # type: ignore[assignment]  # made by `new_flight`
+    try:
+        async with asyncio.timeout(seconds):
+            await gate.wait()
+    except TimeoutError:
+        return flight.landed
+    return True
+
+
+class Runner:
+    """A store and, unless it is direct, Redis: what a protocol generator works with."""
+
+    def __init__(self, store: Store, redis: Connections | None, store_timeout: float) -> None:
+        """`store_timeout`: the longest that one call of the store may take, in seconds."""
+        self.store = store
+        self.redis = redis
+        self.store_timeout = store_timeout
+
+    async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
+        """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error.
+
+        Cancelled, it is told so as by any other exception, and ends what it has begun; a store's call under way goes on
+        in its thread, and what it reserves is a gap.
+        """
+        steps = public(steps, tag)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = await self._result(step, deadline, tag)
+                except BaseException as error:  # noqa: BLE001 - the generator decides what it means
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
+        match step:
+            case Send():
+                if self.redis is None:
+                    raise ConfigurationError("this issuer has no Redis")
+                return await self.redis.call(step.call, deadline, tag)
+            case Ask():
+                timeout = min(self.store_timeout, deadline.left())
+                if timeout <= 0:
+                    raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
+                return await asyncio.to_thread(step.question, self.store, timeout)
+            case Sleep():
+                await asyncio.sleep(step.seconds)
+                return None
+        return await waited(step.flight, step.seconds)

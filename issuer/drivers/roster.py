@@ -1,0 +1,119 @@
+"""The tags that an issuer has drawn from, and what is laid open of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from issuer.clock import Deadline
+from issuer.core.hand import spend
+from issuer.core.supply import Supply
+from issuer.errors import IssuerError, Unavailable, UnknownTag
+from issuer.keys import check_tag
+from persistence.records import Tag
+
+
+class Line(Protocol):
+    """What both drivers' lines have."""
+
+    tag: str
+    supply: Supply
+
+
+L = TypeVar("L", bound=Line)
+
+#: An elected loader that is silent for so many seconds longer than the store's timeout is replaced.
+GRACE = 1.0
+
+#: How long a `close` or an exit may take to give numbers back, in seconds.
+CLOSING = 3.0
+
+#: Ledger entries are kept for so many milliseconds: 90 days. The newest of each tag stays for ever.
+LEDGER_KEPT = 90 * 24 * 3600 * 1000
+
+#: How many numbers a stream of a trend tag draws ahead if nobody says it.
+STREAM_LEASE = 1000
+
+log = logging.getLogger("issuer")
+
+#: A tag that nobody has drawn from for so many seconds is left out of the sweep.
+IDLE_AFTER = 900.0
+
+
+class Roster(Generic[L]):
+    """One line per tag, made at its first use."""
+
+    def __init__(self, make: Callable[[str], L]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self.lines: dict[str, L] = {}
+        self.closed = False
+
+    def line(self, tag: str) -> L:
+        """Return the tag's line. Raises InvalidArgument, and IssuerError if this issuer is closed."""
+        try:
+            return self.lines[tag]
+        except (KeyError, TypeError):
+            check_tag(tag)
+        with self._lock:
+            if self.closed:
+                raise IssuerError("this issuer is closed")
+            line = self.lines.get(tag)
+            if line is None:
+                line = self.lines[tag] = self._make(tag)
+            return line
+
+    def forget_if_unknown(self, line: L) -> None:
+        """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind."""
+        if line.supply.disposable:
+            with self._lock:
+                if self.lines.get(line.tag) is line:
+                    del self.lines[line.tag]
+
+    def drop(self, tag: str) -> None:
+        """Forget a tag that was deleted."""
+        self.lines.pop(tag, None)
+
+    def keep(self, records: Sequence[Tag]) -> None:
+        """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
+        names = {record.tag for record in records}
+        for line in list(self.lines.values()):
+            line.supply.kept = line.tag in names
+        for record in records:
+            supply = self.line(record.tag).supply
+            supply.record, supply.kept = record, True
+
+    def in_use(self) -> list[L]:
+        """Return the lines that a sweep has to look after."""
+        since = Deadline(-IDLE_AFTER).at
+        return [line for line in list(self.lines.values()) if line.supply.kept or line.supply.used_at > since]
+
+    def troubled(self, line: L, error: Exception) -> None:
+        """Take note of a sweep that could not look after a tag."""
+        if self.closed:
+            return
+        if isinstance(error, UnknownTag):
+            self.forget_if_unknown(line)
+        level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
+        log.log(level, "tag %r: sweep: %s", line.tag, error)
+
+    def close(self) -> list[L] | None:
+        """Make no more lines; return those that there are, None if it was closed before."""
+        with self._lock:
+            if self.closed:
+                return None
+            self.closed = True
+            lines, self.lines = list(self.lines.values()), {}
+        return lines
+
+
+class OpenNumbers(dict[str, Iterator[int]]):
+    """Where `next(tag)` looks first: the numbers in hand that are laid open, by tag."""
+
+    def spend_all(self) -> None:
+        """In a forked child: nothing of the parent's may be issued, by nobody who still has hold of it."""
+        for numbers in list(self.values()):
+            spend(numbers)
+        self.clear()

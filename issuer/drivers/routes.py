@@ -1,0 +1,216 @@
+"""Which server holds a tag's hash: the one that was named, a Sentinel's master, or the owner of a Cluster slot.
+
+Written once for both drivers: a call is a generator that yields each exchange with one server, and is sent the reply.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import redis
+from redis.crc import key_slot
+
+from issuer import gateway
+from issuer.drivers.servers import check_server
+from issuer.errors import ConfigurationError, RedisUnavailable
+
+T = TypeVar("T")
+
+#: How often a call follows a Cluster from node to node. While slots move, two are usual.
+REDIRECTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server. `host` None: the one that the URL or client names, be it a unix socket. `sentinel`: no data node."""
+
+    host: str | None = None
+    port: int = 0
+    sentinel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """One exchange with one server. `asking`: it takes a slot over. `share`: so many servers share the time left."""
+
+    address: Address
+    call: gateway.Call[Any]
+    asking: bool = False
+    share: int = 1
+
+
+Talks = Generator[Talk, Any, T]
+
+
+class Route(ABC):
+    """Knows which server holds a key. `moves`: whether another server may hold it later."""
+
+    moves = True
+
+    def __init__(self) -> None:
+        self.checked: set[Address] = set()
+
+    @abstractmethod
+    def known(self, key: str) -> Address | None:
+        """Return the server that held the key last, None if that has to be found out."""
+
+    @abstractmethod
+    def find(self, key: str) -> Talks[Address]:
+        """Find out which server holds the key. Raises RedisUnavailable, ConfigurationError."""
+
+    @abstractmethod
+    def lost(self, address: Address) -> None:
+        """Take note that this server doesn't answer, or is no master any more."""
+
+    @abstractmethod
+    def moved(self, key: str, address: Address) -> None:
+        """Take note that another server holds the key now."""
+
+
+class Fixed(Route):
+    """The server that the URL or the client names."""
+
+    moves = False
+    HERE = Address()
+
+    def known(self, key: str) -> Address | None:  # noqa: ARG002 - it holds every key
+        """Return that server."""
+        return self.HERE
+
+    def find(self, key: str) -> Talks[Address]:  # noqa: ARG002 - the same
+        """Return that server."""
+        return self.HERE
+        yield
+
+    def lost(self, address: Address) -> None:
+        """There is no other one."""
+
+    def moved(self, key: str, address: Address) -> None:
+        """Stay: only a Cluster sends calls elsewhere."""
+
+
+class Sentinels(Route):
+    """The master of a name, as the Sentinels see it. The Sentinel that answered last is asked first."""
+
+    def __init__(self, sentinels: Sequence[Address], master: str) -> None:
+        super().__init__()
+        self._sentinels = deque(sentinels)
+        self._name = master
+        self._master: Address | None = None
+
+    def known(self, key: str) -> Address | None:  # noqa: ARG002 - the master holds every key
+        """Return the master."""
+        return self._master
+
+    def find(self, key: str) -> Talks[Address]:
+        """Ask one Sentinel after the other."""
+        trouble: Exception | None = None
+        unknown = False
+        for left in range(len(self._sentinels), 0, -1):
+            sentinel = self._sentinels[0]
+            try:
+                found = yield Talk(sentinel, gateway.master_of(self._name, key), share=left)
+            except (redis.RedisError, OSError) as error:
+                trouble = error
+            else:
+                if found is not None:
+                    self._master = Address(*found)
+                    return self._master
+                unknown = True
+            self._sentinels.rotate(-1)
+        if unknown:
+            raise ConfigurationError(f"the Sentinels know no master {self._name!r}")
+        raise RedisUnavailable(f"no Sentinel answers: {trouble}") from trouble
+
+    def lost(self, address: Address) -> None:
+        """Forget the master."""
+        if self._master == address:
+            self._master = None
+
+    def moved(self, key: str, address: Address) -> None:
+        """Stay: only a Cluster sends calls elsewhere."""
+
+
+class Cluster(Route):
+    """The owners of a Cluster's slots, as its nodes tell."""
+
+    def __init__(self, nodes: Sequence[Address]) -> None:
+        super().__init__()
+        self._nodes = deque(nodes)
+        self._slots: dict[int, Address] = {}
+
+    def known(self, key: str) -> Address | None:
+        """Return the owner of the key's slot."""
+        return self._slots.get(key_slot(key.encode()))
+
+    def find(self, key: str) -> Talks[Address]:
+        """Ask one node after the other for the owners of all slots."""
+        trouble: Exception | None = None
+        for left in range(len(self._nodes), 0, -1):
+            node = self._nodes[0]
+            try:
+                shards = yield Talk(node, gateway.cluster_slots(key), share=left)
+            except (redis.RedisError, OSError) as error:
+                trouble = error
+            else:
+                self._learn(node, shards)
+                address = self.known(key)
+                if address is not None:
+                    return address
+            self._nodes.rotate(-1)
+        raise RedisUnavailable(f"no node of the Cluster knows who holds {key}: {trouble}") from trouble
+
+    def _learn(self, told_by: Address, shards: Sequence[gateway.Shard]) -> None:
+        slots: dict[int, Address] = {}
+        for shard in shards:
+            owner, *replicas = [Address(host or told_by.host, port) for host, port in shard.nodes]
+            slots.update(dict.fromkeys(range(shard.first, shard.last + 1), owner))
+            for node in (owner, *replicas):
+                if node not in self._nodes:
+                    self._nodes.append(node)
+        self._slots = slots
+
+    def lost(self, address: Address) -> None:
+        """Forget who holds what, and ask that node last: after a failover its slots are somebody else's."""
+        self._slots = {}
+        if self._nodes[0] == address:
+            self._nodes.rotate(-1)
+
+    def moved(self, key: str, address: Address) -> None:
+        """Follow a MOVED."""
+        self._slots[key_slot(key.encode())] = address
+        if address not in self._nodes:
+            self._nodes.append(address)
+
+
+def conduct(route: Route, call: gateway.Call[T]) -> Talks[T]:
+    """Bring the call to the server that holds its key, and return the decoded reply.
+
+    After MOVED and ASK nothing can have happened, so going on to the server that they name is no second sending.
+    """
+    for _ in range(REDIRECTS):
+        address = route.known(call.key) or (yield from route.find(call.key))
+        try:
+            if address not in route.checked:
+                check_server((yield Talk(address, gateway.server_info())))
+                route.checked.add(address)
+            reply: T = yield Talk(address, call)
+        except redis.exceptions.AskError as redirect:  # a MovedError is one too
+            there = Address(redirect.host or address.host, redirect.port)
+            if isinstance(redirect, redis.exceptions.MovedError):
+                route.moved(call.key, there)
+                continue
+            asked: T = yield Talk(there, call, asking=True)
+            return asked
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError, OSError):
+            route.lost(address)
+            raise
+        if route.moves and getattr(reply, "status", "") == "notmaster":
+            route.lost(address)
+            raise RedisUnavailable(f"{address.host}:{address.port} is no master any more")
+        return reply
+    raise RedisUnavailable(f"the Cluster sends {call.key} from node to node")

@@ -1,0 +1,68 @@
+"""What a Redis server says of itself, and what its refusals mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import redis
+
+from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
+
+#: The oldest Redis whose scripts behave as ours need it.
+OLDEST = (6, 2)
+
+_DENIED = (
+    "denies a command that the fence needs; give this user +info +evalsha +script|load +time +hmget +hget +hset +hdel "
+    "+hincrby on the keys of the prefix"
+)
+
+#: What a server says when it can't be trusted with the fence, and what that means.
+_REFUSALS = (
+    ("NOPERM", _DENIED),
+    ("has no permissions", _DENIED),
+    ("No permissions", _DENIED),
+    ("can't run this command", _DENIED),
+    ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
+    ("BADARG", "does not run the script as it should"),
+    ("unknown command", "lacks a command that every supported server has"),
+    ("Unknown Redis command", "lacks a command that every supported server has"),
+)
+
+
+def check_server(info: Mapping[str, str]) -> None:
+    """FenceError if `INFO server` shows a server that can't keep the promise."""
+    if "dragonfly_version" in info:
+        raise FenceError("Dragonfly is not supported: all its restarts look like one reign, so a rollback goes unseen")
+    version = info.get("redis_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise FenceError(
+            f"Redis {version or 'of unknown version'} is not supported: 6.2 or newer, or Valkey, is needed"
+        )
+
+
+def meaning(error: Exception, name: str, key: str, tag: str | None) -> IssuerError:  # noqa: PLR0911 - a line per case
+    """Return the public error for what redis-py raised on a call about `key`; `name` is the server's."""
+    text = str(error)
+    if isinstance(error, IssuerError):
+        return error
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return ConfigurationError(f"redis {name} refuses the login: {text}")
+    if isinstance(error, (redis.ConnectionError, redis.TimeoutError, TimeoutError, OSError)):
+        return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
+    if isinstance(error, UnicodeError):
+        return ConfigurationError(f"redis {name}: that can't be a host's name: {error}")
+    if not isinstance(error, redis.RedisError):
+        # Another server than Redis, or a broken one: its replies make redis-py or the decoder stumble.
+        return RedisUnavailable(f"redis {name} answered nothing that makes sense: {error!r}", tag=tag)
+    if "WRONGTYPE" in text:
+        return CorruptState(
+            f"Redis key {key} holds something else than a hash: move it away with "
+            f"`redis-cli RENAME '{key}' '{key}.old'`, then run `issuer recover {tag}`",
+            tag=tag,
+        )
+    for word, what in _REFUSALS:
+        if word in text:
+            return FenceError(f"redis {name} {what}: {text}", tag=tag)
+    # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and their like: the server is there but can't serve now.
+    return RedisUnavailable(f"redis {name} can't serve now: {text}", tag=tag)

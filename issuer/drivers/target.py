@@ -1,0 +1,134 @@
+"""What a Redis URL or client names: one server, a master behind Sentinels, or a Cluster; and how to connect to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import redis
+import redis.asyncio
+
+from issuer.drivers.routes import Address, Cluster, Fixed, Route, Sentinels
+from issuer.errors import ConfigurationError
+
+#: redis-py's settings that would send a call again, or count and time calls in ways of its own.
+_OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
+
+_FOR_SENTINELS = "sentinel_"
+_DEFAULT_PORT = {"sentinel": 26379, "cluster": 7000}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How redis-py makes a connection: its class and settings."""
+
+    kind: Callable[..., Any]
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, pool: Any) -> Recipe:
+        """Take it from a connection pool. Not the pool's own method: that counts connections, and 100 is its most."""
+        return cls(pool.connection_class, pool.connection_kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the hashes are. `route` makes a fresh route; `data` and `sentinel` make connections to the nodes."""
+
+    name: str
+    route: Callable[[], Route]
+    data: Recipe
+    sentinel: Recipe | None = None
+
+    def connection(self, address: Address, retry: Any) -> Any:
+        """Return a new redis-py connection to that server, not yet connected."""
+        recipe = self.sentinel if address.sentinel and self.sentinel else self.data
+        place = {"host": address.host, "port": address.port} if address.host is not None else {}
+        return recipe.kind(**{**recipe.settings, **_OURS, "retry": retry, **place})
+
+
+def from_url(url: str, name: str, pool: Any) -> Target:
+    """Take a URL apart. redis://, rediss:// and unix:// are as redis-py knows them; besides there are
+
+    redis+sentinel://[user:password@]host[:26379][,host...]/master[/db][?sentinel_username=..&sentinel_password=..&..]
+    redis+cluster://[user:password@]host[:7000][,host...][?..]
+
+    With rediss+sentinel:// and rediss+cluster:// everything goes through TLS. All other parameters are redis-py's own.
+    `pool`: the ConnectionPool class of the driver's colour. Raises ConfigurationError.
+    """  # noqa: D400 - the URLs end the sentence
+    try:
+        found = _taken_apart(url, name, pool)
+        # Does no I/O, and tells whether the parameters make sense.
+        found.connection(Address(), None)
+    except (ValueError, TypeError, OSError, redis.RedisError) as error:
+        raise ConfigurationError(f"redis {name}: {error}") from error
+    return found
+
+
+def _taken_apart(url: str, name: str, pool: Any) -> Target:
+    def recipe(plain: str) -> Recipe:
+        return Recipe.of(pool.from_url(plain, driver_info=None))
+
+    scheme, _, rest = url.partition("://")
+    plain, plus, kind = scheme.partition("+")
+    if not plus:
+        return Target(name, Fixed, recipe(url))
+    if plain not in ("redis", "rediss") or kind not in _DEFAULT_PORT:
+        raise ConfigurationError(f"unknown scheme {scheme}://; there are redis+sentinel:// and redis+cluster://")
+    before, _, query = rest.partition("?")
+    authority, _, path = before.partition("/")
+    login, at, hosts = authority.rpartition("@")
+    nodes = [_address(host, kind) for host in hosts.split(",")]
+    parameters = parse_qsl(query, keep_blank_values=True)
+    others = urlencode([pair for pair in parameters if not pair[0].startswith(_FOR_SENTINELS)])
+    if kind == "cluster":
+        if path not in ("", "0"):
+            raise ConfigurationError(f"redis {name}: a Cluster has database 0 only")
+        return Target(name, lambda: Cluster(nodes), recipe(f"{plain}://{login}{at}localhost?{others}"))
+    master, _, db = path.partition("/")
+    if not master:
+        raise ConfigurationError(f"redis {name}: the master's name is missing: {scheme}://host:26379/mymaster/0")
+    theirs = {key.removeprefix(_FOR_SENTINELS): value for key, value in parameters if key.startswith(_FOR_SENTINELS)}
+    user, password = theirs.pop("username", ""), theirs.pop("password", "")
+    if theirs:
+        raise ConfigurationError(f"redis {name}: unknown parameter {_FOR_SENTINELS}{next(iter(theirs))}")
+    their_login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+    return Target(
+        name,
+        lambda: Sentinels(nodes, master),
+        recipe(f"{plain}://{login}{at}localhost/{db or 0}?{others}"),
+        recipe(f"{plain}://{their_login}localhost?{others}"),
+    )
+
+
+def _address(host: str, kind: str) -> Address:
+    """Take host, host:port, [::1] or [::1]:port apart."""
+    name, colon, port = host.rpartition(":")
+    if not colon or port.endswith("]"):
+        name, port = host, str(_DEFAULT_PORT[kind])
+    if not name.strip("[]") or not port.isdigit():
+        raise ValueError(f"{host!r} is no host:port")
+    return Address(name.strip("[]"), int(port), sentinel=kind == "sentinel")
+
+
+def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
+    """Make connections like the client's own, which stay untouched: its retries would send a `load` twice."""
+    pool: Any = client.connection_pool
+    manager = getattr(pool, "sentinel_manager", None)
+    if manager is None:
+        return Target("client", Fixed, Recipe.of(pool))
+    # A client of redis-py's Sentinel: each of its connections looks the master up, with timeouts and retries that know
+    # nothing of our deadlines (9 s seen for 1). So we look it up, and connect as it would.
+    sentinels = [sentinel.connection_pool for sentinel in manager.sentinels]
+    if not pool.is_master or not sentinels:
+        raise ConfigurationError("this client asks Sentinel for a replica; numbers come from the master: master_for()")
+    plain = next(kind for kind in pool.connection_class.__mro__ if "Sentinel" not in kind.__name__)
+    nodes = [Address(at.connection_kwargs["host"], at.connection_kwargs["port"], sentinel=True) for at in sentinels]
+    return Target(
+        "client",
+        lambda: Sentinels(nodes, pool.service_name),
+        Recipe(plain, {key: value for key, value in pool.connection_kwargs.items() if key != "connection_pool"}),
+        Recipe.of(sentinels[0]),
+    )
