@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -15,6 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from issuer.clock import Deadline
 from issuer.core import requests, retire
+from issuer.core.hand import spend_all
 from issuer.core.inspection import Inspection, inspect
 from issuer.core.requests import TAKE_MOST, whole
 from issuer.core.retire import Recovery
@@ -23,7 +24,7 @@ from issuer.core.steps import Steps, ask
 from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.asyncio.line import Line
 from issuer.drivers.asyncio.runner import Runner, new_flight
-from issuer.drivers.roster import CLOSING, GRACE, LEDGER_KEPT, STREAM_LEASE, OpenNumbers, Roster
+from issuer.drivers.roster import CLOSING, GRACE, LEDGER_KEPT, STREAM_LEASE, Roster
 from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
 from issuer.keys import check_tag, redis_key
 from issuer.scheduler import Scheduler, Tasks
@@ -66,14 +67,15 @@ class AsyncIssuer:
         self._auto_create = auto_create
         self._lease = lease
         self._chosen = scheduler
-        self._open = OpenNumbers()
+        #: The numbers in hand that are laid open, by tag.
+        self._open: dict[str, Iterator[int]] = {}
         self._pruned = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start()
         _living.add(self)
 
     def _start(self) -> None:
-        self._roster = Roster(self._make_line)
+        self._roster = Roster(self._make_line, self._open)
         theirs = self._chosen if isinstance(self._chosen, AsyncIOScheduler) else None
         self._scheduler = Scheduler(self._sweep, Tasks, theirs)
         self._means = Means(
@@ -90,11 +92,14 @@ class AsyncIssuer:
 
     # ------------------------------------------------------------------ numbers
 
-    async def next(self, tag: str, *, timeout: float | None = None) -> int:
+    async def next(self, tag: str, timeout: float | None = None) -> int:
         """Return the next number of the tag; see Issuer.next."""
         line = self._line(tag)
         try:
-            return await line.next(self._timeout if timeout is None else self._seconds(timeout))
+            return await line.next(None if timeout is None else self._seconds(timeout))
+        except asyncio.CancelledError:
+            line.left = True
+            raise
         except IssuerError:
             self._roster.forget_if_unknown(line)
             raise
@@ -122,7 +127,7 @@ class AsyncIssuer:
             deadline = self._deadline(timeout)
             await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
             yield await line.next(deadline.left())
-            for number in self._open.get(tag, ()):
+            for number in line.supply.open:
                 yield number
 
     async def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
@@ -307,13 +312,13 @@ class AsyncIssuer:
         self._loop = asyncio.get_running_loop()
 
     def _begin_anew(self) -> None:
-        self._open.spend_all()
+        spend_all(self._open)
         self._start()
         if self._runner.redis is not None:
             self._runner.redis.begin()
 
     def _make_line(self, tag: str) -> Line:
-        return Line(tag, redis_key(self._prefix, tag), self._means, self._runner)
+        return Line(tag, redis_key(self._prefix, tag), self._means, self._runner, self._timeout)
 
     def _key(self, tag: str) -> str | None:
         return redis_key(self._prefix, tag) if self._runner.redis is not None else None

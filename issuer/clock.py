@@ -17,6 +17,13 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self.at = monotonic() + seconds
 
+    @classmethod
+    def until(cls, at: float) -> Deadline:
+        """Return the deadline at that moment of the monotonic clock."""
+        deadline = cls.__new__(cls)
+        deadline.at = at
+        return deadline
+
     def left(self) -> float:
         """Seconds that remain, 0.0 when it has passed."""
         return max(0.0, self.at - monotonic())

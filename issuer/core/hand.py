@@ -42,6 +42,8 @@ _State = tuple[tuple[P, ...], int, int, Iterator[int], int]
 
 _NOTHING: Iterator[int] = iter(())
 
+_Range = type(iter(range(0))), type(iter(range(2**63)))
+
 
 def spend(numbers: Iterator[int]) -> list[int]:
     """Take all that is left of an open range; whoever still has hold of it finds it empty. One step under the GIL."""
@@ -135,6 +137,11 @@ class Hand(Generic[P]):
         return max(issued, cur - length_hint(shown)) if held and cur > held[0].low else issued
 
     @property
+    def open(self) -> Iterator[int]:
+        """The numbers that are laid open, perhaps none."""
+        return self._state[3] if self._open is not None else _NOTHING
+
+    @property
     def held(self) -> tuple[P, ...]:
         """What is held, oldest first, used up or not."""
         return self._state[0]
@@ -157,3 +164,11 @@ class Hand(Generic[P]):
         """The highest number issued or held."""
         held, _, _, _, issued = self._state
         return held[-1].high if held else issued
+
+
+def spend_all(open: MutableMapping[str, Iterator[int]]) -> None:
+    """In a forked child: nothing of the parent's may be issued, by nobody who still has hold of it."""
+    for numbers in list(open.values()):
+        if isinstance(numbers, _Range):
+            spend(numbers)
+    open.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,8 +50,8 @@ class Means:
 class Source:
     """What this process knows and holds of a tag."""
 
-    def __init__(self, tag: str, key: str, means: Means) -> None:
-        """`key` is the tag's hash in Redis."""
+    def __init__(self, tag: str, key: str, means: Means, draws: Iterator[int] | None = None) -> None:
+        """`key` is the tag's hash in Redis. `draws`: what `next` shall find in `open` while each draw goes to Redis."""
         self.tag = tag
         self.key = key
         #: When it was last asked for numbers the long way, on the monotonic clock.
@@ -65,6 +65,8 @@ class Source:
         #: What this process serves itself from; None while each draw goes to Redis.
         self.hand: Hand[Lease | Reservation] | None = None
         self._means = means
+        self._draws = draws
+        self._noticed = 0
         #: How long an election that a draw wins shall stand; None: don't elect this process, it couldn't load.
         self.window = means.window if means.scheduled else None
         self._record: Tag | None = None
@@ -76,6 +78,16 @@ class Source:
         self._mode_lock = threading.Lock()
         self._election = Election()
         self._settle()
+
+    def notice_use(self) -> None:
+        """Take note of draws since the last time, which don't look at the clock themselves."""
+        if self.seen != self._noticed:
+            self._noticed, self.used_at = self.seen, monotonic()
+
+    @property
+    def open(self) -> Iterable[int]:
+        """The numbers that are laid open, perhaps none."""
+        return () if self.hand is None else self.hand.open
 
     # ------------------------------------------------------------------ the record
 
@@ -128,8 +140,10 @@ class Source:
             # Leases have to be looked at every second, and without a scheduler only the caller can do that.
             laid_open = self._means.open if self._means.scheduled or not self._means.redis else None
             self.hand = self.hand or Hand(self.tag, laid_open)
-        elif self.hand is not None and not self.hand.held:
+        elif self.hand is None or not self.hand.held:
             self.hand = None
+            if self._draws is not None:
+                self._means.open[self.tag] = self._draws
 
     def _lease_size(self) -> int:
         """How many numbers to draw ahead; 0: none."""

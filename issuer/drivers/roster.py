@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline
-from issuer.core.hand import spend
 from issuer.core.supply import Supply
 from issuer.errors import IssuerError, Unavailable, UnknownTag
 from issuer.keys import check_tag
@@ -45,8 +44,10 @@ IDLE_AFTER = 900.0
 class Roster(Generic[L]):
     """One line per tag, made at its first use."""
 
-    def __init__(self, make: Callable[[str], L]) -> None:
+    def __init__(self, make: Callable[[str], L], open: MutableMapping[str, Iterator[int]]) -> None:
+        """`open`: what is laid open of the tags' numbers; it goes with the line."""
         self._make = make
+        self._open = open
         self._lock = threading.Lock()
         self.lines: dict[str, L] = {}
         self.closed = False
@@ -70,11 +71,12 @@ class Roster(Generic[L]):
         if line.supply.disposable:
             with self._lock:
                 if self.lines.get(line.tag) is line:
-                    del self.lines[line.tag]
+                    self.drop(line.tag)
 
     def drop(self, tag: str) -> None:
         """Forget a tag that was deleted."""
         self.lines.pop(tag, None)
+        self._open.pop(tag, None)
 
     def keep(self, records: Sequence[Tag]) -> None:
         """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
@@ -87,6 +89,8 @@ class Roster(Generic[L]):
 
     def in_use(self) -> list[L]:
         """Return the lines that a sweep has to look after."""
+        for line in list(self.lines.values()):
+            line.supply.notice_use()
         since = Deadline(-IDLE_AFTER).at
         return [line for line in list(self.lines.values()) if line.supply.kept or line.supply.used_at > since]
 
@@ -106,14 +110,5 @@ class Roster(Generic[L]):
                 return None
             self.closed = True
             lines, self.lines = list(self.lines.values()), {}
+            self._open.clear()
         return lines
-
-
-class OpenNumbers(dict[str, Iterator[int]]):
-    """Where `next(tag)` looks first: the numbers in hand that are laid open, by tag."""
-
-    def spend_all(self) -> None:
-        """In a forked child: nothing of the parent's may be issued, by nobody who still has hold of it."""
-        for numbers in list(self.values()):
-            spend(numbers)
-        self.clear()

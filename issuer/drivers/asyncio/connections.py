@@ -107,7 +107,7 @@ class Connections:
         address = self._route.known(key)
         return None if address is None else self._nodes.get(address)
 
-    async def draw(self, node: Node, packed: bytes, seconds: float) -> Any:
+    async def draw(self, node: Node, packed: bytes, deadline: Deadline) -> Any:
         """Send a draw to that server and return its reply as it comes; None if it has to go the long way.
 
         For draws only: they may be sent again. Raises RedisUnavailable if the time is over.
@@ -117,7 +117,7 @@ class Connections:
         except IndexError:
             return None
         try:
-            async with asyncio.timeout(min(self._timeout, max(SHORTEST, seconds))):
+            async with asyncio.timeout(min(self._timeout, max(SHORTEST, deadline.left()))):
                 reply = await link.ask(packed)
         except TimeoutError as error:
             await link.drop()

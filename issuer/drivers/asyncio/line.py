@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from issuer import gateway
@@ -17,11 +18,41 @@ from issuer.errors import IssuerError, RedisUnavailable
 
 T = TypeVar("T")
 
-#: Seconds between two looks at the callers' deadlines.
+#: Seconds between two looks at the callers' deadlines, and at the clock: a caller's time ends so much late at most.
 LOOK_EVERY = 0.025
 
-#: A caller: what it waits for, and until when.
-_Seat = tuple["asyncio.Future[int]", float]
+
+class Queue:
+    """Callers that wait for a draw: what each waits for, and until when."""
+
+    __slots__ = ("futures", "until")
+
+    def __init__(self) -> None:
+        self.futures: list[asyncio.Future[int]] = []
+        self.until: list[float] = []
+
+    def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
+        """Tell those whose time is over; return whether there were any."""
+        late = [future for future, until in zip(self.futures, self.until, strict=True) if until <= now]
+        for future in late:
+            if not future.done():
+                future.set_exception(error())
+        return bool(late)
+
+    def waiting(self) -> Queue:
+        """Return those who still wait."""
+        rest = Queue()
+        for future, until in zip(self.futures, self.until, strict=True):
+            if not future.done():
+                rest.futures.append(future)
+                rest.until.append(until)
+        return rest
+
+    def end(self, error: Callable[[], IssuerError]) -> None:
+        """Tell everybody who still waits that nothing comes."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error())
 
 
 class Line:
@@ -33,102 +64,117 @@ class Line:
     gap.
     """
 
-    def __init__(self, tag: str, key: str, means: Means, runner: Runner) -> None:
-        """`key` is the tag's hash in Redis."""
+    def __init__(self, tag: str, key: str, means: Means, runner: Runner, timeout: float) -> None:
+        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
-        self.supply = supply = Supply(tag, key, means)
+        self.supply = Supply(tag, key, means)
         self._key = key
         self._runner = runner
         self._redis = runner.redis
+        self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._one = gateway.draw(key, 1, supply.window).packed
+        self._one = gateway.draw(key, 1, self.supply.window).packed
         self._node: Node | None = None
-        self._queue: list[_Seat] = []
-        self._served: list[_Seat] = []
+        self._queue = Queue()
+        self._served = Queue()
+        #: Whether a caller may have given up since the last draw.
+        self.left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
+        #: When the time of a caller who comes now ends: read off the clock at each look, as that costs 3 % of a number.
+        self._until = 0.0
 
     # ------------------------------------------------------------------ drawing
 
-    async def next(self, timeout: float) -> int:
+    def next(self, timeout: float | None) -> Awaitable[int]:
         """Draw one number, waiting so many seconds at most."""
         if self.supply.hand is not None:
-            deadline = Deadline(timeout)
-            return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
-        future: asyncio.Future[int] = self._loop.create_future()
-        self._queue.append((future, monotonic() + timeout))
+            return self._from_hand(self._timeout if timeout is None else timeout)
         if self._server is None:
-            self._server = self._loop.create_task(self._serve())
-        return await future
+            self._begin()
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._queue.futures.append(future)
+        self._queue.until.append(self._until if timeout is None else monotonic() + timeout)
+        return future
+
+    async def _from_hand(self, timeout: float) -> int:
+        deadline = Deadline(timeout)
+        return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
 
     async def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
         if self.supply.hand is not None:
             return await self.run(self.supply.obtain(n, deadline), deadline)
-        return await self._round_trip(n, deadline.at)
+        return await self._draw(n, deadline)
 
     async def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the protocol's steps to their end."""
         return await self._runner.run(steps, deadline, self.tag)
 
-    async def _round_trip(self, n: int, until: float) -> range:
+    async def _draw(self, n: int, deadline: Deadline) -> range:
         """One round trip; whatever it doesn't bring goes the long way."""
-        self.supply.used_at = now = monotonic()
         first: gateway.Drawn | RedisUnavailable | None = None
-        node = self._node
-        if node is not None and self._redis is not None:
+        node, redis = self._node, self._redis
+        if node is not None and redis is not None:
             packed = self._one if n == 1 else gateway.draw(self._key, n, self.supply.window).packed
             try:
-                reply = await self._redis.draw(node, packed, until - now)
+                reply = await redis.draw(node, packed, deadline)
             except RedisUnavailable as error:
                 first = error
             else:
                 if reply is not None:
                     if reply[0] == b"ok" and len(reply) == 3:  # noqa: PLR2004 - low and high, nobody elected
                         high = int(reply[2])
-                        self.supply.seen = max(self.supply.seen, high)
+                        if high > self.supply.seen:  # noqa: PLR1730 - `max` takes three times as long
+                            self.supply.seen = high
                         return range(int(reply[1]) + 1, high + 1)
                     first = gateway.drawn(reply)
         self._node = None
-        deadline = Deadline(until - monotonic())
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
-        if self._redis is not None:
-            self._node = self._redis.node(self._key)
+        if redis is not None:
+            self._node = redis.node(self._key)
         return numbers
 
     # ------------------------------------------------------------------ together
 
+    def _begin(self) -> None:
+        self._server = self._loop.create_task(self._serve())
+        if self._watch is None:
+            self._look()
+
     async def _serve(self) -> None:
         """Draw for all who wait, until nobody does."""
-        if self._watch is None:
-            self._watch = self._loop.call_later(LOOK_EVERY, self._look)
         try:
-            while self._queue:
-                # Whoever has given up gets no number.
-                self._served, self._queue = [seat for seat in self._queue if not seat[0].done()], []
-                if self._served:
+            while self._queue.futures:
+                self._served, self._queue = self._queue, Queue()
+                if self.left:
+                    # Whoever has given up gets no number.
+                    self.left = False
+                    self._served = self._served.waiting()
+                if self._served.futures:
                     await self._share(self._served)
         finally:
             self._server = None
-            for future, _ in (*self._served, *self._queue):
-                if not future.done():  # only if this task was cancelled: the loop, or the issuer, ends
-                    future.set_exception(IssuerError(f"tag {self.tag!r}: this issuer is closed", tag=self.tag))
-            self._served = self._queue = []
+            for queue in (self._served, self._queue):  # nobody, unless this task was cancelled: the loop or issuer ends
+                queue.end(self._closed)
+            self._served, self._queue = Queue(), Queue()
 
-    async def _share(self, seats: list[_Seat]) -> None:
+    async def _share(self, served: Queue) -> None:
+        futures = served.futures
         try:
-            numbers = await self._round_trip(len(seats), max([until for _, until in seats]))
+            numbers = await self._draw(len(futures), Deadline.until(max(served.until)))
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            for future, _ in seats:
+            for future in futures:
                 if not future.done():
                     future.set_exception(renewed(error) if isinstance(error, IssuerError) else error)
             return
-        for (future, _), number in zip(seats, numbers, strict=False):
+        for future, number in zip(futures, numbers, strict=False):
             if not future.done():
                 future.set_result(number)
-        if len(numbers) < len(seats):
+        if len(numbers) < len(futures):
             # Granted short: first in the next draw.
-            self._queue[:0] = seats[len(numbers) :]
+            self._queue.futures[:0] = futures[len(numbers) :]
+            self._queue.until[:0] = served.until[len(numbers) :]
 
     async def end(self, deadline: Deadline) -> None:
         """Tell those who wait that it is over, and give back what this process holds."""
@@ -138,13 +184,15 @@ class Line:
             self._watch.cancel()
         await self.run(self.supply.close(deadline), deadline)
 
+    def _closed(self) -> IssuerError:
+        return IssuerError(f"tag {self.tag!r}: this issuer is closed", tag=self.tag)
+
     def _look(self) -> None:
-        """Tell those whose time is over; as long as anybody waits, look again."""
-        now = monotonic()
-        if self._server is None:
-            self._watch = None
-            return
-        for future, until in (*self._served, *self._queue):
-            if until <= now and not future.done():
-                future.set_exception(self.supply.overdue())
-        self._watch = self._loop.call_later(LOOK_EVERY, self._look)
+        """Look at the clock, and tell those whose time is over; as long as anybody waits, look again."""
+        self._watch = None
+        if self._server is not None:
+            now = monotonic()
+            self._until = now + LOOK_EVERY + self._timeout
+            for queue in (self._served, self._queue):
+                self.left |= queue.expire(now, self.supply.overdue)
+            self._watch = self._loop.call_later(LOOK_EVERY, self._look)

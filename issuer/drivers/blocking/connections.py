@@ -9,11 +9,10 @@ import redis
 
 from issuer import gateway
 from issuer.clock import Deadline
-from issuer.drivers.blocking.link import NO_RETRY, Link
+from issuer.drivers.blocking.link import NO_RETRY, READ, Link
 from issuer.drivers.routes import Address, Talk, conduct
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
-from issuer.errors import RedisUnavailable
 
 T = TypeVar("T")
 
@@ -31,6 +30,43 @@ class Node:
         self.idle: deque[Link] = deque()
         self.closed = False
 
+    def draw(self, packed: bytes, seconds: float) -> list[bytes] | None:
+        """Send a draw over an idle connection and return its reply as it comes; None if it has to go the long way.
+
+        For draws only: they may be sent again. TimeoutError if no reply comes within so many seconds.
+        """
+        try:
+            link = self.idle.pop()
+        except IndexError:
+            return None
+        try:
+            if link.short:
+                if seconds != link.armed:
+                    link.arm(seconds)
+                link.send(packed)
+                link.feed(link.receive(READ))
+                reply = link.gets()
+                if type(reply) is not list:
+                    reply = link.whole(reply, Deadline(seconds))
+            else:
+                reply = link.ask(packed, seconds)
+        except (BlockingIOError, redis.TimeoutError) as error:
+            link.drop()
+            raise TimeoutError(f"no answer within {seconds:g} s") from error
+        except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
+            link.drop()
+            return None
+        except BaseException:
+            link.drop()
+            raise
+        if type(reply) is not list:
+            link.drop()
+            return None
+        self.idle.append(link)
+        if self.closed:
+            self.drop_idle()
+        return reply
+
     def release(self, link: Link) -> None:
         """Keep it for the next call."""
         self.idle.append(link)
@@ -46,6 +82,10 @@ class Node:
                 return
 
 
+#: A server that no connection leads to.
+NOWHERE = Node(Address())
+
+
 class Connections:
     """Connections to the servers that hold the hashes.
 
@@ -56,7 +96,7 @@ class Connections:
     def __init__(self, target: Target, timeout: float) -> None:
         """`timeout` bounds one round trip, in seconds."""
         self._target = target
-        self._timeout = timeout
+        self.timeout = timeout
         self.name = target.name
         self._closed = False
         self._begin()
@@ -75,49 +115,17 @@ class Connections:
         """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
         return cls(from_client(client), timeout)
 
-    # ------------------------------------------------------------------ the short way
-
-    def node(self, key: str) -> Node | None:
-        """Return the server that holds the key, if a call has been there before."""
+    def node(self, key: str) -> Node:
+        """Return the server that holds the key, as far as it is known; NOWHERE otherwise."""
         address = self._route.known(key)
-        return None if address is None else self._nodes.get(address)
-
-    def draw(self, node: Node, packed: bytes, deadline: Deadline) -> Any:
-        """Send a draw to that server and return its reply as it comes; None if it has to go the long way.
-
-        For draws only: they may be sent again. Raises RedisUnavailable if the time is over.
-        """
-        try:
-            link = node.idle.pop()
-        except IndexError:
-            return None
-        left = deadline.left()
-        try:
-            reply = link.ask(packed, self._timeout if left >= self._timeout else max(SHORTEST, left))
-        except redis.TimeoutError as error:
-            link.drop()
-            self._route.lost(node.address)
-            raise RedisUnavailable(f"redis {self.name}: {error}") from error
-        except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
-            link.drop()
-            return None
-        except BaseException:
-            link.drop()
-            raise
-        if type(reply) is not list:
-            link.drop()
-            return None
-        node.release(link)
-        return reply
-
-    # ------------------------------------------------------------------ the long way
+        return NOWHERE if address is None else self._nodes.get(address, NOWHERE)
 
     def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
         """Send it to the server that holds its key, and return the decoded reply.
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
+        end = Deadline(min(self.timeout, max(SHORTEST, deadline.left())))
         talks = conduct(self._route, call)
         try:
             talk = next(talks)
@@ -148,10 +156,13 @@ class Connections:
             link, reused = self._link(node, repeatable=talk.call.repeatable)
             try:
                 if not reused:
-                    link.connect(share, self._timeout)
+                    link.connect(share)
                 reply = _asked(link, talk, share)
                 answer = talk.call.decode(reply)
-            except redis.ConnectionError:
+            except BlockingIOError as error:
+                link.drop()
+                raise redis.TimeoutError(f"no answer within {share.left():.3g} s") from error
+            except (redis.ConnectionError, OSError):
                 link.drop()
                 if not (reused and talk.call.repeatable):
                     raise
@@ -175,8 +186,6 @@ class Connections:
             if repeatable or not link.stale:
                 return link, True
             link.drop()
-
-    # ------------------------------------------------------------------ the end
 
     def after_fork(self) -> None:
         """In a child: forget the parent's connections."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from issuer import gateway
-from issuer.clock import Deadline, monotonic
+from issuer.clock import Deadline
 from issuer.core.flight import Flight, renewed
 from issuer.core.refill import UNCLAIMED
 from issuer.core.source import Means
 from issuer.core.steps import Steps
 from issuer.core.supply import Supply
-from issuer.drivers.blocking.connections import SHORTEST, Node
+from issuer.drivers.blocking.connections import NOWHERE, SHORTEST
 from issuer.drivers.blocking.runner import Gate, Runner, waited
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 
@@ -21,6 +21,10 @@ T = TypeVar("T")
 
 #: A leader waits for its turn so many seconds at most. A round trip ends before.
 TURN = 2.0
+
+
+#: A reply of `next` with so many parts brings numbers, and elects nobody: status, low, high.
+NUMBERS = 3
 
 
 class Batch(Flight):
@@ -43,15 +47,19 @@ class Line:
     closed before its draw is sent: every number is drawn after its call began.
     """
 
-    def __init__(self, tag: str, key: str, means: Means, runner: Runner) -> None:
-        """`key` is the tag's hash in Redis."""
+    def __init__(self, tag: str, key: str, means: Means, runner: Runner, timeout: float) -> None:
+        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
-        self.supply = supply = Supply(tag, key, means)
+        self.supply = Supply(tag, key, means, self if runner.redis is not None else None)
         self._key = key
         self._runner = runner
         self._redis = runner.redis
-        self._one = gateway.draw(key, 1, supply.window).packed
-        self._node: Node | None = None
+        self._timeout = timeout
+        self._one = gateway.draw(key, 1, self.supply.window).packed
+        self._node = NOWHERE
+        self._limit = runner.redis.timeout if runner.redis is not None else 0.0
+        #: How long a round trip may take in a call that doesn't say how long it may wait.
+        self._seconds = min(self._limit, max(SHORTEST, timeout))
         #: Held by the caller whose draw is under way.
         self._turn = threading.Lock()
         self._batch = Batch()
@@ -60,51 +68,79 @@ class Line:
 
     # ------------------------------------------------------------------ drawing
 
+    def __next__(self) -> int:
+        """Draw one number; `issuer.next` comes here.
+
+        A lone caller's number is one round trip and 2 us of Python: no clock is read, nothing is made anew.
+        """
+        turn = self._turn
+        if self._queued or not turn.acquire(False):  # noqa: FBT003 - by keyword it takes twice as long
+            return self._together(Deadline(self._timeout))
+        try:
+            reply = self._node.draw(self._one, self._seconds)
+            if reply is not None and len(reply) == NUMBERS:
+                high = int(reply[2])
+                if high > self.supply.seen:  # noqa: PLR1730 - `max` takes three times as long
+                    self.supply.seen = high
+                return high
+            return self._long(1, Deadline(self._timeout), reply)[1]
+        except TimeoutError as error:
+            return self._long(1, Deadline(self._timeout - self._seconds), self._unanswered(error))[1]
+        finally:
+            turn.release()
+
+    def __iter__(self) -> Self:
+        """Return itself: an iterator that never ends."""
+        return self
+
     def next(self, deadline: Deadline) -> int:
         """Draw one number, waiting until the deadline."""
         if self.supply.hand is not None:
             return self.run(self.supply.obtain(1, deadline), deadline)[0]
         turn = self._turn
-        if not self._queued and turn.acquire(blocking=False):
-            try:
-                return self._round_trip(1, deadline)[0]
-            finally:
-                turn.release()
-        return self._together(deadline)
+        if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
+            return self._together(deadline)
+        try:
+            return self._draw(1, deadline)[1]
+        finally:
+            turn.release()
 
     def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
         if self.supply.hand is not None:
             return self.run(self.supply.obtain(n, deadline), deadline)
-        return self._round_trip(n, deadline)
+        low, high = self._draw(n, deadline)
+        return range(low + 1, high + 1)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the protocol's steps to their end."""
         return self._runner.run(steps, deadline, self.tag)
 
-    def _round_trip(self, n: int, deadline: Deadline) -> range:
-        """One round trip; whatever it doesn't bring goes the long way."""
-        self.supply.used_at = monotonic()
-        first: gateway.Drawn | RedisUnavailable | None = None
-        node = self._node
-        if node is not None and self._redis is not None:
-            packed = self._one if n == 1 else gateway.draw(self._key, n, self.supply.window).packed
-            try:
-                reply = self._redis.draw(node, packed, deadline)
-            except RedisUnavailable as error:
-                first = error
-            else:
-                if reply is not None:
-                    if reply[0] == b"ok" and len(reply) == 3:  # noqa: PLR2004 - low and high, nobody elected
-                        high = int(reply[2])
-                        self.supply.seen = max(self.supply.seen, high)
-                        return range(int(reply[1]) + 1, high + 1)
-                    first = gateway.drawn(reply)
-        self._node = None
-        numbers = self.run(self.supply.obtain(n, deadline, first), deadline)
+    def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
+        """One round trip; whatever it doesn't bring goes the long way. Returns low and high."""
+        packed = self._one if n == 1 else gateway.draw(self._key, n, self.supply.window).packed
+        try:
+            reply = self._node.draw(packed, min(self._limit, max(SHORTEST, deadline.left())))
+        except TimeoutError as error:
+            return self._long(n, deadline, self._unanswered(error))
+        if reply is None or len(reply) != NUMBERS:
+            return self._long(n, deadline, reply)
+        high = int(reply[2])
+        self.supply.seen = max(self.supply.seen, high)
+        return int(reply[1]), high
+
+    def _long(self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None) -> tuple[int, int]:
+        """Draw where one round trip didn't do. `first`: what it has brought."""
+        self._node = NOWHERE
+        drawn = gateway.drawn(first) if isinstance(first, list) else first
+        numbers = self.run(self.supply.obtain(n, deadline, drawn), deadline)
         if self._redis is not None:
             self._node = self._redis.node(self._key)
-        return numbers
+        return numbers[0] - 1, numbers[-1]
+
+    def _unanswered(self, error: TimeoutError) -> RedisUnavailable:
+        name = self._redis.name if self._redis is not None else None
+        return RedisUnavailable(f"redis {name}: {error}", tag=self.tag)
 
     # ------------------------------------------------------------------ together
 
@@ -133,7 +169,7 @@ class Line:
             if batch.error is not None and not isinstance(batch.error, Unavailable):
                 raise renewed(batch.error)
         # Hardly any time is left: not enough to wait for others.
-        return self._round_trip(1, deadline)[0]
+        return self._draw(1, deadline)[1]
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:
         turn = self._turn
@@ -145,14 +181,14 @@ class Line:
                 # Whoever has it waits for a segment, or was interrupted just when taking it. Without it two draws may
                 # be under way: no harm.
                 self._turn = threading.Lock()
-            numbers = self._round_trip(seats, deadline)
+            low, high = self._draw(seats, deadline)
         except IssuerError as error:
             batch.land(progress=False, error=error)
             raise
         finally:
             if mine:
                 turn.release()
-        batch.low, batch.got = numbers[0] - 1, len(numbers)
+        batch.low, batch.got = low, high - low
         batch.land(progress=True)
 
     def _close(self, batch: Batch) -> int:
