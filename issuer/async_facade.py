@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import weakref
+from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -94,7 +95,9 @@ class AsyncIssuer:
 
     async def next(self, tag: str, timeout: float | None = None) -> int:
         """Return the next number of the tag; see Issuer.next."""
-        line = self._line(tag)
+        line = self._roster.lines.get(tag) if self._loop is get_running_loop() else None
+        if line is None:
+            line = self._line(tag)
         try:
             return await line.next(None if timeout is None else self._seconds(timeout))
         except asyncio.CancelledError:
@@ -299,7 +302,7 @@ class AsyncIssuer:
     # ------------------------------------------------------------------ inside
 
     def _line(self, tag: str) -> Line:
-        if self._loop is not asyncio.get_running_loop():
+        if self._loop is not get_running_loop():
             self._enter()
         return self._roster.line(tag)
 
@@ -309,7 +312,7 @@ class AsyncIssuer:
             raise IssuerError(f"{self!r} serves another event loop: make an AsyncIssuer for each")
         if self._loop is not None and not self.closed:
             self._begin_anew()
-        self._loop = asyncio.get_running_loop()
+        self._loop = get_running_loop()
 
     def _begin_anew(self) -> None:
         spend_all(self._open)
@@ -330,7 +333,7 @@ class AsyncIssuer:
         return Deadline(self._seconds(timeout))
 
     async def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        if self._loop is not asyncio.get_running_loop():
+        if self._loop is not get_running_loop():
             self._enter()
         if self.closed:
             raise IssuerError("this issuer is closed", tag=tag)

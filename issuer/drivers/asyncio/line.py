@@ -73,7 +73,8 @@ class Line:
         self._redis = runner.redis
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._one = gateway.draw(key, 1, self.supply.window).packed
+        self._draws = gateway.Draws(key, self.supply.window)
+        self._one = self._draws.one
         self._node: Node | None = None
         self._queue = Queue()
         self._served = Queue()
@@ -116,7 +117,7 @@ class Line:
         first: gateway.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
         if node is not None and redis is not None:
-            packed = self._one if n == 1 else gateway.draw(self._key, n, self.supply.window).packed
+            packed = self._one if n == 1 else self._draws.of(n)
             try:
                 reply = await redis.draw(node, packed, deadline)
             except RedisUnavailable as error:

@@ -30,10 +30,11 @@ NUMBERS = 3
 class Batch(Flight):
     """One draw for all who sit in it. The first to sit down leads; the n-th gets the n-th number."""
 
-    __slots__ = ("got", "low", "seats")
+    __slots__ = ("gate", "got", "low", "seats")
 
     def __init__(self) -> None:
-        super().__init__(Gate(), threading.get_ident)
+        self.gate = Gate()
+        super().__init__(self.gate, threading.get_ident)
         self.seats = itertools.count(1)
         self.low = 0
         self.got = 0
@@ -55,7 +56,8 @@ class Line:
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
-        self._one = gateway.draw(key, 1, self.supply.window).packed
+        self._draws = gateway.Draws(key, self.supply.window)
+        self._one = self._draws.one
         self._node = NOWHERE
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
         #: How long a round trip may take in a call that doesn't say how long it may wait.
@@ -118,7 +120,7 @@ class Line:
 
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
         """One round trip; whatever it doesn't bring goes the long way. Returns low and high."""
-        packed = self._one if n == 1 else gateway.draw(self._key, n, self.supply.window).packed
+        packed = self._one if n == 1 else self._draws.of(n)
         try:
             reply = self._node.draw(packed, min(self._limit, max(SHORTEST, deadline.left())))
         except TimeoutError as error:
@@ -152,12 +154,8 @@ class Line:
                 seat = next(batch.seats)
                 if seat == 1 and batch.claim():
                     self._lead(batch, deadline)
-                landed = waited(batch, min(deadline.left(), UNCLAIMED))
-                if not landed and batch.claim():
-                    # Whoever sat first was interrupted just then.
-                    self._lead(batch, deadline)
-                elif not landed and not waited(batch, deadline.left()):
-                    break  # in doubt its number is a gap
+                else:
+                    self._sit(batch, deadline)
             except BaseException:
                 if batch.ours:
                     # Nobody may be left waiting for a leader who was interrupted; the others sit down again.
@@ -168,8 +166,19 @@ class Line:
                 return batch.low + seat
             if batch.error is not None and not isinstance(batch.error, Unavailable):
                 raise renewed(batch.error)
-        # Hardly any time is left: not enough to wait for others.
+        # Too late to wait for others.
         return self._draw(1, deadline)[1]
+
+    def _sit(self, batch: Batch, deadline: Deadline) -> None:
+        """Wait for the leader, until hardly any time is left. A number that comes then is a gap."""
+        batch.gate.wait(min(deadline.left(), UNCLAIMED))
+        if batch.landed:
+            return
+        if batch.claim():
+            # Whoever sat first was interrupted just then.
+            self._lead(batch, deadline)
+        else:
+            waited(batch, deadline.left() - SHORTEST)
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:
         turn = self._turn
