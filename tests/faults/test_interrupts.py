@@ -12,7 +12,9 @@ import pytest
 
 import issuer
 from issuer.core.hand import Hand
+from issuer.drivers.blocking import connections, link
 from persistence.records import HIGHEST, Reservation, Tag
+from tests.servers.redis import RedisServer
 
 
 class Interrupt(BaseException):
@@ -47,6 +49,42 @@ def storm() -> Iterator[Callable[[Callable[[], object]], int]]:
     yield run
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+def hung_among_signals(server: RedisServer) -> float:
+    """Draw from a Redis that hangs, for 0.3 s, while a timer ticks every 20 ms; return how long that took."""
+
+    def tick(*_: object) -> None:
+        if time.monotonic() - began > 1.5:
+            raise Interrupt
+
+    with issuer.connect(redis=server.url, store="memory://", scheduler=None) as ids:
+        ids.create("a")
+        ids.next("a")
+        before = signal.signal(signal.SIGALRM, tick)
+        server.pause()
+        began = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        try:
+            with pytest.raises((issuer.RedisUnavailable, Interrupt)):
+                ids.next("a", timeout=0.3)
+            return time.monotonic() - began
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            server.resume()
+
+
+def test_a_timer_that_ticks_does_not_prolong_a_call_past_its_deadline(start_redis: Callable[..., RedisServer]) -> None:
+    assert hung_among_signals(start_redis()) < 0.8
+
+
+def test_with_the_time_left_to_the_kernel_it_does(
+    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (link, connections):
+        monkeypatch.setattr(module, "SOON", 0.3)
+    assert hung_among_signals(start_redis()) > 1.4
 
 
 TAG = Tag(tag="a", max=0, step=2, limit=HIGHEST, created=0, timestamp=0, version="")

@@ -9,7 +9,7 @@ import redis
 
 from issuer import gateway
 from issuer.clock import Deadline
-from issuer.drivers.blocking.link import NO_RETRY, READ, Link
+from issuer.drivers.blocking.link import MORE, NO_RETRY, READ, SOON, Link
 from issuer.drivers.routes import Address, Talk, conduct
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
@@ -41,13 +41,14 @@ class Node:
             return None
         try:
             if link.short:
-                if seconds != link.armed:
-                    link.arm(seconds)
                 link.send(packed)
-                link.feed(link.receive(READ))
-                reply = link.gets()
+                try:
+                    link.feed(link.receive(READ))
+                    reply = link.gets()
+                except BlockingIOError:
+                    reply = MORE
                 if type(reply) is not list:
-                    reply = link.whole(reply, Deadline(seconds))
+                    reply = link.whole(reply, Deadline(seconds - SOON))
             else:
                 reply = link.ask(packed, seconds)
         except (BlockingIOError, redis.TimeoutError) as error:

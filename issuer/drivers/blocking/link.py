@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import select
 import socket
 import struct
 from typing import Any
@@ -21,6 +23,9 @@ MORE = object()
 #: Read at once from the socket: a reply of `next` has about 60 bytes.
 READ = 4096
 
+#: Within so many seconds nearly every reply has come.
+SOON = 0.005
+
 
 class Link:
     """A redis-py connection that is ours alone. redis-py connects it: login, TLS, RESP2 or 3, unix sockets are its own.
@@ -28,15 +33,17 @@ class Link:
     A call then takes the short way: the packed bytes into its socket, the reply through a reader in C. `SO_RCVTIMEO`
     lets the kernel watch the time, where Python would poll before each read and write: 2 us of 28. Through TLS, whose
     socket can't be read like that, and with redis-py's health checks, redis-py itself sends and reads.
+
+    The kernel watches for `SOON` only, whatever the deadline: after a signal Python reads again, and the kernel's time
+    begins anew, so that a timer that ticks more often would keep a call waiting for ever. Later replies are polled for,
+    and Python's poll counts on.
     """
 
-    __slots__ = ("armed", "connection", "feed", "gets", "receive", "send", "short")
+    __slots__ = ("connection", "feed", "gets", "receive", "send", "short", "wait")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        #: After how many seconds the kernel ends a send or a read; 0.0: not set yet.
-        self.armed = 0.0
-        #: Whether it takes the short way: `send`, `receive`, `feed` and `gets` are there then.
+        #: Whether it takes the short way: `send`, `receive`, `wait`, `feed` and `gets` are there then.
         self.short = False
 
     def connect(self, end: Deadline) -> None:
@@ -64,17 +71,14 @@ class Link:
         )
         self.send, self.receive = sock.sendall, sock.recv
         self.feed, self.gets = reader.feed, reader.gets
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        self.wait = poll.poll
         sock.settimeout(None)
-        self.short = True
-
-    def arm(self, seconds: float) -> None:
-        """Let the kernel end a send or a read after so many seconds."""
-        whole = int(seconds)
-        span = struct.pack("ll", whole, max(1, int((seconds - whole) * 1e6)))
-        sock = self.connection._sock  # noqa: SLF001 - as above
+        span = struct.pack("ll", 0, int(SOON * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
-        self.armed = seconds
+        self.short = True
 
     def ask(self, packed: bytes, seconds: float) -> Any:
         """Send it and return the reply, an exception if the server answered with an error.
@@ -83,8 +87,6 @@ class Link:
         """
         if not self.short:
             return self._through_redis_py(packed, seconds)
-        if seconds != self.armed:
-            self.arm(seconds)
         self.send(packed)
         return self.whole(MORE, Deadline(seconds))
 
@@ -92,9 +94,8 @@ class Link:
         """Read on until the reply is whole, past messages that nobody has asked for."""
         while reply is MORE or isinstance(reply, hiredis.PushNotification):
             if reply is MORE:
-                if end.left() <= 0:
+                if not self.wait(math.ceil(end.left() * 1000)):
                     raise redis.TimeoutError("no whole answer in time")
-                self.arm(_left(end))
                 data = self.receive(READ)
                 if not data:
                     raise redis.ConnectionError("the server closed the connection")
