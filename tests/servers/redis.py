@@ -27,6 +27,7 @@ from redis.retry import Retry
 
 from tests.servers.binaries import find_servers, primary_server
 from tests.servers.ports import LOOPBACK, free_port
+from tests.servers.tls import Certificates
 from tests.waiting import until
 
 __all__ = ["RedisServer", "find_servers", "free_port", "primary_server"]
@@ -39,6 +40,9 @@ _SNAPSHOTS = count(1)
 class RedisServer:
     """One server process. `args` are added to its command line, so they win over the defaults below.
 
+    `password` is asked of every client, and shown to the master that this server replicates. With `tls` it listens for
+    TLS alone, and asks its clients for a certificate if `client_certificates` is true.
+
     By default nothing is persisted: a killed or restarted server comes back empty, unless a dump of an earlier
     `snapshot()` or replication still lies in its directory. `appendonly=True` keeps an AOF, fsynced every second.
     """
@@ -50,19 +54,26 @@ class RedisServer:
         directory: Path | None = None,
         unix_socket: bool = False,
         appendonly: bool = False,
+        password: str = "",
+        tls: Certificates | None = None,
+        client_certificates: bool = False,
         start_timeout: float = 10.0,
     ) -> None:
         self.binary = Path(binary)
         self.args = args
         self.appendonly = appendonly
+        self.password = password
+        self.tls = tls
+        self.client_certificates = client_certificates
         self._start_timeout = start_timeout
         self._made_directory = directory is None
         # Short, because a unix socket's path may have 107 characters at most.
         self.directory = Path(tempfile.mkdtemp(prefix="issuer-")) if directory is None else directory
         self.host = LOOPBACK
         self.socket_path = self.directory / "redis.sock" if unix_socket else None
-        self.port = 0 if unix_socket else free_port()
+        self.port = 0 if unix_socket else self._free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._paused = False
         self._clients: weakref.WeakSet[redis.Redis] = weakref.WeakSet()
         self._owner = os.getpid()
         _unended.add(self)
@@ -83,8 +94,19 @@ class RedisServer:
     # ---------------------------------------------------------------------------------------------------- reaching it
 
     @property
+    def address(self) -> tuple[str, int]:
+        return self.host, self.port
+
+    @property
     def url(self) -> str:
-        return f"unix://{self.socket_path}" if self.socket_path else f"redis://{LOOPBACK}:{self.port}/0"
+        """What a client needs to get in: the password, and with TLS the paths of the certificates."""
+        login = f":{self.password}@" if self.password else ""
+        if self.socket_path:
+            return f"unix://{login}{self.socket_path}"
+        if self.tls:
+            query = self.tls.query(client=self.client_certificates)
+            return f"rediss://{login}{LOOPBACK}:{self.port}/0?{query}"
+        return f"redis://{login}{LOOPBACK}:{self.port}/0"
 
     @property
     def pid(self) -> int | None:
@@ -93,6 +115,10 @@ class RedisServer:
     @property
     def running(self) -> bool:
         return self.pid is not None
+
+    @property
+    def paused(self) -> bool:
+        return self.running and self._paused
 
     def client(self, **options: Any) -> redis.Redis:
         """Return a client that sends everything once; it is closed together with the server."""
@@ -115,6 +141,7 @@ class RedisServer:
         first = self._process is None
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._process = self._launch()
+            self._paused = False
             try:
                 until(self._answers, self._start_timeout, f"{self!r} is ready", ignoring=_NOT_YET)
             except _DiedError:
@@ -122,7 +149,7 @@ class RedisServer:
                 # because clients know it.
                 if self.socket_path or not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
                     raise
-                self.port = free_port()
+                self.port = self._free_port()
             except AssertionError as late:
                 self.kill()
                 raise AssertionError(f"{late}\n{self.log()}") from late
@@ -158,11 +185,13 @@ class RedisServer:
         if pid := self.pid:
             os.kill(pid, signal.SIGSTOP)
             os.waitpid(pid, os.WUNTRACED)  # the signal is asynchronous: one more command could slip through
+            self._paused = True
 
     def resume(self) -> None:
         """SIGCONT; harmless when it was not paused."""
         if pid := self.pid:
             os.kill(pid, signal.SIGCONT)
+            self._paused = False
 
     def revive(self) -> Self:
         """Whatever a test left behind: make it a running, empty master."""
@@ -247,18 +276,34 @@ class RedisServer:
         path = self.directory / "server.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
 
+    def _free_port(self) -> int:
+        return free_port()
+
     def _launch(self) -> subprocess.Popen[bytes]:
-        command = [str(self.binary), "--port", str(self.port), "--bind", LOOPBACK, "--dir", str(self.directory)]
-        if self.socket_path:
-            command += ["--unixsocket", str(self.socket_path)]
-        command += ["--save", "", "--appendonly", "yes" if self.appendonly else "no", "--appendfsync", "everysec"]
-        # By default a master waits five seconds for more replicas before it sends the first copy.
-        command += ["--repl-diskless-sync-delay", "0", *self.args]
         with (self.directory / "server.log").open("ab") as log:
             # A session of its own: Ctrl-C in the terminal must reach the test, which then ends the server.
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, start_new_session=True
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,
             )
+
+    def _command(self) -> list[str]:
+        plain = 0 if self.tls else self.port
+        command = [str(self.binary), "--port", str(plain), "--bind", LOOPBACK, "--dir", str(self.directory)]
+        if self.tls:
+            command += ["--tls-port", str(self.port), "--tls-auth-clients", "yes" if self.client_certificates else "no"]
+            command += self.tls.server_options()
+        if self.socket_path:
+            command += ["--unixsocket", str(self.socket_path)]
+        if self.password:
+            command += ["--requirepass", self.password, "--masterauth", self.password]
+        command += ["--save", "", "--appendonly", "yes" if self.appendonly else "no", "--appendfsync", "everysec"]
+        # By default a master waits five seconds for more replicas before it sends the first copy.
+        return [*command, "--repl-diskless-sync-delay", "0", *self.args]
 
     def _answers(self) -> bool:
         if not self.running:
