@@ -1,0 +1,243 @@
+"""A master, its replicas and the Sentinels that watch over them, all of them real, ours alone and killable.
+
+    with SentinelServers(primary_server()) as group:
+        with group.client() as client:
+            client.set("a", 1)
+        old = group.kill_master()
+        group.wait_for_master_other_than(old)     # about 2 s; 6 s when a vote was split
+
+Every process is bound to loopback and ended by its process id.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from tests.servers.ports import LOOPBACK
+from tests.servers.redis import RedisServer
+from tests.waiting import until
+
+Address = tuple[str, int]
+
+_AWAY = (redis.ConnectionError, redis.TimeoutError)
+_START_TIMEOUT = 30.0
+# What a Sentinel does every two or ten seconds, it does so many milliseconds apart here; Redis 6.2 can't be told. Its
+# ping-period stays: with the master down, replicas are asked every second, and one that was silent for five such
+# periods isn't promoted.
+_HASTE = {"info-period": 500, "publish-period": 200}
+
+
+class Sentinel(RedisServer):
+    """One Sentinel process. It rewrites its configuration itself, and finds it again when it is started again."""
+
+    def __init__(self, binary: Path | str, configuration: Sequence[str], *, password: str = "") -> None:
+        super().__init__(binary, password=password)
+        self._configuration = configuration
+
+    def _command(self) -> list[str]:
+        path = self.directory / "sentinel.conf"
+        # Until it has written its own id, it knows nothing that is worth keeping, and its port may still change.
+        if not path.exists() or "myid" not in path.read_text():
+            lines = [f"port {self.port}", f"bind {LOOPBACK}", f"dir {self.directory}", *self._configuration]
+            if self.password:
+                lines += [f"requirepass {self.password}", f"sentinel sentinel-pass {self.password}"]
+            path.write_text("\n".join([*lines, ""]))
+        return [str(self.binary), str(path), "--sentinel"]
+
+    def hurry(self) -> None:
+        """Make it ask its neighbours more often than once a second, if it can."""
+        with self.client() as client, contextlib.suppress(redis.ResponseError):
+            client.execute_command("SENTINEL", "DEBUG", *(part for pair in _HASTE.items() for part in pair))
+
+
+class SentinelServers:
+    """`args` go to the command line of the data nodes; `down_after` and `failover_timeout` are in milliseconds.
+
+    A vote that was split, or a promotion that took too long, is tried again after two failover timeouts.
+
+    `password` is that of the data nodes, `sentinel_password` that of the Sentinels; the url carries both.
+    """
+
+    def __init__(
+        self,
+        binary: Path | str,
+        *args: str,
+        name: str = "mymaster",
+        password: str = "",
+        sentinel_password: str = "",
+        down_after: int = 400,
+        failover_timeout: int = 2000,
+    ) -> None:
+        self.name = name
+        self.binary = Path(binary)
+        self.nodes = [RedisServer(binary, *args, password=password) for _ in range(3)]
+        self.sentinels: list[Sentinel] = []
+        self._password = password
+        self._sentinel_password = sentinel_password
+        self._down_after = down_after
+        self._failover_timeout = failover_timeout
+        self._ends = ExitStack()
+
+    def __repr__(self) -> str:
+        return f"<SentinelServers {self.url}>"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill every process and remove the directories. Twice is harmless."""
+        # The Sentinels first, or they would make another master meanwhile.
+        for server in (*self.sentinels, *self.nodes):
+            self._ends.callback(server.end)
+        self._ends.close()
+
+    # ---------------------------------------------------------------------------------------------------- reaching it
+
+    @property
+    def url(self) -> str:
+        return self.url_of(self.name)
+
+    def url_of(self, name: str, database: int = 0, **parameters: str) -> str:
+        """Return the URL with another master's name, database or parameters."""
+        login = f":{self._password}@" if self._password else ""
+        if self._sentinel_password:
+            parameters["sentinel_password"] = self._sentinel_password
+        hosts = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
+        query = "&".join(f"{key}={value}" for key, value in parameters.items())
+        return f"redis+sentinel://{login}{hosts}/{name}/{database}{'?' * bool(query)}{query}"
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a plain client of the present master."""
+        return self.node(self.master()).client(**options)
+
+    def node(self, address: Address) -> RedisServer:
+        return next(node for node in self.nodes if node.address == address)
+
+    def master(self) -> Address:
+        """Return the master's address as most of the Sentinels that answer know it."""
+        told = Counter(self._told())
+        assert told, "no sentinel answers"
+        return told.most_common(1)[0][0]
+
+    def replicas(self) -> list[RedisServer]:
+        """Return the nodes that aren't the master, dead or alive."""
+        master = self.master()
+        return [node for node in self.nodes if node.address != master]
+
+    # ------------------------------------------------------------------------------------------------ life and death
+
+    def kill_master(self) -> Address:
+        """SIGKILL the master, and return its address."""
+        address = self.master()
+        self.node(address).kill()
+        return address
+
+    def pause_master(self) -> Address:
+        """SIGSTOP the master, and return its address, for `resume`."""
+        address = self.master()
+        self.node(address).pause()
+        return address
+
+    def resume(self, address: Address) -> None:
+        """SIGCONT: it is a master until a Sentinel tells it otherwise."""
+        self.node(address).resume()
+
+    def failover(self) -> Address:
+        """Order a planned failover, and return the address of the master that goes."""
+        old = self.master()
+        sentinel = next(each for each in self.sentinels if each.running and not each.paused)
+
+        def ordered() -> bool:
+            with sentinel.client() as client:
+                # Refused while another failover is under way, and while no replica is known to be good.
+                return bool(client.execute_command("SENTINEL", "FAILOVER", self.name))
+
+        until(ordered, _START_TIMEOUT, "a sentinel takes the order", ignoring=(redis.ResponseError,))
+        return old
+
+    def wait_for_master_other_than(self, old: Address, timeout: float = 30.0) -> Address:
+        """Return the address of the new master, as soon as all Sentinels that answer name it and it is one."""
+
+        def new() -> Address | None:
+            told = set(self._told())
+            if len(told) != 1 or old in told:
+                return None
+            address = told.pop()
+            return address if self.node(address).replication()["role"] == "master" else None
+
+        address = until(new, timeout, f"{self!r} has another master than {old}", ignoring=_AWAY)
+        assert address
+        return address
+
+    def wait_for_replica(self, address: Address, timeout: float = 30.0) -> None:
+        """Return when that node follows the present master."""
+
+        def follows() -> bool:
+            seen = self.node(address).replication()
+            return (seen["role"], seen.get("master_link_status")) == ("slave", "up")
+
+        until(follows, timeout, f"{address} has become a replica", ignoring=_AWAY)
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    def _start(self) -> None:
+        first, *others = self.nodes
+        for node in self.nodes:
+            node.start()
+        for node in others:
+            node.replicaof(first)
+        watched = [
+            f"sentinel monitor {self.name} {LOOPBACK} {first.port} 2",
+            f"sentinel down-after-milliseconds {self.name} {self._down_after}",
+            f"sentinel failover-timeout {self.name} {self._failover_timeout}",
+            f"sentinel parallel-syncs {self.name} 2",
+        ]
+        if self._password:
+            watched.append(f"sentinel auth-pass {self.name} {self._password}")
+        for _ in range(3):
+            self.sentinels.append(Sentinel(self.binary, watched, password=self._sentinel_password))
+        for sentinel in self.sentinels:
+            sentinel.start()
+            sentinel.hurry()
+        until(self._settled, _START_TIMEOUT, f"{self!r} knows all its members", ignoring=_AWAY)
+
+    def _settled(self) -> bool:
+        """Whether every Sentinel sees the master, the two replicas in sync and the two other Sentinels, all alive."""
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                master = client.sentinel_master(self.name)
+                replicas = client.sentinel_slaves(self.name)
+                others = client.sentinel_sentinels(self.name)
+            if master["flags"] != "master" or (master["num-slaves"], master["num-other-sentinels"]) != (2, 2):
+                return False
+            if any(each["flags"] != "slave" or each["master-link-status"] != "ok" for each in replicas):
+                return False
+            if any(each["flags"] != "sentinel" for each in others):
+                return False
+        return True
+
+    def _told(self) -> list[Address]:
+        """What each Sentinel that answers says where the master is."""
+        return [told for sentinel in self.sentinels if (told := self._told_by(sentinel))]
+
+    def _told_by(self, sentinel: Sentinel) -> Address | None:
+        if sentinel.paused or not sentinel.running:
+            return None
+        with contextlib.suppress(*_AWAY), sentinel.client(decode_responses=True, socket_timeout=1) as client:
+            if told := client.sentinel_get_master_addr_by_name(self.name):
+                return str(told[0]), int(told[1])
+        return None
