@@ -1,0 +1,283 @@
+"""A Redis Cluster of three masters with a replica each, ours alone: owners can be killed, slots moved half-way.
+
+    with ClusterServers(primary_server()) as cluster:
+        moving = cluster.start_migration(key, to=cluster.another_master(key))   # a key that isn't there: ASK
+        moving.move_keys()                                                       # every key of the slot: ASK
+        moving.finish()                                                          # MOVED
+        old = cluster.kill_owner(key)
+        cluster.wait_for_new_owner(key, old)                                     # 1.5 to 3 s
+
+Every process is bound to loopback and ended by its process id.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+from redis.crc import key_slot
+
+from tests.servers.ports import LOOPBACK, free_cluster_port
+from tests.servers.redis import RedisServer
+from tests.waiting import until
+
+_AWAY = (redis.ConnectionError, redis.TimeoutError)
+_MASTERS = 3
+_SLOTS = 16384
+_START_TIMEOUT = 40.0
+
+
+class ClusterNode(RedisServer):
+    """One node. Started again after a kill it finds its id, its slots and the others in its own nodes.conf."""
+
+    def _free_port(self) -> int:
+        return free_cluster_port()
+
+    def ask(self, *command: Any) -> Any:
+        """Send a command; what redis-py leaves as bytes comes as text."""
+        with self.client(decode_responses=True, socket_timeout=2) as client:
+            return client.execute_command(*command)
+
+    def id(self) -> str:
+        return str(self.ask("CLUSTER", "MYID"))
+
+    def members(self) -> "list[Member]":
+        """Return what this node believes of every node, itself included."""
+        with self.client(decode_responses=True, socket_timeout=2) as client:
+            # redis-py would make a dictionary by address of it, which loses a node that hasn't got one yet.
+            client.set_response_callback("CLUSTER NODES", str)
+            return [Member.parsed(line) for line in client.execute_command("CLUSTER NODES").splitlines()]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One line of CLUSTER NODES."""
+
+    id: str
+    port: int
+    flags: frozenset[str]
+    master: str
+    epoch: int
+    linked: bool
+    slots: tuple[range, ...]
+
+    @classmethod
+    def parsed(cls, line: str) -> Self:
+        id, address, flags, master, _ping, _pong, epoch, link, *slots = line.split()
+        port = int(address.split("@")[0].rpartition(":")[2])
+        # [slot->-node] and [slot-<-node] tell of a migration, and not who owns it.
+        ends = [slot.partition("-") for slot in slots if not slot.startswith("[")]
+        owned = tuple(range(int(first), int(last or first) + 1) for first, _, last in ends)
+        return cls(id, port, frozenset(flags.split(",")), master, int(epoch), link == "connected", owned)
+
+    def owns(self, slot: int) -> bool:
+        return any(slot in owned for owned in self.slots)
+
+    @property
+    def well(self) -> bool:
+        return self.linked and not self.flags & {"fail", "fail?", "handshake", "noaddr"}
+
+
+class Migration:
+    """A slot that is on its way from one master to another. Each step may be the last one that a test takes."""
+
+    def __init__(self, cluster: "ClusterServers", slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        self.slot = slot
+        self.source = source
+        self.target = target
+        self._cluster = cluster
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id())
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id())
+
+    def move_keys(self) -> int:
+        """MIGRATE every key of the slot, and return how many: from now on the source answers ASK for them."""
+        moved = 0
+        while keys := self.source.ask("CLUSTER", "GETKEYSINSLOT", self.slot, 100):
+            login = ["AUTH", self.source.password] if self.source.password else []
+            self.source.ask("MIGRATE", LOOPBACK, self.target.port, "", 0, 5000, *login, "KEYS", *keys)
+            moved += len(keys)
+        return moved
+
+    def finish(self) -> None:
+        """SETSLOT NODE, the target first, and return when every node that runs knows: now it is MOVED."""
+        self.move_keys()
+        for node in (self.target, self.source, *self._cluster.masters()):
+            node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id())
+        self._cluster.wait_for_owner(self.slot, lambda owner: owner is self.target)
+
+
+class ClusterServers:
+    """`args` go to the command line of every node; `node_timeout` is in milliseconds."""
+
+    def __init__(self, binary: Path | str, *args: str, password: str = "", node_timeout: int = 700) -> None:
+        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout), *args]
+        # A replica stands for election however long it has not heard of its master.
+        options += ["--cluster-replica-validity-factor", "0"]
+        self.nodes = [ClusterNode(binary, *options, password=password) for _ in range(2 * _MASTERS)]
+        self._password = password
+        self._ends = ExitStack()
+
+    def __repr__(self) -> str:
+        return f"<ClusterServers {[node.port for node in self.nodes]}>"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill every process and remove the directories. Twice is harmless."""
+        for node in self.nodes:
+            self._ends.callback(node.end)
+        self._ends.close()
+
+    # ---------------------------------------------------------------------------------------------------- reaching it
+
+    @property
+    def url(self) -> str:
+        """The first two nodes as seeds."""
+        return self.url_of(*self.nodes[:2])
+
+    def url_of(self, *seeds: RedisServer | int, **parameters: str) -> str:
+        """Return the URL with these seeds: nodes, or ports where perhaps nobody listens."""
+        login = f":{self._password}@" if self._password else ""
+        ports = [seed if isinstance(seed, int) else seed.port for seed in seeds]
+        query = "&".join(f"{key}={value}" for key, value in parameters.items())
+        return f"redis+cluster://{login}{','.join(f'{LOOPBACK}:{port}' for port in ports)}{'?' * bool(query)}{query}"
+
+    def node_of(self, key: str) -> ClusterNode:
+        """Return the node that owns the key's slot, by its own word; dead ones have none."""
+        return self._owner(slot_of(key))
+
+    def another_master(self, key: str) -> ClusterNode:
+        """Return a master that the key's slot could move to."""
+        owner = self.node_of(key)
+        return next(node for node in self.masters() if node is not owner)
+
+    def replica_of(self, master: ClusterNode) -> ClusterNode:
+        id = master.id()
+        port = next(member.port for member in master.members() if member.master == id)
+        return self._by_port(port)
+
+    def masters(self) -> list[ClusterNode]:
+        """Return the running nodes that own slots, by their own word."""
+        return [node for node, me in self._selves() if "master" in me.flags and me.slots]
+
+    # ------------------------------------------------------------------------------------------------ life and death
+
+    def kill_owner(self, key: str) -> ClusterNode:
+        """SIGKILL the node that owns the key's slot, and return it."""
+        owner = self.node_of(key)
+        owner.kill()
+        return owner
+
+    def pause_owner(self, key: str) -> ClusterNode:
+        """SIGSTOP the node that owns the key's slot, and return it."""
+        owner = self.node_of(key)
+        owner.pause()
+        return owner
+
+    def wait_for_new_owner(self, key: str, old: ClusterNode, timeout: float = 30.0) -> ClusterNode:
+        """Return the new owner when every node that answers agrees on one, and is ready to serve."""
+        return self.wait_for_owner(slot_of(key), lambda owner: owner is not old, timeout)
+
+    def start_migration(self, key: str, to: ClusterNode) -> Migration:
+        """Make the key's slot migrate: its owner still serves the keys that are there, and answers ASK for others."""
+        return Migration(self, slot_of(key), self.node_of(key), to)
+
+    def migrate_slot(self, key: str, to: ClusterNode) -> ClusterNode:
+        """Move the key's slot and all of its keys, and return the node that had it."""
+        moving = self.start_migration(key, to)
+        moving.finish()
+        return moving.source
+
+    def wait_for_owner(self, slot: int, wanted: Callable[[ClusterNode], bool], timeout: float = 30.0) -> ClusterNode:
+        """Return the slot's owner when every node that answers agrees on it, and it is `wanted`."""
+
+        def agreed() -> ClusterNode | None:
+            ports = set()
+            for node in self._answering():
+                ports |= {member.port for member in node.members() if member.owns(slot)}
+                if _info(node)["cluster_state"] != "ok":
+                    return None
+            owner = self._by_port(ports.pop()) if len(ports) == 1 else None
+            return owner if owner and wanted(owner) else None
+
+        owner = until(agreed, timeout, f"slot {slot} of {self!r} has another owner", ignoring=_AWAY)
+        assert owner
+        return owner
+
+    # ------------------------------------------------------------------------------------------------ inside
+
+    def _start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        masters, replicas = self.nodes[:_MASTERS], self.nodes[_MASTERS:]
+        share = -(-_SLOTS // _MASTERS)
+        for number, master in enumerate(masters):
+            # Before they meet: two masters of the same epoch would have to settle that first.
+            master.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            # ADDSLOTSRANGE came with Redis 7.
+            master.ask("CLUSTER", "ADDSLOTS", *range(number * share, min((number + 1) * share, _SLOTS)))
+        # Gossip would introduce them too, in a second or two.
+        for one, other in permutations(self.nodes, 2):
+            if one.port < other.port:
+                one.ask("CLUSTER", "MEET", LOOPBACK, other.port)
+        until(lambda: self._all_know(len(self.nodes)), _START_TIMEOUT, f"{self!r} have met", ignoring=_AWAY)
+        for master, replica in zip(masters, replicas, strict=True):
+            replica.ask("CLUSTER", "REPLICATE", master.id())
+        until(self._settled, _START_TIMEOUT, f"{self!r} is ok", ignoring=_AWAY)
+
+    def _all_know(self, count: int) -> bool:
+        views = [node.members() for node in self.nodes]
+        return all(len(view) == count and all(member.well for member in view) for view in views)
+
+    def _settled(self) -> bool:
+        """Whether every node can serve, and knows every replica, which is in sync."""
+        if not self._all_know(len(self.nodes)):
+            return False
+        for node in self.nodes:
+            replicas = [member for member in node.members() if "slave" in member.flags]
+            if len(replicas) != _MASTERS or _info(node)["cluster_state"] != "ok":
+                return False
+        return all(node.replication().get("master_link_status") == "up" for node in self.nodes[_MASTERS:])
+
+    def _answering(self) -> list[ClusterNode]:
+        return [node for node, _ in self._selves()]
+
+    def _selves(self) -> list[tuple[ClusterNode, Member]]:
+        """Return each node that answers, and what it says of itself."""
+        found = []
+        for node in self.nodes:
+            if node.running and not node.paused:
+                found += [(node, member) for member in node.members() if "myself" in member.flags]
+        return found
+
+    def _owner(self, slot: int) -> ClusterNode:
+        claims = [(me.epoch, node.port) for node, me in self._selves() if "master" in me.flags and me.owns(slot)]
+        assert claims, f"nobody that answers owns slot {slot}"
+        return self._by_port(max(claims)[1])
+
+    def _by_port(self, port: int) -> ClusterNode:
+        return next(node for node in self.nodes if node.port == port)
+
+
+def slot_of(key: str) -> int:
+    """Return the slot of a key: of the part between its braces, if it has any."""
+    return int(key_slot(key.encode()))
+
+
+def _info(node: ClusterNode) -> dict[str, str]:
+    with node.client(decode_responses=True, socket_timeout=2) as client:
+        client.set_response_callback("CLUSTER INFO", str)
+        return dict(line.split(":", 1) for line in client.execute_command("CLUSTER INFO").split())
