@@ -7,6 +7,7 @@ test on a laptop and fails it where CI is set: there, silence would pass for pro
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import fakeredis
 import pytest
@@ -14,12 +15,24 @@ import redis
 
 from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
+from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
 from tests.servers.mongo import MongoServer, find_command, given_url
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
+from tests.servers.sentinel import SentinelServers
+from tests.servers.tls import Certificates, make_certificates, openssl, tls_server
 
-_LIVE_FIXTURES = {"redis_server", "start_redis", "any_redis_server", "mongo_url", "mongo_server"}
+_LIVE_FIXTURES = {
+    "redis_server",
+    "start_redis",
+    "start_tls",
+    "start_sentinels",
+    "start_cluster",
+    "any_redis_server",
+    "mongo_url",
+    "mongo_server",
+}
 _NONE = "none-found"
 
 
@@ -91,14 +104,70 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
             directory: Path | None = None,
             unix_socket: bool = False,
             appendonly: bool = False,
+            password: str = "",
         ) -> RedisServer:
-            chosen = binary or primary_server()
-            if chosen is None:
-                absent("a redis-server")
-            server = RedisServer(chosen, *args, directory=directory, unix_socket=unix_socket, appendonly=appendonly)
+            server = RedisServer(
+                binary or _primary(),
+                *args,
+                directory=directory,
+                unix_socket=unix_socket,
+                appendonly=appendonly,
+                password=password,
+            )
             return ends.enter_context(server)
 
         yield start
+
+
+@pytest.fixture
+def start_sentinels() -> Iterator[Callable[..., SentinelServers]]:
+    """Start a master, two replicas and three Sentinels that belong to this test alone.
+
+    The arguments are those of SentinelServers, with the primary server as the binary unless `binary=` says otherwise.
+    """
+    with ExitStack() as ends:
+
+        def start(*args: str, binary: Path | None = None, **options: Any) -> SentinelServers:
+            return ends.enter_context(SentinelServers(binary or _primary(), *args, **options))
+
+        yield start
+
+
+@pytest.fixture
+def start_cluster() -> Iterator[Callable[..., ClusterServers]]:
+    """Start a Cluster that belongs to this test alone; the arguments are those of ClusterServers, likewise."""
+    with ExitStack() as ends:
+
+        def start(*args: str, binary: Path | None = None, **options: Any) -> ClusterServers:
+            return ends.enter_context(ClusterServers(binary or _primary(), *args, **options))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of our own, and what it signed."""
+    if openssl() is None:
+        absent("the openssl program")
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def start_tls(certificates: Certificates) -> Iterator[Callable[..., RedisServer]]:
+    """Start servers that speak TLS only; the arguments are those of RedisServer, likewise."""
+    with ExitStack() as ends:
+
+        def start(*args: str, **options: Any) -> RedisServer:
+            binary = tls_server()
+            if binary is None:
+                absent("a redis-server that was built with TLS")
+            return ends.enter_context(RedisServer(binary, *args, tls=certificates, **options))
+
+        yield start
+
+
+def _primary() -> Path:
+    return primary_server() or absent("a redis-server")
 
 
 @pytest.fixture
