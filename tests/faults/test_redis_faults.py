@@ -3,14 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
 
 import pytest
 
 import issuer
 from issuer import Issuer
 from persistence.memory import MemoryStore
-from tests.audit import Draw, drawn, order_violations, repeats
+from tests.audit import repeats
+from tests.drawers import Drawers, assert_sound
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -33,55 +33,6 @@ def ids(server: RedisServer, store: MemoryStore) -> Iterator[Issuer]:
     with issuer.connect(redis=server.url, store=store, timeout=10) as made:
         made.create("a", step=100)
         yield made
-
-
-class Drawers:
-    """Threads that draw until told to stop, and note every number with the times of its call. Errors are counted."""
-
-    def __init__(self, issuers: list[Issuer], tag: str, threads: int = 4) -> None:
-        self.draws: list[Draw] = []
-        self.errors: list[issuer.IssuerError] = []
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._draw, args=(issuers[number % len(issuers)], tag)) for number in range(threads)
-        ]
-
-    def _draw(self, ids: Issuer, tag: str) -> None:
-        while not self._stop.is_set():
-            try:
-                self.draws.append(drawn(lambda: ids.next(tag)))
-            except issuer.IssuerError as error:
-                self.errors.append(error)
-                self._stop.wait(0.01)
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *rest: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def more(self, count: int) -> None:
-        """Wait until that many more numbers have come."""
-        wanted = len(self.draws) + count
-        until(
-            lambda: len(self.draws) >= wanted, timeout=20, message=f"{count} more numbers; errors: {self.errors[-1:]}"
-        )
-
-    @property
-    def numbers(self) -> list[int]:
-        return [draw.number for draw in self.draws]
-
-
-def assert_sound(drawers: Drawers, store: MemoryStore, tag: str = "a") -> None:
-    record = store.get(tag, timeout=1)
-    assert record is not None
-    assert repeats(drawers.numbers) == []
-    assert max(drawers.numbers) <= record.max
-    assert order_violations(drawers.draws) == []
 
 
 @pytest.mark.covers("N.1", "1.11")
