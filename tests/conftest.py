@@ -29,6 +29,7 @@ _LIVE_FIXTURES = {
     "start_tls",
     "start_sentinels",
     "start_cluster",
+    "standing_cluster",
     "any_redis_server",
     "mongo_url",
     "mongo_server",
@@ -142,6 +143,19 @@ def start_cluster() -> Iterator[Callable[..., ClusterServers]]:
             return ends.enter_context(ClusterServers(binary or _primary(), *args, **options))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def standing_cluster() -> Iterator[ClusterServers]:
+    """The module's Cluster. Tests that stop a node of it use `start_cluster` instead."""
+    with ClusterServers(_primary()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(standing_cluster: ClusterServers) -> ClusterServers:
+    """The module's Cluster, emptied; its slots may lie on other nodes than the last test found them on."""
+    return standing_cluster.emptied()
 
 
 @pytest.fixture(scope="session")

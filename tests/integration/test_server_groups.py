@@ -136,8 +136,7 @@ class TestClusterServers:
         cluster.migrate_slot(KEY, cluster.another_master(KEY))
         assert cluster.node_of(KEY).client().get(KEY) == b"1"
 
-    def test_each_step_of_a_migration_is_seen_by_a_plain_client(self, start_cluster: StartCluster) -> None:
-        cluster = start_cluster()
+    def test_each_step_of_a_migration_is_seen_by_a_plain_client(self, cluster: ClusterServers) -> None:
         source, target = cluster.node_of(KEY), cluster.another_master(KEY)
         with source.client() as client, target.client() as other:
             client.set(KEY, "here")

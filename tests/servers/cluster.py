@@ -1,11 +1,11 @@
 """A Redis Cluster of three masters with a replica each, ours alone: owners can be killed, slots moved half-way.
 
     with ClusterServers(primary_server()) as cluster:
-        moving = cluster.start_migration(key, to=cluster.another_master(key))   # a key that isn't there: ASK
-        moving.move_keys()                                                       # every key of the slot: ASK
-        moving.finish()                                                          # MOVED
+        with cluster.start_migration(key, to=cluster.another_master(key)) as moving:  # a key that isn't there: ASK
+            moving.move_keys()                                                        # every key of the slot: ASK
+            moving.finish()                                                           # MOVED
         old = cluster.kill_owner(key)
-        cluster.wait_for_new_owner(key, old)                                     # 1.5 to 3 s
+        cluster.wait_for_new_owner(key, old)                                          # 1 to 3 s
 
 Every process is bound to loopback and ended by its process id.
 """
@@ -83,15 +83,23 @@ class Member:
 
 
 class Migration:
-    """A slot that is on its way from one master to another. Each step may be the last one that a test takes."""
+    """A slot that is on its way from one master to another, step by step; leaving the context takes those left."""
 
     def __init__(self, cluster: "ClusterServers", slot: int, source: ClusterNode, target: ClusterNode) -> None:
         self.slot = slot
         self.source = source
         self.target = target
         self._cluster = cluster
+        self._finished = False
         target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id())
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if not self._finished:
+            self.finish()
 
     def move_keys(self) -> int:
         """MIGRATE every key of the slot, and return how many: from now on the source answers ASK for them."""
@@ -105,6 +113,7 @@ class Migration:
     def finish(self) -> None:
         """SETSLOT NODE, the target first, and return when every node that runs knows: now it is MOVED."""
         self.move_keys()
+        self._finished = True
         for node in (self.target, self.source, *self._cluster.masters()):
             node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", self.target.id())
         self._cluster.wait_for_owner(self.slot, lambda owner: owner is self.target)
@@ -197,9 +206,8 @@ class ClusterServers:
 
     def migrate_slot(self, key: str, to: ClusterNode) -> ClusterNode:
         """Move the key's slot and all of its keys, and return the node that had it."""
-        moving = self.start_migration(key, to)
-        moving.finish()
-        return moving.source
+        with self.start_migration(key, to) as moving:
+            return moving.source
 
     def wait_for_owner(self, slot: int, wanted: Callable[[ClusterNode], bool], timeout: float = 30.0) -> ClusterNode:
         """Return the slot's owner when every node that answers agrees on it, and it is `wanted`."""
@@ -216,6 +224,12 @@ class ClusterServers:
         owner = until(agreed, timeout, f"slot {slot} of {self!r} has another owner", ignoring=_AWAY)
         assert owner
         return owner
+
+    def emptied(self) -> Self:
+        """FLUSHALL on every master, and return itself: for tests that share it and kill nobody."""
+        for master in self.masters():
+            master.ask("FLUSHALL")
+        return self
 
     # ------------------------------------------------------------------------------------------------ inside
 

@@ -20,6 +20,7 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
@@ -100,7 +101,7 @@ class RedisServer:
     @property
     def url(self) -> str:
         """What a client needs to get in: the password, and with TLS the paths of the certificates."""
-        login = f":{self.password}@" if self.password else ""
+        login = f":{quote(self.password, safe='')}@" if self.password else ""
         if self.socket_path:
             return f"unix://{login}{self.socket_path}"
         if self.tls:
@@ -262,6 +263,14 @@ class RedisServer:
         with self.client() as client:
             client.execute_command("REPLICAOF", LOOPBACK, other.port)
         until(lambda: self.replication().get("master_link_status") == "up", timeout, f"{self!r} follows {other!r}")
+
+    def cut_off(self, *replicas: "RedisServer") -> None:
+        """Pause these replicas and close every replica's link: what is written from now on, they will lack."""
+        for replica in replicas:
+            replica.pause()
+        with self.client() as client:
+            # Else the kernel would keep what the master sent, for them to read when they are resumed.
+            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
     def promote(self) -> None:
         """REPLICAOF NO ONE: become a master with a new replication id."""
