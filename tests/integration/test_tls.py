@@ -1,0 +1,89 @@
+"""Over TLS: the server shows its certificate, the client too where it is asked to, and numbers flow as before."""
+
+from collections.abc import Callable
+
+import pytest
+
+import issuer
+from persistence.memory import MemoryStore
+from tests.colours import Connect
+from tests.deadlines import refused
+from tests.servers.redis import RedisServer
+from tests.servers.tls import Certificates
+
+StartTls = Callable[..., RedisServer]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.mark.parametrize("client_certificates", [False, True])
+def test_numbers_flow_and_stay_exact(
+    connect: Connect, start_tls: StartTls, store: MemoryStore, client_certificates: bool
+) -> None:
+    server = start_tls(client_certificates=client_certificates, password="secret")
+    for number, protocol in enumerate(("2", "3")):
+        with connect(redis=f"{server.url}&protocol={protocol}", store=store) as ids:
+            tag = f"tag-{number}"
+            ids.create(tag, start=2**60, step=7)
+            assert ids.take(tag, 50) == list(range(2**60, 2**60 + 50))
+            seen = ids.inspect(tag)
+            assert seen.redis is not None
+            assert seen.redis.fence == server.replication()["master_replid"]
+
+
+def test_a_server_that_the_authority_does_not_vouch_for_gets_nothing(
+    connect: Connect, start_tls: StartTls, store: MemoryStore, certificates: Certificates
+) -> None:
+    server = start_tls()
+    url = server.url.replace(str(certificates.authority), str(certificates.stranger))
+    with connect(redis=url, store=store) as ids:
+        ids.create("a")
+        with pytest.raises((issuer.ConfigurationError, issuer.RedisUnavailable), match=r"(?i)certificate"):
+            ids.next("a", timeout=1)
+    assert "cmdstat_evalsha" not in server.client().info("commandstats")
+
+
+def test_a_client_without_a_certificate_is_refused_where_one_is_asked_for(
+    connect: Connect, start_tls: StartTls, store: MemoryStore, certificates: Certificates
+) -> None:
+    server = start_tls(client_certificates=True)
+    url = f"rediss://127.0.0.1:{server.port}/0?{certificates.query(client=False)}"
+    with connect(redis=url, store=store) as ids:
+        ids.create("a")
+        with pytest.raises((issuer.ConfigurationError, issuer.RedisUnavailable)):
+            ids.next("a", timeout=1)
+
+
+def test_a_plain_url_of_a_server_that_speaks_tls_is_an_error_by_the_deadline(
+    connect: Connect, start_tls: StartTls, store: MemoryStore
+) -> None:
+    server = start_tls()
+    with connect(redis=f"redis://127.0.0.1:{server.port}/0", store=store) as ids:
+        ids.create("a")
+        refused(ids, "a", 1)
+
+
+def test_a_server_that_hangs_in_the_handshake_costs_no_more_than_the_deadline(
+    connect: Connect, start_tls: StartTls, store: MemoryStore
+) -> None:
+    server = start_tls()
+    server.pause()
+    with connect(redis=server.url, store=store) as ids:
+        ids.create("a")
+        for deadline in (0, 0.5, 2):
+            refused(ids, "a", deadline)
+        server.resume()
+        assert ids.next("a", timeout=5) == 1
+
+
+def test_a_certificate_that_is_not_there_is_named_by_the_deadline(
+    connect: Connect, start_tls: StartTls, store: MemoryStore, certificates: Certificates
+) -> None:
+    url = start_tls().url.replace(str(certificates.authority), "/nowhere/authority.crt")
+    with connect(redis=url, store=store) as ids:
+        ids.create("a")
+        with pytest.raises((issuer.ConfigurationError, issuer.RedisUnavailable), match="No such file"):
+            ids.next("a", timeout=1)

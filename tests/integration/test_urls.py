@@ -1,0 +1,73 @@
+"""What a redis:// or unix:// URL may say: a user, a password, a database, a protocol."""
+
+from collections.abc import Callable
+
+import pytest
+
+import issuer
+from persistence.memory import MemoryStore
+from tests.colours import Connect
+from tests.servers.redis import RedisServer
+
+StartRedis = Callable[..., RedisServer]
+
+#: What the error of a denied command says that an issuer's user needs.
+RIGHTS = ("+info", "+evalsha", "+script|load", "+time", "+hmget", "+hget", "+hset", "+hdel", "+hincrby", "+select")
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def assert_serves(connect: Connect, url: str, store: MemoryStore) -> None:
+    """Numbers flow and stay exact, and so do those that a tag's keeping needs."""
+    with connect(redis=url, store=store) as ids:
+        ids.create("a", start=2**60, step=7)
+        assert ids.take("a", 50) == list(range(2**60, 2**60 + 50))
+        seen = ids.inspect("a")
+        assert (seen.redis_error, seen.redis and seen.redis.cur) == (None, 2**60 + 49)
+        floor = ids.recover("a")[0].new
+        assert ids.next("a") == floor + 1
+        ids.delete("a")
+
+
+@pytest.mark.parametrize("protocol", ["2", "3"])
+@pytest.mark.parametrize("unix_socket", [False, True])
+def test_tcp_and_unix_sockets_serve_with_either_protocol(
+    connect: Connect, start_redis: StartRedis, store: MemoryStore, unix_socket: bool, protocol: str
+) -> None:
+    server = start_redis(unix_socket=unix_socket)
+    assert_serves(connect, f"{server.url}?protocol={protocol}", store)
+
+
+def test_the_url_chooses_the_database(connect: Connect, start_redis: StartRedis) -> None:
+    tcp, unix = start_redis(), start_redis(unix_socket=True)
+    for server, url in ((tcp, tcp.url.replace("/0", "/3")), (unix, f"{unix.url}?db=3")):
+        assert_serves(connect, url, MemoryStore())
+        with server.client() as client:
+            assert client.info("keyspace").keys() == {"db3"}
+
+
+def test_a_password_opens_whatever_characters_it_has_and_a_wrong_one_is_a_configuration_error(
+    connect: Connect, start_redis: StartRedis, store: MemoryStore
+) -> None:
+    server = start_redis(password="p@ss:w/rd?%41")
+    assert_serves(connect, server.url, store)
+    bare = f"127.0.0.1:{server.port}/0"
+    for number, wrong in enumerate((f"redis://:wrong@{bare}", f"redis://{bare}", f"redis://nobody:wrong@{bare}")):
+        with connect(redis=wrong, store=store) as ids:
+            ids.create(f"b{number}")
+            with pytest.raises(issuer.ConfigurationError):
+                ids.next(f"b{number}")
+
+
+def test_a_user_with_no_more_rights_than_the_issuer_says_it_needs_does_everything(
+    connect: Connect, start_redis: StartRedis
+) -> None:
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~issuer:*", *RIGHTS)
+    for protocol in ("2", "3"):
+        url = f"redis://shop:secret@127.0.0.1:{server.port}/{protocol}?protocol={protocol}"
+        assert_serves(connect, url, MemoryStore())
