@@ -27,10 +27,13 @@ Address = tuple[str, int]
 
 _AWAY = (redis.ConnectionError, redis.TimeoutError)
 _START_TIMEOUT = 30.0
-# What a Sentinel does every two or ten seconds, it does so many milliseconds apart here; Redis 6.2 can't be told. Its
-# ping-period stays: with the master down, replicas are asked every second, and one that was silent for five such
-# periods isn't promoted.
-_HASTE = {"info-period": 500, "publish-period": 200}
+# What a Sentinel does every second, two or ten, it does so many milliseconds apart here. Five ping-periods must last
+# longer than a second: with the master down, replicas are asked every second, and one that said nothing for so long
+# isn't promoted.
+_HASTE = {"info-period": 500, "publish-period": 200, "ping-period": 300}
+# Redis 6.2 can't be told. A master that is new to a Sentinel counts as down if it isn't asked within the down-after:
+# with less than a second the Sentinels depose one healthy master after the other.
+_UNHURRIED_DOWN_AFTER = 1500
 
 
 class Sentinel(RedisServer):
@@ -50,10 +53,13 @@ class Sentinel(RedisServer):
             path.write_text("\n".join([*lines, ""]))
         return [str(self.binary), str(path), "--sentinel"]
 
-    def hurry(self) -> None:
-        """Make it ask its neighbours more often than once a second, if it can."""
-        with self.client() as client, contextlib.suppress(redis.ResponseError):
-            client.execute_command("SENTINEL", "DEBUG", *(part for pair in _HASTE.items() for part in pair))
+    def hurry(self, name: str) -> None:
+        """Make it ask its neighbours more often than once a second; if it can't, make it patient with this master."""
+        with self.client() as client:
+            try:
+                client.execute_command("SENTINEL", "DEBUG", *(part for pair in _HASTE.items() for part in pair))
+            except redis.ResponseError:
+                client.execute_command("SENTINEL", "SET", name, "down-after-milliseconds", _UNHURRIED_DOWN_AFTER)
 
 
 class SentinelServers:
@@ -71,7 +77,7 @@ class SentinelServers:
         name: str = "mymaster",
         password: str = "",
         sentinel_password: str = "",
-        down_after: int = 400,
+        down_after: int = 700,
         failover_timeout: int = 2000,
     ) -> None:
         self.name = name
@@ -212,7 +218,7 @@ class SentinelServers:
             self.sentinels.append(Sentinel(self.binary, watched, password=self._sentinel_password))
         for sentinel in self.sentinels:
             sentinel.start()
-            sentinel.hurry()
+            sentinel.hurry(self.name)
         until(self._settled, _START_TIMEOUT, f"{self!r} knows all its members", ignoring=_AWAY)
 
     def _settled(self) -> bool:
