@@ -20,6 +20,8 @@ from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.live
+
 StartCluster = Callable[..., ClusterServers]
 StartRedis = Callable[..., RedisServer]
 
