@@ -77,6 +77,7 @@ class AsyncIssuer:
 
     def _start(self) -> None:
         self._roster = Roster(self._make_line, self._open)
+        self._lines = self._roster.lines
         theirs = self._chosen if isinstance(self._chosen, AsyncIOScheduler) else None
         self._scheduler = Scheduler(self._sweep, Tasks, theirs)
         self._means = Means(
@@ -93,19 +94,19 @@ class AsyncIssuer:
 
     # ------------------------------------------------------------------ numbers
 
-    async def next(self, tag: str, timeout: float | None = None) -> int:
-        """Return the next number of the tag; see Issuer.next."""
-        line = self._roster.lines.get(tag) if self._loop is get_running_loop() else None
-        if line is None:
-            line = self._line(tag)
+    # Not a coroutine function like every other method: it would cost a quarter of what 1000 tasks get out of it.
+    def next(self, tag: str, timeout: float | None = None) -> asyncio.Future[int]:
+        """Ask for the next number of the tag and return a future to await; see Issuer.next.
+
+        The draw is under way as soon as this returns: several at once need `asyncio.gather` or `await`, no task.
+        """
         try:
-            return await line.next(None if timeout is None else self._seconds(timeout))
-        except asyncio.CancelledError:
-            line.left = True
-            raise
-        except IssuerError:
-            self._roster.forget_if_unknown(line)
-            raise
+            line = self._lines[tag]
+            if line.loop is not get_running_loop():
+                line = self._line(tag)
+        except (KeyError, TypeError):
+            line = self._line(tag)
+        return line.next(timeout)
 
     async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return exactly n numbers, 1..1 000 000; see Issuer.take."""
@@ -129,7 +130,7 @@ class AsyncIssuer:
             line = self._line(tag)
             deadline = self._deadline(timeout)
             await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
-            yield await line.next(deadline.left())
+            yield (await line.draw(1, deadline))[0]
             for number in line.supply.open:
                 yield number
 
@@ -321,7 +322,11 @@ class AsyncIssuer:
             self._runner.redis.begin()
 
     def _make_line(self, tag: str) -> Line:
-        return Line(tag, redis_key(self._prefix, tag), self._means, self._runner, self._timeout)
+        key = redis_key(self._prefix, tag)
+        return Line(tag, key, self._means, self._runner, timeout=self._timeout, failed=self._forget)
+
+    def _forget(self, line: Line) -> None:
+        self._roster.forget_if_unknown(line)
 
     def _key(self, tag: str) -> str | None:
         return redis_key(self._prefix, tag) if self._runner.redis is not None else None

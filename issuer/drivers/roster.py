@@ -109,6 +109,7 @@ class Roster(Generic[L]):
             if self.closed:
                 return None
             self.closed = True
-            lines, self.lines = list(self.lines.values()), {}
+            lines = list(self.lines.values())
+            self.lines.clear()
             self._open.clear()
         return lines

@@ -124,7 +124,7 @@ class Sentinels(Route):
             self._sentinels.rotate(-1)
         if unknown:
             raise ConfigurationError(f"the Sentinels know no master {self._name!r}")
-        raise RedisUnavailable(f"no Sentinel answers: {trouble}") from trouble
+        raise _untold(trouble, "no Sentinel answers") from trouble
 
     def lost(self, address: Address) -> None:
         """Forget the master."""
@@ -162,7 +162,7 @@ class Cluster(Route):
                 if address is not None:
                     return address
             self._nodes.rotate(-1)
-        raise RedisUnavailable(f"no node of the Cluster knows who holds {key}: {trouble}") from trouble
+        raise _untold(trouble, f"no node of the Cluster knows who holds {key}") from trouble
 
     def _learn(self, told_by: Address, shards: Sequence[gateway.Shard]) -> None:
         slots: dict[int, Address] = {}
@@ -185,6 +185,13 @@ class Cluster(Route):
         self._slots[key_slot(key.encode())] = address
         if address not in self._nodes:
             self._nodes.append(address)
+
+
+def _untold(trouble: Exception | None, what: str) -> Exception:
+    """Return the error for a search that was in vain: what won't get better by itself is named as such."""
+    if isinstance(trouble, redis.exceptions.AuthenticationError) or "cluster support disabled" in str(trouble):
+        return ConfigurationError(f"{what}: {trouble}")
+    return RedisUnavailable(f"{what}: {trouble}")
 
 
 def conduct(route: Route, call: gateway.Call[T]) -> Talks[T]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.flight import renewed
+from issuer.core.hand import Hand
+from issuer.core.lease import Lease
 from issuer.core.source import Means
 from issuer.core.steps import Steps
 from issuer.core.supply import Supply
 from issuer.drivers.asyncio.connections import Node
 from issuer.drivers.asyncio.runner import Runner
 from issuer.errors import IssuerError, RedisUnavailable
+from issuer.settings import seconds
+from persistence.records import Reservation
 
 T = TypeVar("T")
 
@@ -32,12 +36,11 @@ class Queue:
         self.until: list[float] = []
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Tell those whose time is over; return whether there were any."""
-        late = [future for future, until in zip(self.futures, self.until, strict=True) if until <= now]
-        for future in late:
-            if not future.done():
+        """Tell those whose time is over; return whether anybody has given up, for that or another reason."""
+        for future, until in zip(self.futures, self.until, strict=True):
+            if until <= now and not future.done():
                 future.set_exception(error())
-        return bool(late)
+        return any(future.done() for future in self.futures)
 
     def waiting(self) -> Queue:
         """Return those who still wait."""
@@ -64,22 +67,29 @@ class Line:
     gap.
     """
 
-    def __init__(self, tag: str, key: str, means: Means, runner: Runner, timeout: float) -> None:
-        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
+    def __init__(
+        self, tag: str, key: str, means: Means, runner: Runner, *, timeout: float, failed: Callable[[Line], None]
+    ) -> None:
+        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself.
+
+        `failed` is called after a draw that brought an error.
+        """
         self.tag = tag
         self.supply = Supply(tag, key, means)
         self._key = key
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
-        self._loop = asyncio.get_running_loop()
+        self._failed = failed
+        self.loop = asyncio.get_running_loop()
+        self._future: Callable[[], asyncio.Future[int]] = self.loop.create_future
         self._draws = gateway.Draws(key, self.supply.window)
         self._one = self._draws.one
         self._node: Node | None = None
         self._queue = Queue()
         self._served = Queue()
-        #: Whether a caller may have given up since the last draw.
-        self.left = False
+        #: Whether a caller has given up, as far as the last look has seen.
+        self._left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         #: When the time of a caller who comes now ends: read off the clock at each look, as that costs 3 % of a number.
@@ -87,20 +97,33 @@ class Line:
 
     # ------------------------------------------------------------------ drawing
 
-    def next(self, timeout: float | None) -> Awaitable[int]:
-        """Draw one number, waiting so many seconds at most."""
+    def next(self, timeout: float | None) -> asyncio.Future[int]:
+        """Draw one number, waiting so many seconds at most, 0 or more. Raises InvalidArgument."""
         if self.supply.hand is not None:
-            return self._from_hand(self._timeout if timeout is None else timeout)
+            return self._from_hand(self.supply.hand, timeout)
+        alarm = None if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
         if self._server is None:
             self._begin()
-        future: asyncio.Future[int] = self._loop.create_future()
-        self._queue.futures.append(future)
-        self._queue.until.append(self._until if timeout is None else monotonic() + timeout)
+        future = self._future()
+        queue = self._queue
+        queue.futures.append(future)
+        queue.until.append(self._until if alarm is None else alarm)
         return future
 
-    async def _from_hand(self, timeout: float) -> int:
-        deadline = Deadline(timeout)
-        return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
+    def _from_hand(self, hand: Hand[Lease | Reservation], timeout: float | None) -> asyncio.Future[int]:
+        for number in hand.open:
+            future = self._future()
+            future.set_result(number)
+            return future
+        deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+        return self.loop.create_task(self._one_more(deadline))
+
+    async def _one_more(self, deadline: Deadline) -> int:
+        try:
+            return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
+        except IssuerError:
+            self._failed(self)
+            raise
 
     async def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
@@ -139,7 +162,7 @@ class Line:
     # ------------------------------------------------------------------ together
 
     def _begin(self) -> None:
-        self._server = self._loop.create_task(self._serve())
+        self._server = self.loop.create_task(self._serve())
         if self._watch is None:
             self._look()
 
@@ -148,9 +171,9 @@ class Line:
         try:
             while self._queue.futures:
                 self._served, self._queue = self._queue, Queue()
-                if self.left:
+                if self._left:
                     # Whoever has given up gets no number.
-                    self.left = False
+                    self._left = False
                     self._served = self._served.waiting()
                 if self._served.futures:
                     await self._share(self._served)
@@ -165,6 +188,7 @@ class Line:
         try:
             numbers = await self._draw(len(futures), Deadline.until(max(served.until)))
         except Exception as error:  # noqa: BLE001 - every caller gets it
+            self._failed(self)
             for future in futures:
                 if not future.done():
                     future.set_exception(renewed(error) if isinstance(error, IssuerError) else error)
@@ -179,8 +203,10 @@ class Line:
 
     async def end(self, deadline: Deadline) -> None:
         """Tell those who wait that it is over, and give back what this process holds."""
-        if self._server is not None:
-            self._server.cancel()
+        server = self._server
+        if server is not None:
+            server.cancel()
+            await asyncio.wait([server])
         if self._watch is not None:
             self._watch.cancel()
         await self.run(self.supply.close(deadline), deadline)
@@ -195,5 +221,5 @@ class Line:
             now = monotonic()
             self._until = now + LOOK_EVERY + self._timeout
             for queue in (self._served, self._queue):
-                self.left |= queue.expire(now, self.supply.overdue)
-            self._watch = self._loop.call_later(LOOK_EVERY, self._look)
+                self._left |= queue.expire(now, self.supply.overdue)
+            self._watch = self.loop.call_later(LOOK_EVERY, self._look)
