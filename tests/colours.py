@@ -39,7 +39,11 @@ class Awaited:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return the method of that name, which waits for its answer."""
         method = getattr(self._ids, name)
-        return lambda *args, **options: self._wait(method(*args, **options))
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return await method(*args, **options)
+
+        return lambda *args, **options: self._wait(call(*args, **options))
 
     def close(self) -> None:
         """Close the issuer, which must leave no task behind, then its loop. Twice is harmless."""

@@ -236,6 +236,7 @@ class Refill(Source):
             # Whoever counted as lost, or finds a tag that was made again as strict, has come too late.
             welcome = (
                 self._direct
+                and not self.closed
                 and self.hand is hand
                 and self._segments.is_current(flight)
                 and reserved.tag.order == "trend"
@@ -272,7 +273,7 @@ class Refill(Source):
             self.elected()
         piece = Lease(drawn.low, drawn.high, drawn.fence, drawn.born)
         with self._mode_lock:
-            kept = self.hand is hand and self._leases.is_current(flight) and hand.add(piece)
+            kept = not self.closed and self.hand is hand and self._leases.is_current(flight) and hand.add(piece)
         if not kept:
             yield from self._give_back((piece,), piece.low)
         return int(kept), True

@@ -62,6 +62,8 @@ class Source:
         self.ahead = 0
         #: The highest number that this process has seen issued by Redis, or reserved for a caller.
         self.seen: int = 0
+        #: Whether the issuer is closed: then nobody waits any more, and nothing that comes late is laid open.
+        self.closed = False
         #: What this process serves itself from; None while each draw goes to Redis.
         self.hand: Hand[Lease | Reservation] | None = None
         self._means = means
@@ -144,6 +146,8 @@ class Source:
             self.hand = None
             if self._draws is not None:
                 self._means.open[self.tag] = self._draws
+                if self.closed:  # looked at last: `close` may run beside this
+                    self._means.open.pop(self.tag, None)
 
     def _lease_size(self) -> int:
         """How many numbers to draw ahead; 0: none."""
@@ -164,6 +168,11 @@ class Source:
                 self._direct = True
                 self._settle()
         return True
+
+    def check_open(self) -> None:
+        """Raise IssuerError if the issuer was closed meanwhile."""
+        if self.closed:
+            raise IssuerError(f"tag {self.tag!r}: this issuer is closed", tag=self.tag)
 
     def taken(self) -> int:
         """Return the highest number that this process has seen issued: nobody lowers the store's `max` below it.

@@ -47,6 +47,7 @@ class Supply(Refill):
         if self._record is None and self._means.lease and self._means.redis:
             yield from self._try_to_learn(deadline)
         while True:
+            self.check_open()
             hand = self.hand
             if hand is None:
                 drawn = yield from self._from_redis(n, deadline, first)
@@ -71,6 +72,7 @@ class Supply(Refill):
     def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
         attempt = 0
         while self.hand is None:
+            self.check_open()
             try:
                 if isinstance(first, Unavailable):
                     raise first

@@ -111,5 +111,7 @@ class Roster(Generic[L]):
             self.closed = True
             lines = list(self.lines.values())
             self.lines.clear()
+            for line in lines:
+                line.supply.closed = True
             self._open.clear()
         return lines
