@@ -7,8 +7,8 @@ import logging
 import os
 import weakref
 from asyncio import get_running_loop
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -72,6 +72,7 @@ class AsyncIssuer:
         self._open: dict[str, Iterator[int]] = {}
         self._pruned = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stay: AsyncGenerator[None, None] | None = None
         self._start()
         _living.add(self)
 
@@ -122,13 +123,18 @@ class AsyncIssuer:
             raise
         return numbers
 
-    async def stream(self, tag: str, *, timeout: float | None = None) -> AsyncIterator[int]:
+    def stream(self, tag: str, *, timeout: float | None = None) -> AsyncIterator[int]:
         """Iterate over the tag's numbers without end; see Issuer.stream."""
         check_tag(tag)
         self._deadline(timeout)
+        return self._stream(tag, timeout)
+
+    async def _stream(self, tag: str, timeout: float | None) -> AsyncIterator[int]:
         while True:
             line = self._line(tag)
             deadline = self._deadline(timeout)
+            # With numbers in hand nothing below waits: the loop's other tasks get their turn here.
+            await asyncio.sleep(0)
             await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
             yield (await line.draw(1, deadline))[0]
             for number in line.supply.open:
@@ -256,6 +262,7 @@ class AsyncIssuer:
 
     async def tick(self, *, timeout: float | None = None) -> int:
         """Sweep once over the tags in use, load what is due; see Issuer.tick."""
+        self._enter()
         loaded = 0
         for line in self._roster.in_use():
             deadline = self._deadline(timeout)
@@ -268,10 +275,10 @@ class AsyncIssuer:
 
     async def close(self) -> None:
         """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""
+        self._enter()
         lines = self._roster.close()
         if lines is None:
             return
-        deadline = Deadline(CLOSING)
         async with AsyncExitStack() as ends:
             # In the opposite order, each of them whatever becomes of the others.
             ends.callback(_living.discard, self)
@@ -279,9 +286,28 @@ class AsyncIssuer:
                 ends.push_async_callback(asyncio.to_thread, self._store.close)
             if self._runner.redis is not None:
                 ends.push_async_callback(self._runner.redis.close)
+            if self._stay is not None:
+                ends.push_async_callback(self._stay.aclose)
+            ends.push_async_callback(self._leave, lines)
+
+    async def _leave(self, lines: Iterable[Line]) -> None:
+        """End and give back what belongs to this loop."""
+        deadline = Deadline(CLOSING)
+        async with AsyncExitStack() as ends:
+            if self._runner.redis is not None:
+                ends.push_async_callback(self._runner.redis.drop_idle)
+            ends.push_async_callback(self._scheduler.cancel)
             for line in lines:
                 ends.push_async_callback(line.end, deadline)
             ends.callback(self._scheduler.stop)
+
+    async def _staying(self) -> AsyncGenerator[None, None]:
+        """Leave the loop in order when it ends: a loop that is shut down closes its async generators."""
+        try:
+            yield
+        finally:
+            if not self.closed:
+                await self._leave(self._roster.lines.values())
 
     @property
     def closed(self) -> bool:
@@ -309,17 +335,26 @@ class AsyncIssuer:
 
     def _enter(self) -> None:
         """Begin in the running loop; what belonged to a loop that was closed is gone with it."""
+        loop = get_running_loop()
+        if self._loop is loop:
+            return
         if self._loop is not None and not self._loop.is_closed():
             raise IssuerError(f"{self!r} serves another event loop: make an AsyncIssuer for each")
         if self._loop is not None and not self.closed:
             self._begin_anew()
-        self._loop = get_running_loop()
+        self._loop = loop
+        self._stay = self._staying()
+        with suppress(StopIteration):  # it begins, and so the loop gets to know of it
+            self._stay.asend(None).send(None)
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self) -> object:
+        """Forget all that belongs to another loop, and return it."""
         spend_all(self._open)
+        forgotten = self._roster, self._scheduler, self._stay
+        self._stay = None
         self._start()
-        if self._runner.redis is not None:
-            self._runner.redis.begin()
+        redis = self._runner.redis
+        return forgotten, redis and redis.begin()
 
     def _make_line(self, tag: str) -> Line:
         key = redis_key(self._prefix, tag)
@@ -338,8 +373,7 @@ class AsyncIssuer:
         return Deadline(self._seconds(timeout))
 
     async def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        if self._loop is not get_running_loop():
-            self._enter()
+        self._enter()
         if self.closed:
             raise IssuerError("this issuer is closed", tag=tag)
         return await self._runner.run(steps, deadline, tag)
@@ -355,6 +389,12 @@ class AsyncIssuer:
         return self._scheduler.background(run)
 
     async def _sweep(self) -> None:
+        # The issuer is closed, or the loop ends: APScheduler would report it as a job that failed.
+        with suppress(asyncio.CancelledError):
+            await self._sweep_lines()
+            await self._prune()
+
+    async def _sweep_lines(self) -> None:
         for line in self._roster.in_use():
             if self.closed:
                 return
@@ -363,7 +403,6 @@ class AsyncIssuer:
                 await line.run(line.supply.sweep(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._roster.troubled(line, error)
-        await self._prune()
 
     async def _prune(self) -> None:
         """Once a day: old ledger entries."""
@@ -378,14 +417,22 @@ class AsyncIssuer:
             log.debug("ledger not pruned: %s", error)
 
     def _after_fork(self) -> None:
+        if isinstance(self._chosen, AsyncIOScheduler):
+            # It says that it runs, but its loop is the parent's: here the callers extend by themselves.
+            self._chosen = None
         # First what could repeat numbers: Python swallows what an at-fork hook raises.
-        self._begin_anew()
+        _parents.append(self._begin_anew())
         self._loop = None
         self._store.after_fork()
 
 
 #: Every AsyncIssuer of this process: to be reset in a forked child.
 _living: weakref.WeakSet[AsyncIssuer] = weakref.WeakSet()
+
+#: In a forked child: connections and tasks of its parent's loop, kept, so that nothing of them is collected and closed.
+#: Closing takes a socket out of the epoll that parent and child share, and then the parent waits in vain for replies
+#: that are there (seen: 5 s and RedisUnavailable, until each of its connections had been dropped).
+_parents: list[object] = []
 
 
 def _reset_in_child() -> None:

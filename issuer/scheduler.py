@@ -120,12 +120,20 @@ class Threads(Crew):
         self._pool.shutdown(wait=False)
 
 
+class _Loop(AsyncIOExecutor):  # type: ignore[misc]  # the same
+    """APScheduler's executor of coroutines; those under way are left to `Tasks.cancel`, which waits for their end."""
+
+    def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - APScheduler's signature
+        pass
+
+
 class Tasks(Crew):
     """The tasks of the running event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._executor = _Loop()
 
     def scheduler(self) -> BaseScheduler:
         """Make a scheduler whose timer is the loop's."""
@@ -133,7 +141,7 @@ class Tasks(Crew):
             event_loop=self._loop,
             timezone=UTC,
             logger=logging.getLogger(JOBS),
-            executors={EXECUTOR: AsyncIOExecutor()},
+            executors={EXECUTOR: self._executor},
         )
 
     def alive(self, scheduler: BaseScheduler) -> bool:
@@ -149,6 +157,14 @@ class Tasks(Crew):
 
     def dismiss(self) -> None:
         """Tasks under way go on; there is nothing to close."""
+
+    async def cancel(self) -> None:
+        """End the tasks under way: a loop that is closed while one is pending complains."""
+        tasks = [*self._tasks, *self._executor._pending_futures]  # noqa: SLF001 - shown nowhere else
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
 
 
 def _tell(job: Future[Any] | asyncio.Task[Any]) -> None:
@@ -247,3 +263,8 @@ class Scheduler:
                 sweeping.remove()
         if crew is not None:
             crew.dismiss()
+
+    async def cancel(self) -> None:
+        """End what was left under way by `stop`, if tasks do it."""
+        if isinstance(self._crew, Tasks):
+            await self._crew.cancel()

@@ -3,7 +3,7 @@
 import heapq
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 
@@ -19,6 +19,13 @@ def drawn(call: Callable[[], int]) -> Draw:
     """Make the call and note when. CLOCK_MONOTONIC is the same in every process."""
     began = time.monotonic()
     number = call()
+    return Draw(number, began, time.monotonic())
+
+
+async def awaited(call: Callable[[], Awaitable[int]]) -> Draw:
+    """Do what `drawn` does, for a call of a task."""
+    began = time.monotonic()
+    number = await call()
     return Draw(number, began, time.monotonic())
 
 

@@ -85,10 +85,12 @@ class Connections:
         self._closed = False
         self.begin()
 
-    def begin(self) -> None:
-        """Forget every connection: they belong to a loop that is gone, or to the parent of a fork."""
+    def begin(self) -> object:
+        """Forget every connection, and return what was forgotten: it belongs to another loop, or a fork's parent."""
+        forgotten = getattr(self, "_nodes", None)
         self._route = self._target.route()
         self._nodes: dict[Address, Node] = {}
+        return forgotten
 
     @classmethod
     def from_url(cls, url: str, timeout: float, name: str) -> Connections:
@@ -212,6 +214,10 @@ class Connections:
     async def close(self) -> None:
         """Close every idle connection; one in use is closed when its call ends."""
         self._closed = True
+        await self.drop_idle()
+
+    async def drop_idle(self) -> None:
+        """Close every idle connection."""
         for node in self._nodes.values():
             await _drop_idle(node)
 
