@@ -44,7 +44,7 @@ def store() -> Slow:
 
 def test_an_extension_that_ends_after_close_opens_nothing_again(fake_server: FencedFakeServer, store: Slow) -> None:
     ids = issuer.connect(redis=fake_server.client(), store=store)
-    ids.create("a", step=30)
+    ids.create("a", step=100)
     ids.take("a", 25)
     until(lambda: ids.inspect("a").redis.next_max == 200)  # type: ignore[union-attr]  # drawn from, so it is there
     store.seconds = 0.3
