@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic, pause
@@ -15,7 +16,7 @@ from issuer.core.requests import check_reserving
 from issuer.core.retire import floor
 from issuer.core.source import Means
 from issuer.core.steps import Steps, send, sleep, wait
-from issuer.errors import FenceError, RedisUnavailable, Unavailable
+from issuer.errors import FenceError, IssuerError, RedisUnavailable, Unavailable
 from persistence.records import Reservation
 
 log = logging.getLogger("issuer.extension")
@@ -191,8 +192,18 @@ class Supply(Refill):
         """End the flights under way, then give back what this process holds."""
         for board in (self._segments, self._leases):
             flight = board.flight
-            if flight is not None and flight.claimed:
+            if flight is None:
+                continue
+            if flight.claim():
+                # Its job has not begun, and finds nothing to do now.
+                flight.land(progress=False)
+            else:
                 yield from wait(flight, deadline.left())
+        if self._election.mine and deadline.left() > 0:
+            # Won by a draw, and its flight was cancelled or never began. Left alone it would stand for the window, and
+            # whoever runs out of numbers would wait for it.
+            with suppress(IssuerError):
+                yield from self.fetch()
         with self._mode_lock:
             hand = self.hand
         if hand is not None:

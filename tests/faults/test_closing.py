@@ -224,3 +224,42 @@ def test_a_close_that_is_cancelled_closes_all_the_same(fake_server: FencedFakeSe
             await waiting
 
     run(main())
+
+
+# ---------------------------------------------------------------------------------------------- what others wait for
+
+
+@pytest.mark.parametrize("lease", [0, 15])
+def test_an_election_that_close_finds_is_served_and_keeps_nobody_waiting(
+    redis_server: RedisServer, redis_url: str, lease: int
+) -> None:
+    """The draw that reaches the mark elects this process, and its extension has not begun when it closes."""
+    assert redis_server.running
+    store = MemoryStore()
+
+    async def main() -> list[int]:
+        async with issuer.aconnect(redis=redis_url, store=store, lease=lease) as ids:
+            await ids.create("a", step=70, order="trend")
+            return await ids.take("a", 20)
+
+    numbers = run(main())
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
+        began = time.monotonic()
+        numbers += ids.take("a", 120)
+        assert time.monotonic() - began < 1.5  # and not the 4 s for which an election stands
+    assert numbers == list(range(1, 141))
+
+
+def test_threads_serve_an_election_too_before_they_close(redis_server: RedisServer, redis_url: str) -> None:
+    assert redis_server.running
+    store = MemoryStore()
+    last = 0
+    began = time.monotonic()
+    for _ in range(10):
+        with issuer.connect(redis=redis_url, store=store) as ids:
+            if not last:
+                ids.create("a", step=50)
+            numbers = ids.take("a", 45)
+            assert numbers == list(range(last + 1, last + 46))
+            last += 45
+    assert time.monotonic() - began < 3
