@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from issuer import gateway
@@ -43,15 +43,12 @@ class Queue:
         self.until = [until if each == was else each for each in self.until]
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Tell those whose time is over; return whether anybody has given up, for that or another reason.
-
-        One round trip's time they all have.
-        """
+        """Tell those whose time is over; return whether there were any. One round trip's time they all have."""
         latest = now - SHORTEST
         for future, until in zip(self.futures, self.until, strict=True):
             if until <= latest and not future.done():
                 future.set_exception(error())
-        return any(future.done() for future in self.futures)
+        return any(until <= latest for until in self.until)
 
     def waiting(self) -> Queue:
         """Return those who still wait."""
@@ -69,11 +66,6 @@ class Queue:
                 future.set_exception(error())
 
 
-def _give(future: asyncio.Future[int], number: int) -> None:
-    if not future.done():
-        future.set_result(number)
-
-
 class Line:
     """Draws numbers of one tag for the tasks of a loop.
 
@@ -83,20 +75,14 @@ class Line:
     gap.
     """
 
-    def __init__(
-        self, tag: str, key: str, means: Means, runner: Runner, *, timeout: float, failed: Callable[[Line], None]
-    ) -> None:
-        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself.
-
-        `failed` is called after a draw that brought an error.
-        """
+    def __init__(self, tag: str, key: str, means: Means, runner: Runner, timeout: float) -> None:
+        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
         self.supply = Supply(tag, key, means)
         self._key = key
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
-        self._failed = failed
         self.loop = asyncio.get_running_loop()
         self._future: Callable[[], asyncio.Future[int]] = self.loop.create_future
         self._draws = gateway.Draws(key, self.supply.window)
@@ -104,8 +90,8 @@ class Line:
         self._node: Node | None = None
         self._queue = Queue()
         self._served = Queue()
-        #: Whether a caller has given up, as far as the last look has seen.
-        self._left = False
+        #: Whether a caller may have given up since the last draw.
+        self.left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         #: When the time of a caller who comes now ends: read off the clock at each look, as that costs 3 % of a number.
@@ -114,8 +100,11 @@ class Line:
 
     # ------------------------------------------------------------------ drawing
 
-    def next(self, timeout: float | None) -> asyncio.Future[int]:
-        """Draw one number, waiting so many seconds at most, 0 or more. Raises InvalidArgument."""
+    def next(self, timeout: float | None) -> Awaitable[int]:
+        """Draw one number, waiting so many seconds at most, 0 or more.
+
+        Raises InvalidArgument, and RuntimeError, at once or when it is awaited, if another loop runs than its own.
+        """
         if self.supply.hand is not None:
             return self._from_hand(self.supply.hand, timeout)
         alarm = None if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
@@ -127,26 +116,16 @@ class Line:
         queue.until.append(self._until if alarm is None else alarm)
         return future
 
-    def _from_hand(self, hand: Hand[Lease | Reservation], timeout: float | None) -> asyncio.Future[int]:
+    async def _from_hand(self, hand: Hand[Lease | Reservation], timeout: float | None) -> int:
+        self._check_loop()
+        self._in_a_row += 1
+        if self._in_a_row >= TURN_EVERY:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
         for number in hand.open:
-            future = self._future()
-            self._in_a_row += 1
-            if self._in_a_row < TURN_EVERY:
-                future.set_result(number)
-            else:
-                self._in_a_row = 0
-                self.loop.call_soon(_give, future, number)
-            return future
-        self._in_a_row = 0
+            return number
         deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
-        return self.loop.create_task(self._one_more(deadline))
-
-    async def _one_more(self, deadline: Deadline) -> int:
-        try:
-            return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
-        except IssuerError:
-            self._failed(self)
-            raise
+        return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
 
     async def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
@@ -184,7 +163,12 @@ class Line:
 
     # ------------------------------------------------------------------ together
 
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError(f"tag {self.tag!r} is drawn from in another event loop")
+
     def _begin(self) -> None:
+        self._check_loop()
         # Not by the loop's task factory: an eager one would run it before its first caller is in the queue.
         self._server = asyncio.Task(self._serve(), loop=self.loop)
         if self._watch is None:
@@ -197,9 +181,9 @@ class Line:
         try:
             while self._queue.futures:
                 self._served, self._queue = self._queue, Queue()
-                if self._left:
+                if self.left:
                     # Whoever has given up gets no number.
-                    self._left = False
+                    self.left = False
                     self._served = self._served.waiting()
                 if self._served.futures:
                     await self._share(self._served)
@@ -214,7 +198,6 @@ class Line:
         try:
             numbers = await self._draw(len(futures), Deadline.until(max(served.until)))
         except Exception as error:  # noqa: BLE001 - every caller gets it
-            self._failed(self)
             for future in futures:
                 if not future.done():
                     future.set_exception(renewed(error) if isinstance(error, IssuerError) else error)
@@ -251,5 +234,5 @@ class Line:
                 if held_up:
                     # The loop was, and the clock stood still for those who came since the last look: perhaps just now.
                     queue.postpone(was, self._until)
-                self._left |= queue.expire(now, self.supply.overdue)
+                self.left |= queue.expire(now, self.supply.overdue)
             self._watch = self.loop.call_later(LOOK_EVERY, self._look)
