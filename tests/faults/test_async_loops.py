@@ -16,6 +16,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 import issuer
 from issuer import async_facade
+from issuer.drivers.asyncio.line import Line
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.test_fork import in_child
@@ -290,6 +291,7 @@ def test_children_that_keep_their_parents_segments_repeat(tmp_path: Path, monkey
         ids._store.after_fork()
 
     monkeypatch.setattr(issuer.AsyncIssuer, "_after_fork", keep)
+    monkeypatch.setattr(Line, "_check_loop", lambda _: None)
 
     async def main() -> list[int]:
         ids = issuer.aconnect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", timeout=20, scheduler=None)
