@@ -117,7 +117,7 @@ class Hand(Generic[P]):
             held, cur, _, shown, issued = self._state
             left = spend(shown)
             used = left[0] - 1 if left else cur
-            self._state = ((), 0, 0, _NOTHING, max(issued, used) if held else issued)
+            self._state = ((), 0, 0, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
             return held, used
 
     def shut(self) -> None:
@@ -151,7 +151,7 @@ class Hand(Generic[P]):
         """Whether the next piece should be fetched: the mark is reached, or nothing is held."""
         with self._lock:
             held, cur, at, _, _ = self._state
-            return cur >= at and (len(held) < BUFFERS or self._used_up())
+            return cur >= at and len(held) < BUFFERS
 
     @property
     def issued(self) -> int:
