@@ -87,6 +87,7 @@ class AsyncIssuer:
             background=self._background,
             scheduled=self._chosen is not None,
             flight=new_flight,
+            attend=self._attend,
             window=self._store_timeout + GRACE,
             auto_create=self._auto_create,
             lease=self._lease,
@@ -142,8 +143,13 @@ class AsyncIssuer:
             deadline = self._deadline(timeout)
             # With numbers in hand nothing below waits: the loop's other tasks get their turn here.
             await asyncio.sleep(0)
-            await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
-            yield (await line.draw(1, deadline))[0]
+            try:
+                await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
+                number = (await line.draw(1, deadline))[0]
+            except IssuerError:
+                self._roster.forget_if_unknown(line)
+                raise
+            yield number
             for number in line.supply.open:
                 yield number
 
@@ -263,8 +269,7 @@ class AsyncIssuer:
             raise ConfigurationError("a keeper loads segments into Redis, and none is set")
         records = await self.tags(timeout=timeout)
         self._roster.keep(records)
-        if self._chosen is not None:
-            self._scheduler.start()
+        self._attend()
         return records
 
     async def tick(self, *, timeout: float | None = None) -> int:
@@ -381,6 +386,10 @@ class AsyncIssuer:
         if self.closed:
             raise IssuerError("this issuer is closed", tag=tag)
         return await self._runner.run(steps, deadline, tag)
+
+    def _attend(self) -> None:
+        if self._chosen is not None:
+            self._scheduler.start()
 
     def _background(self, job: Job) -> bool:
         if self._chosen is None:

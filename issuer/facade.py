@@ -84,6 +84,7 @@ class Issuer:
             background=self._background,
             scheduled=self._chosen is not None,
             flight=new_flight,
+            attend=self._attend,
             window=self._store_timeout + GRACE,
             auto_create=self._auto_create,
             lease=self._lease,
@@ -142,8 +143,13 @@ class Issuer:
         while True:
             line = self._roster.line(tag)  # after a fork another one
             deadline = self._deadline(timeout)
-            line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
-            yield (line.next(deadline),)
+            try:
+                line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
+                number = line.next(deadline)
+            except IssuerError:
+                self._roster.forget_if_unknown(line)
+                raise
+            yield (number,)
             yield line.supply.open
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
@@ -284,8 +290,7 @@ class Issuer:
             raise ConfigurationError("a keeper loads segments into Redis, and none is set")
         records = self.tags(timeout=timeout)
         self._roster.keep(records)
-        if self._chosen is not None:
-            self._scheduler.start()
+        self._attend()
         return records
 
     def tick(self, *, timeout: float | None = None) -> int:
@@ -352,6 +357,10 @@ class Issuer:
         if self.closed:
             raise IssuerError("this issuer is closed", tag=tag)
         return self._runner.run(steps, deadline, tag)
+
+    def _attend(self) -> None:
+        if self._chosen is not None:
+            self._scheduler.start()
 
     def _background(self, job: Job) -> bool:
         if self._chosen is None:

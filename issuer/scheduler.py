@@ -212,7 +212,10 @@ class Scheduler:
     def start(self) -> None:
         """Begin to sweep, without waiting for a first job."""
         if not self._stopped:
-            self._running()
+            try:
+                self._running()
+            except Exception:
+                log.debug("the scheduler was not started", exc_info=True)  # as in `background`
 
     def _running(self) -> bool:
         if self._theirs is not None:

@@ -236,7 +236,7 @@ class Refill(Source):
             # Whoever counted as lost, or finds a tag that was made again as strict, has come too late.
             welcome = (
                 self._direct
-                and not self.closed
+                and self.ended is None
                 and self.hand is hand
                 and self._segments.is_current(flight)
                 and reserved.tag.order == "trend"
@@ -271,9 +271,29 @@ class Refill(Source):
             yield from self.await_segment(deadline)
         if drawn.extend:
             self.elected()
+        if drawn.born != self._born:
+            yield from self._learn_again()
         piece = Lease(drawn.low, drawn.high, drawn.fence, drawn.born)
         with self._mode_lock:
-            kept = not self.closed and self.hand is hand and self._leases.is_current(flight) and hand.add(piece)
-        if not kept:
+            welcome = (
+                self.ended is None and self._lease_size() and self.hand is hand and self._leases.is_current(flight)
+            )
+            kept = bool(welcome) and hand.add(piece)
+            self._born = drawn.born if kept else self._born
+        if kept:
+            self._means.attend()
+        else:
             yield from self._give_back((piece,), piece.low)
         return int(kept), True
+
+    def _learn_again(self) -> Steps[None]:
+        """Read the record under which leases come: the hash was armed anew.
+
+        Perhaps the tag was deleted and made again, as a strict one. What can't be read is not leased.
+        """
+        try:
+            yield from self.learn()
+        except Unavailable:
+            with self._mode_lock:
+                self._record = None
+                self._settle()

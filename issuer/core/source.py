@@ -11,7 +11,7 @@ from typing import TypeVar
 from issuer.clock import Deadline, monotonic
 from issuer.core import direct, lease
 from issuer.core.extend import Election, known
-from issuer.core.flight import Board, Flight
+from issuer.core.flight import Board, Flight, renewed
 from issuer.core.hand import Hand
 from issuer.core.lease import Lease
 from issuer.core.steps import Steps, public
@@ -32,8 +32,9 @@ class Means:
 
     `redis`: whether there is one. `store`: the store's URL, for messages. `background` runs a job on the scheduler,
     False if there is none alive; `scheduled`: whether there should be one. `flight` makes a flight for this driver.
-    `window`: how long an elected loader has, in seconds. `auto_create`: make a tag at its first use. `lease`: how many
-    numbers of a trend tag are drawn ahead if the tag doesn't say so itself. `open`: where open numbers are laid.
+    `attend`: has the scheduler sweep from now on. `window`: how long an elected loader has, in seconds.
+    `auto_create`: make a tag at its first use. `lease`: how many numbers of a trend tag are drawn ahead if the tag
+    doesn't say so itself. `open`: where open numbers are laid.
     """
 
     redis: bool
@@ -41,6 +42,7 @@ class Means:
     background: Callable[[Job], bool]
     scheduled: bool
     flight: Callable[[], Flight]
+    attend: Callable[[], None]
     window: float
     auto_create: bool
     lease: int
@@ -62,8 +64,6 @@ class Source:
         self.ahead = 0
         #: The highest number that this process has seen issued by Redis, or reserved for a caller.
         self.seen: int = 0
-        #: Whether the issuer is closed: then nobody waits any more, and nothing that comes late is laid open.
-        self.closed = False
         #: What this process serves itself from; None while each draw goes to Redis.
         self.hand: Hand[Lease | Reservation] | None = None
         self._means = means
@@ -73,6 +73,10 @@ class Source:
         self.window = means.window if means.scheduled else None
         self._record: Tag | None = None
         self._learnt_at = 0.0
+        #: The born that leases came under when the record was read last.
+        self._born = ""
+        #: What whoever asks is told, once this process serves nothing of the tag any more.
+        self.ended: IssuerError | None = None
         #: Whether the hand is filled with segments of our own: there is no Redis, or it is away.
         self._direct = not means.redis
         self._segments = Board(means.flight, longest=means.window + 1)
@@ -123,7 +127,12 @@ class Source:
         try:
             return (yield from public(steps, self.tag))
         except UnknownTag:
-            self._record = None
+            # Deleted: what is in hand of it goes too, or it would be served to its end, unchecked.
+            with self._mode_lock:
+                self._record = None
+                if self.hand is not None:
+                    self.hand.empty()
+                self._settle()
             raise
 
     # ------------------------------------------------------------------ where the numbers come from
@@ -138,15 +147,21 @@ class Source:
 
     def _settle(self) -> None:
         """Have a hand exactly if something fills it: segments of our own, or leases."""
+        if self.ended is not None:
+            return
         if self._direct or self._lease_size():
             # Leases have to be looked at every second, and without a scheduler only the caller can do that.
             laid_open = self._means.open if self._means.scheduled or not self._means.redis else None
             self.hand = self.hand or Hand(self.tag, laid_open)
+            if self._draws is not None and self._means.open.get(self.tag) is self._draws:
+                self._means.open.pop(self.tag, None)
         elif self.hand is None or not self.hand.held:
+            if self.hand is not None:
+                self.seen = max(self.seen, self.hand.issued)
             self.hand = None
             if self._draws is not None:
                 self._means.open[self.tag] = self._draws
-                if self.closed:  # looked at last: `close` may run beside this
+                if self.ended is not None:  # looked at last: `close` may run beside this
                     self._means.open.pop(self.tag, None)
 
     def _lease_size(self) -> int:
@@ -154,7 +169,7 @@ class Source:
         record = self._record
         if record is None or record.order == "strict":
             return 0
-        return record.lease if record.lease is not None else max(self._means.lease, self.ahead)
+        return record.lease if record.lease is not None else self._means.lease or self.ahead
 
     def _go_direct(self, deadline: Deadline) -> Steps[bool]:
         """Redis is away: a trend tag goes on with segments of its own. False for a strict one."""
@@ -169,10 +184,9 @@ class Source:
                 self._settle()
         return True
 
-    def check_open(self) -> None:
-        """Raise IssuerError if the issuer was closed meanwhile."""
-        if self.closed:
-            raise IssuerError(f"tag {self.tag!r}: this issuer is closed", tag=self.tag)
+    def closed_error(self) -> IssuerError:
+        """Return what callers are told once the issuer is closed."""
+        return IssuerError(f"tag {self.tag!r}: this issuer is closed", tag=self.tag)
 
     def taken(self) -> int:
         """Return the highest number that this process has seen issued: nobody lowers the store's `max` below it.
@@ -183,6 +197,20 @@ class Source:
         return self.seen if hand is None else max(self.seen, hand.issued)
 
     # ------------------------------------------------------------------ giving back
+
+    def retire(self, why: IssuerError) -> tuple[tuple[Lease | Reservation, ...], int]:
+        """Serve nothing any more: what is laid open is spent, what still comes is given back, callers are told why.
+
+        Returns what was held, oldest first, and the last number used of the first of them.
+        """
+        with self._mode_lock:
+            self.ended = why
+            hand, self.hand = self.hand, None
+        return ((), 0) if hand is None else hand.empty()
+
+    def _refuse_if_ended(self) -> None:
+        if self.ended is not None:
+            raise renewed(self.ended)
 
     def _give_back(self, held: Sequence[Lease | Reservation], used: int) -> Steps[None]:
         """Give what is left above `used` back to where it came from: leases to Redis, segments to the store."""

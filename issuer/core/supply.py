@@ -21,8 +21,10 @@ from persistence.records import Reservation
 
 log = logging.getLogger("issuer.extension")
 
-#: Leases are checked against the hash when the last check is so many seconds old, before more of them is served.
+#: Leases are checked against the hash when the last check is so many seconds old, before more of them is served: by the
+#: caller, who waits for it. Where a scheduler sweeps every second, the caller does so only if that is a second late.
 CHECK_AFTER = 1.0
+CHECK_LATE = 2.0
 
 #: The record is read again after so many seconds, so that a change of `lease` reaches processes that reserve nothing.
 LEARN_AFTER = 60.0
@@ -48,9 +50,9 @@ class Supply(Refill):
         if self._record is None and self._means.lease and self._means.redis:
             yield from self._try_to_learn(deadline)
         while True:
-            self.check_open()
+            self._refuse_if_ended()
             hand = self.hand
-            if hand is None:
+            if hand is None or isinstance(first, gateway.Drawn):
                 drawn = yield from self._from_redis(n, deadline, first)
                 first = None
                 if drawn is not None:
@@ -58,7 +60,9 @@ class Supply(Refill):
                 if self.hand is None:
                     yield from self.await_segment(deadline)
                 continue
-            if not self._direct and monotonic() - self._checked_at > CHECK_AFTER:
+            if not self._direct and monotonic() - self._checked_at > (
+                CHECK_LATE if self._means.scheduled else CHECK_AFTER
+            ):
                 yield from self._check(hand)
             taken = hand.take(n)
             if taken is not None:
@@ -72,8 +76,8 @@ class Supply(Refill):
 
     def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
         attempt = 0
-        while self.hand is None:
-            self.check_open()
+        while self.hand is None or isinstance(first, gateway.Drawn):
+            self._refuse_if_ended()
             try:
                 if isinstance(first, Unavailable):
                     raise first
@@ -87,8 +91,16 @@ class Supply(Refill):
                     if deadline.left() <= 0:
                         raise RedisUnavailable(str(error), tag=self.tag) from error
                 continue
-            return self.accept(drawn)
+            return self._unless_in_hand(drawn)
         return None
+
+    def _unless_in_hand(self, drawn: gateway.Drawn) -> range | None:
+        """Return what a draw brought, None if that is a gap: by now there are numbers in hand.
+
+        They may have been drawn before it, and whoever came next would get lower ones than this caller.
+        """
+        numbers = self.accept(drawn)
+        return numbers if self.hand is None else None
 
     def reserve(self, n: int) -> Steps[range]:
         """Reserve exactly n numbers of a trend tag in the store for the caller alone, past both buffers."""
@@ -204,8 +216,5 @@ class Supply(Refill):
             # whoever runs out of numbers would wait for it.
             with suppress(IssuerError):
                 yield from self.fetch()
-        with self._mode_lock:
-            hand = self.hand
-        if hand is not None:
-            held, used = hand.empty()
-            yield from self._give_back(held, used)
+        held, used = self.retire(self.closed_error())
+        yield from self._give_back(held, used)

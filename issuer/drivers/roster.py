@@ -75,8 +75,10 @@ class Roster(Generic[L]):
 
     def drop(self, tag: str) -> None:
         """Forget a tag that was deleted."""
-        self.lines.pop(tag, None)
+        line = self.lines.pop(tag, None)
         self._open.pop(tag, None)
+        if line is not None:
+            line.supply.retire(UnknownTag(tag))
 
     def keep(self, records: Sequence[Tag]) -> None:
         """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
@@ -112,6 +114,6 @@ class Roster(Generic[L]):
             lines = list(self.lines.values())
             self.lines.clear()
             for line in lines:
-                line.supply.closed = True
+                line.supply.ended = line.supply.closed_error()
             self._open.clear()
         return lines

@@ -141,7 +141,7 @@ class Line:
         """One round trip; whatever it doesn't bring goes the long way."""
         first: gateway.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
-        if node is not None and redis is not None:
+        if node is not None and redis is not None and self.supply.hand is None:
             packed = self._one if n == 1 else self._draws.of(n)
             try:
                 reply = await redis.draw(node, packed, deadline)
@@ -149,7 +149,8 @@ class Line:
                 first = error
             else:
                 if reply is not None:
-                    if reply[0] == b"ok" and len(reply) == 3:  # noqa: PLR2004 - low and high, nobody elected
+                    # Low and high, nobody elected; and no numbers in hand, see Supply.obtain.
+                    if reply[0] == b"ok" and len(reply) == 3 and self.supply.hand is None:  # noqa: PLR2004
                         high = int(reply[2])
                         if high > self.supply.seen:  # noqa: PLR1730 - `max` takes three times as long
                             self.supply.seen = high
@@ -190,7 +191,7 @@ class Line:
         finally:
             self._server = None
             for queue in (self._served, self._queue):  # nobody, unless this task was cancelled: the loop or issuer ends
-                queue.end(self._closed)
+                queue.end(self.supply.closed_error)
             self._served, self._queue = Queue(), Queue()
 
     async def _share(self, served: Queue) -> None:
@@ -219,9 +220,6 @@ class Line:
         if self._server is not None:
             self._server.cancel()
             await asyncio.wait((self._server,), timeout=SHORTEST)
-
-    def _closed(self) -> IssuerError:
-        return IssuerError(f"tag {self.tag!r}: this issuer is closed", tag=self.tag)
 
     def _look(self) -> None:
         """Look at the clock, and tell those whose time is over; as long as anybody waits, look again."""

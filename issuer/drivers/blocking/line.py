@@ -80,7 +80,7 @@ class Line:
             return self._together(Deadline(self._timeout))
         try:
             reply = self._node.draw(self._one, self._seconds)
-            if reply is not None and len(reply) == NUMBERS:
+            if reply is not None and len(reply) == NUMBERS and self.supply.hand is None:
                 high = int(reply[2])
                 if high > self.supply.seen:  # noqa: PLR1730 - `max` takes three times as long
                     self.supply.seen = high
@@ -125,7 +125,7 @@ class Line:
             reply = self._node.draw(packed, min(self._limit, max(SHORTEST, deadline.left())))
         except TimeoutError as error:
             return self._long(n, deadline, self._unanswered(error))
-        if reply is None or len(reply) != NUMBERS:
+        if reply is None or len(reply) != NUMBERS or self.supply.hand is not None:
             return self._long(n, deadline, reply)
         high = int(reply[2])
         self.supply.seen = max(self.supply.seen, high)

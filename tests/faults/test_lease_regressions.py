@@ -1,0 +1,291 @@
+"""What leases did once, and must never do again. On the fake server, so that it is quick."""
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import issuer
+from issuer.clock import Deadline
+from issuer.core import supply
+from issuer.core.steps import Steps, sleep
+from issuer.drivers.blocking.connections import NOWHERE
+from persistence.errors import Unavailable
+from persistence.memory import MemoryStore, Snapshot
+from tests.audit import repeats
+from tests.faults.test_fork import in_child
+from tests.integration.colours import COLOURS, connected
+from tests.servers.fake import FencedFakeServer
+from tests.waiting import until
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def other(fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[issuer.Issuer]:
+    """Another process's issuer, without leases; it has made the tag: "a", trend, step 10 000."""
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as made:
+        made.create("a", step=10_000, order="trend")
+        made.warm("a")
+        yield made
+
+
+@pytest.fixture(params=COLOURS)
+def connect(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store: MemoryStore) -> Any:
+    """Connect in either colour."""
+
+    def made(**settings: Any) -> Any:
+        client = fake_server.async_client() if request.param == "tasks" else fake_server.client()
+        return connected(request.param, **{"redis": client, "store": store, "lease": 1000, **settings})
+
+    return made
+
+
+def cur(server: FencedFakeServer) -> int:
+    with server.client() as client:
+        return int(client.hget("issuer:{a}", "cur") or 0)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.usefixtures("other")
+def test_whoever_deletes_a_tag_issues_none_of_its_numbers_afterwards(connect: Any, made_again: bool) -> None:
+    with connect() as ids:
+        assert ids.next("a") == 1
+        stream = iter(ids.stream("a"))
+        assert [next(stream), next(stream)] == [2, 3]
+        ids.delete("a")
+        if made_again:
+            ids.create("a", order="trend")
+            assert ids.next("a") > 10_000
+            assert next(stream) > 10_000
+        else:
+            with pytest.raises(issuer.UnknownTag):
+                ids.next("a")
+            with pytest.raises(issuer.UnknownTag):
+                next(stream)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_stream_from_before_a_deletion_is_nobodys_after_a_fork() -> None:
+    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
+        ids.create("a", order="trend")
+        stream = ids.stream("a")
+        assert [next(stream), next(stream)] == [1, 2]  # the second one lay open
+        ids.delete("a")
+        ids.create("a", order="trend")
+        ids.take("a", 1)
+        theirs = in_child(lambda: list(itertools.islice(stream, 3)))()
+        assert "ConfigurationError" in str(theirs)  # a memory store serves no child: it had to ask
+
+
+def test_a_tag_made_again_as_strict_is_leased_no_more(
+    connect: Any, other: issuer.Issuer, fake_server: FencedFakeServer
+) -> None:
+    for scheduler in (None, "background"):
+        with connect(scheduler=scheduler) as ids:
+            ids.take("a", 1000)  # nothing is left in hand, so nothing is checked
+            other.delete("a")
+            other.create("a", order="strict")
+            numbers = [other.next("a"), ids.next("a"), other.next("a"), ids.next("a")]
+            assert numbers == list(range(numbers[0], numbers[0] + 4))
+            assert cur(fake_server) == numbers[-1]
+            other.delete("a")
+            other.create("a", order="trend")
+            other.warm("a")
+
+
+def test_a_tag_whose_record_cannot_be_read_again_is_drawn_from_without_leases(
+    connect: Any,
+    other: issuer.Issuer,
+    fake_server: FencedFakeServer,
+    store: MemoryStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with connect(scheduler=None) as ids:
+        ids.take("a", 1000)
+        other.recover("a")
+        other.warm("a")
+        monkeypatch.setattr(type(store), "get", _away)
+        first = ids.next("a")
+        assert [ids.next("a"), other.next("a")] == [first + 1, first + 2]
+        assert cur(fake_server) == first + 2
+        monkeypatch.undo()
+
+
+def _away(*_args: object, **_rest: object) -> None:
+    raise Unavailable("switched off")
+
+
+@pytest.mark.parametrize("happens", ["recover", "delete"])
+@pytest.mark.live
+def test_a_process_that_only_draws_from_its_first_lease_is_told_too(
+    connect: Any, other: issuer.Issuer, happens: str
+) -> None:
+    """Its scheduler had nothing to do yet, so nobody looked at the hash."""
+    with connect() as ids:
+        last = ids.next("a")
+        getattr(other, happens)("a")
+
+        def noticed() -> bool:
+            try:
+                return bool(ids.next("a") > last + 1000)
+            except issuer.UnknownTag:
+                return happens == "delete"
+
+        until(noticed, timeout=3)
+
+
+@pytest.mark.usefixtures("other")
+def test_a_stream_draws_ahead_what_connect_says_and_1000_if_nobody_says(
+    connect: Any, fake_server: FencedFakeServer
+) -> None:
+    for lease, ahead in ((5, 5), (0, 1000)):
+        before = cur(fake_server)
+        with connect(lease=lease, scheduler=None) as ids:
+            next(iter(ids.stream("a")))
+            assert cur(fake_server) == before + ahead
+
+
+def test_a_stream_of_an_unknown_tag_leaves_nothing_behind(connect: Any) -> None:
+    with connect(scheduler=None) as ids:
+        with pytest.raises(issuer.UnknownTag):
+            next(iter(ids.stream("nope")))
+        assert ids._roster.lines == {}
+
+
+def test_callers_who_come_while_the_first_lease_is_fetched_see_their_numbers_increase(
+    connect: Any, other: issuer.Issuer
+) -> None:
+    assert other.next("a") == 1
+    with connect() as ids:
+        runs: list[list[int]] = [[] for _ in range(50)]
+        threads = [threading.Thread(target=lambda run=run: run.extend(ids.next("a") for _ in range(5))) for run in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        numbers = [number for run in runs for number in run]
+        assert sorted(numbers) == list(range(2, 252))
+        assert all(run == sorted(run) for run in runs)
+
+
+@pytest.mark.parametrize("way", ["short", "long"])
+def test_a_number_drawn_from_redis_beside_a_new_lease_is_a_gap(
+    other: issuer.Issuer, fake_server: FencedFakeServer, store: MemoryStore, way: str
+) -> None:
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
+        assert other.next("a") == 1
+        assert ids.next("a") == 2
+        line: Any = ids._roster.line("a")
+        redis: Any = ids._runner.redis
+        node: Any = line._node
+        send = node.draw if way == "short" else redis.call
+
+        def leased_meanwhile(*args: Any) -> Any:
+            reply = send(*args)
+            line.supply.ahead = 1000  # as a stream of another thread does
+            line.supply.record = store.get("a", timeout=1)
+            return reply
+
+        if way == "short":
+            line._node = SimpleNamespace(draw=leased_meanwhile)
+        else:
+            line._node, redis.call = NOWHERE, leased_meanwhile
+        assert [ids.next("a"), ids.next("a")] == [4, 5]
+        assert cur(fake_server) == 1003
+
+
+def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_more(
+    connect: Any, other: issuer.Issuer, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = other._store
+    backup = store.snapshot()
+    with connect(scheduler=None) as ids:
+        ids.take("a", 1000)
+        other.configure("a", lease=0)
+        monkeypatch.setattr(supply, "LEARN_AFTER", -1)
+        ids.run("a", ids._roster.line("a").supply.sweep(), Deadline(5))
+        fake_server.connected = False
+        store.restore(replace_max(backup))
+        with pytest.raises(issuer.StoreBehind):
+            ids.next("a")
+        fake_server.connected = True
+
+
+def replace_max(backup: Snapshot) -> Snapshot:
+    """Return a backup from before the first number."""
+    return Snapshot({name: replace(tag, max=0, lease=0) for name, tag in backup.tags.items()}, {})
+
+
+def test_an_extension_that_nobody_has_begun_is_not_begun_after_close(
+    fake_server: FencedFakeServer, store: MemoryStore, other: issuer.Issuer
+) -> None:
+    ids = issuer.connect(redis=fake_server.client(), store=store, lease=10)
+    jobs: list[Any] = []
+
+    def full(job: Any) -> bool:
+        jobs.append(job)
+        return True
+
+    ids._scheduler.background = full  # type: ignore[method-assign]  # a pool whose threads are all at work
+    assert [ids.next("a") for _ in range(4)] == [1, 2, 3, 4]
+    assert len(jobs) == 1
+    ids.close()
+    jobs[0]()
+    assert cur(fake_server) == 4
+    assert other.next("a") == 5
+
+
+@pytest.mark.usefixtures("other")
+def test_callers_that_are_still_drawing_when_it_closes_take_nothing_with_them(
+    connect: Any, fake_server: FencedFakeServer
+) -> None:
+    for _ in range(5):
+        numbers: list[int] = []
+        before = cur(fake_server)
+        with connect(lease=20) as ids:
+
+            def draw(ids: Any = ids, numbers: list[int] = numbers) -> None:
+                try:
+                    while True:
+                        numbers.append(ids.next("a"))
+                except issuer.IssuerError as error:
+                    assert "closed" in str(error)  # noqa: PT017 - in a thread
+
+            threads = [threading.Thread(target=draw) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            until(lambda numbers=numbers: len(numbers) > 500)  # type: ignore[misc]  # bound at once
+            ids.close()
+            for thread in threads:
+                thread.join()
+        assert sorted(numbers) == list(range(before + 1, before + len(numbers) + 1))
+        assert cur(fake_server) == max(numbers)
+        assert repeats(numbers) == []
+
+
+@pytest.mark.live
+def test_a_sweep_that_closing_cuts_short_makes_no_noise(
+    fake_server: FencedFakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = threading.Event()
+
+    def hangs() -> Steps[None]:
+        begun.set()
+        return sleep(60)
+
+    client = fake_server.async_client()
+    with caplog.at_level(logging.ERROR), connected("tasks", redis=client, store="memory://") as ids:
+        ids.create("a", order="trend")
+        ids.next("a")
+        ids._roster.line("a").supply.sweep = hangs
+        assert begun.wait(5)
+    assert caplog.records == []
