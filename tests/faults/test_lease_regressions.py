@@ -225,23 +225,45 @@ def replace_max(backup: Snapshot) -> Snapshot:
     return Snapshot({name: replace(tag, max=0, lease=0) for name, tag in backup.tags.items()}, {})
 
 
-def test_an_extension_that_nobody_has_begun_is_not_begun_after_close(
+class FullPool:
+    """A scheduler's pool whose threads are all at work: it takes jobs and begins none."""
+
+    def __init__(self, ids: issuer.Issuer) -> None:
+        self.jobs: list[Any] = []
+        ids._scheduler.background = self.take  # type: ignore[method-assign]  # for this test
+
+    def take(self, job: Any) -> bool:
+        self.jobs.append(job)
+        return True
+
+
+def test_a_lease_that_nobody_has_begun_to_fetch_is_not_fetched_after_close(
     fake_server: FencedFakeServer, store: MemoryStore, other: issuer.Issuer
 ) -> None:
     ids = issuer.connect(redis=fake_server.client(), store=store, lease=10)
-    jobs: list[Any] = []
-
-    def full(job: Any) -> bool:
-        jobs.append(job)
-        return True
-
-    ids._scheduler.background = full  # type: ignore[method-assign]  # a pool whose threads are all at work
+    pool = FullPool(ids)
     assert [ids.next("a") for _ in range(4)] == [1, 2, 3, 4]
-    assert len(jobs) == 1
+    assert len(pool.jobs) == 1
     ids.close()
-    jobs[0]()
+    pool.jobs[0]()
     assert cur(fake_server) == 4
     assert other.next("a") == 5
+
+
+def test_a_segment_for_which_this_process_is_elected_is_loaded_at_close(
+    fake_server: FencedFakeServer, store: MemoryStore, other: issuer.Issuer
+) -> None:
+    other.create("b", step=10, order="trend")
+    other.warm("b")
+    ids = issuer.connect(redis=fake_server.client(), store=store)
+    pool = FullPool(ids)
+    assert [ids.next("b"), ids.next("b")] == [1, 2]
+    ids.close()
+    pool.jobs[0]()
+    assert len(pool.jobs) == 1
+    state = other.inspect("b").redis
+    assert state is not None
+    assert (state.cur, state.next_max) == (2, 20)
 
 
 @pytest.mark.usefixtures("other")

@@ -1,0 +1,292 @@
+"""Redis and the store go back in time, away, or empty while numbers are leased: gaps, and no repeats."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import issuer
+from issuer.clock import Deadline
+from issuer.core import supply
+from issuer.scripts import script
+from persistence.memory import MemoryStore
+from tests.audit import repeats
+from tests.faults.test_redis_faults import Failing
+from tests.integration.colours import COLOURS, connected
+from tests.servers.proxy import FaultProxy
+from tests.servers.redis import RedisServer
+from tests.waiting import until
+
+StartRedis = Callable[..., RedisServer]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(start_redis: StartRedis) -> RedisServer:
+    return start_redis()
+
+
+@pytest.fixture
+def other(server: RedisServer, store: MemoryStore) -> Iterator[issuer.Issuer]:
+    """Another process's issuer, without leases; it has made the tag: "a", trend, step 10 000."""
+    with issuer.connect(redis=server.url, store=store, scheduler=None) as made:
+        made.create("a", step=10_000, order="trend")
+        made.warm("a")
+        yield made
+
+
+def supply_of(ids: Any, tag: str = "a") -> supply.Supply:
+    found: supply.Supply = ids._roster.line(tag).supply
+    return found
+
+
+def rolled_back(server: RedisServer, other: issuer.Issuer) -> None:
+    """Redis dies and comes back as it was before the lease."""
+    assert not other.closed
+    server.restore(server.directory / "snapshot")
+
+
+def emptied(server: RedisServer, _other: issuer.Issuer) -> None:
+    """All its keys are deleted; it goes on."""
+    with server.client() as client:
+        client.flushall()
+
+
+def killed_and_empty(server: RedisServer, _other: issuer.Issuer) -> None:
+    server.wipe()
+
+
+def recovered(_server: RedisServer, other: issuer.Issuer) -> None:
+    """Somebody runs recover."""
+    other.recover("a")
+
+
+Event = Callable[[RedisServer, issuer.Issuer], None]
+EVENTS: list[Event] = [rolled_back, emptied, killed_and_empty, recovered]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_what_was_leased_before_is_dropped_at_the_first_use_a_second_later_and_nothing_repeats(
+    colour: str, server: RedisServer, other: issuer.Issuer, event: Event
+) -> None:
+    server.snapshot().rename(server.directory / "snapshot")
+    with connected(colour, redis=server.url, store=other._store, lease=1000, scheduler=None, timeout=10) as ids:
+        numbers: list[int] = [ids.next("a") for _ in range(3)]
+        event(server, other)
+        numbers.append(ids.next("a"))
+        assert numbers == [1, 2, 3, 4]
+        supply_of(ids)._checked_at -= 1.1
+        numbers.append(ids.next("a"))
+        assert numbers[-1] > 10_000
+        numbers += other.take("a", 50) + ids.take("a", 1500)
+        assert repeats(numbers) == []
+        assert max(numbers) <= other.inspect("a").store.max
+
+
+def test_without_the_look_at_the_hash_they_would_be_served_on(
+    server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supply.Supply, "_check", lambda _self, _hand: iter(()))
+    with issuer.connect(redis=server.url, store=other._store, lease=1000, scheduler=None) as ids:
+        assert ids.next("a") == 1
+        recovered(server, other)
+        supply_of(ids)._checked_at -= 60
+        assert ids.take("a", 999)[-1] == 1000
+
+
+@pytest.mark.parametrize("event", [rolled_back, recovered])
+def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler_within_a_second_or_two(
+    colour: str, server: RedisServer, other: issuer.Issuer, event: Event
+) -> None:
+    server.snapshot().rename(server.directory / "snapshot")
+    with connected(colour, redis=server.url, store=other._store, lease=100_000, timeout=10) as ids:
+        numbers: list[int] = [ids.next("a") for _ in range(3)]
+        event(server, other)
+
+        def dropped() -> bool:
+            numbers.append(ids.next("a"))
+            return numbers[-1] > 10_000
+
+        until(dropped, timeout=3.5)
+        assert numbers == sorted(numbers)
+        numbers += other.take("a", 50) + ids.take("a", 1500)
+        assert repeats(numbers) == []
+        assert max(numbers) <= other.inspect("a").store.max
+
+
+def test_a_failover_to_a_replica_that_lags_repeats_nothing(
+    colour: str, server: RedisServer, other: issuer.Issuer, start_redis: StartRedis
+) -> None:
+    replica = start_redis()
+    replica.replicaof(server)
+    with (
+        FaultProxy((server.host, server.port)) as proxy,
+        connected(colour, redis=proxy.url, store=other._store, lease=1000, timeout=10) as ids,
+        connected(colour, redis=proxy.url, store=other._store, lease=30, timeout=10) as second,
+    ):
+        replica.pause()  # what is leased from now on it never hears of
+        numbers: list[int] = ids.take("a", 150) + second.take("a", 40)
+        server.kill()
+        replica.resume()
+        replica.promote()
+        proxy.upstream = (replica.host, replica.port)
+        proxy.cut()
+
+        def both_went_on() -> bool:
+            numbers.extend((ids.next("a"), second.next("a")))
+            return min(numbers[-2:]) > 10_000
+
+        until(both_went_on, timeout=4)
+        numbers += ids.take("a", 1500) + second.take("a", 1500)
+        assert repeats(numbers) == []
+
+
+def test_processes_that_lease_a_tag_stop_soon_after_it_was_deleted(
+    colour: str, server: RedisServer, other: issuer.Issuer
+) -> None:
+    with connected(colour, redis=server.url, store=other._store, lease=1000) as ids:
+        stream = iter(ids.stream("a"))
+        assert [ids.next("a"), next(stream), next(stream)] == [1, 2, 3]
+        other.delete("a")
+
+        def stopped() -> bool:
+            try:
+                ids.next("a")
+            except issuer.UnknownTag:
+                return True
+            return False
+
+        until(stopped, timeout=3)
+        with pytest.raises(issuer.UnknownTag):
+            next(stream)
+
+
+def test_a_changed_lease_reaches_processes_that_reserve_nothing(
+    colour: str, server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cur() -> int:
+        with server.client() as client:
+            return int(client.hget("issuer:{a}", "cur") or 0)
+
+    with connected(colour, redis=server.url, store=other._store, scheduler=None) as ids:
+        assert [ids.next("a"), cur()] == [1, 1]
+        for lease, ahead in ((50, 50), (0, 1), (7, 7)):
+            other.configure("a", lease=lease)
+            monkeypatch.setattr(supply, "LEARN_AFTER", -1.0)
+            ids.run("a", supply_of(ids).sweep(), Deadline(5))
+            monkeypatch.undo()
+            before = cur()
+            numbers = [ids.next("a")]
+            while numbers[-1] <= before:  # what is in hand is served to its end
+                numbers.append(ids.next("a"))
+            assert numbers[-1] == before + 1
+            assert cur() == before + ahead
+
+
+@pytest.mark.covers("3.21")
+def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_redis_again(
+    colour: str, server: RedisServer, other: issuer.Issuer
+) -> None:
+    with (
+        FaultProxy((server.host, server.port)) as proxy,
+        connected(colour, redis=proxy.url, store=other._store, lease=50) as ids,
+    ):
+        mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
+        until(lambda: len(supply_of(ids).hand.held) == 2)  # type: ignore[union-attr]  # it has one
+        for _ in range(3):
+            leases = supply_of(ids).hand.held  # type: ignore[union-attr]  # it has one
+            left = sum(lease.high - lease.low for lease in leases) - (mine[-1] - leases[0].low)
+            before = other.inspect("a").store.max
+            proxy.refuse()
+            rest = [ids.next("a") for _ in range(left)]
+            assert rest[-1] == leases[-1].high
+            assert other.inspect("a").store.max == before
+            mine += rest + [ids.next("a") for _ in range(250)]
+            assert mine[-1] > before
+            theirs += other.take("a", 70)
+            proxy.pass_through()
+            until(lambda: ids.tick() >= 0 and not supply_of(ids)._direct, message="the process is back on Redis")
+            theirs += other.take("a", 70)
+            mine += [ids.next("a") for _ in range(60)]
+            theirs += other.take("a", 70)
+            until(lambda: len(supply_of(ids).hand.held) == 2)  # type: ignore[union-attr]  # it has one
+        assert repeats(mine + theirs) == []
+        assert mine == sorted(mine)
+        assert theirs == sorted(theirs)
+
+
+@pytest.mark.covers("0.12")
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_with_both_away_exactly_what_is_in_hand_is_issued_and_then_an_error_says_so(
+    colour: str, server: RedisServer, scheduler: Any
+) -> None:
+    store = Failing()
+    with (
+        FaultProxy((server.host, server.port)) as proxy,
+        connected(colour, redis=proxy.url, store=store, lease=50, timeout=0.5, scheduler=scheduler) as ids,
+    ):
+        ids.create("a", step=1000, order="trend")
+        numbers = [ids.next("a", timeout=5) for _ in range(10)]
+        if scheduler:
+            until(lambda: len(supply_of(ids).hand.held) == 2)  # type: ignore[union-attr]  # it has one
+        proxy.refuse()
+        store.down = True
+        numbers += [ids.next("a") for _ in range(90 if scheduler else 40)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        for _ in range(2):
+            with pytest.raises((issuer.StoreUnavailable, issuer.RedisUnavailable)):
+                ids.next("a")
+        stream = iter(ids.stream("a"))
+        with pytest.raises((issuer.StoreUnavailable, issuer.RedisUnavailable)):
+            next(stream)
+        proxy.pass_through()
+        store.down = False
+        numbers += [ids.next("a", timeout=10), next(iter(ids.stream("a", timeout=10)))]
+        assert numbers == sorted(set(numbers))
+
+
+def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
+    colour: str, server: RedisServer, other: issuer.Issuer
+) -> None:
+    with (
+        FaultProxy((server.host, server.port)) as proxy,
+        connected(colour, redis=proxy.url, store=other._store, lease=1000) as ids,
+    ):
+        assert ids.next("a") == 1
+        proxy.delay_replies(0, match=script("open").sha.encode())  # only counted
+        for _ in range(5):
+            ids.run("a", supply_of(ids).sweep(), Deadline(5))
+        assert proxy.hits <= 1
+        supply_of(ids)._checked_at -= 60
+        before = proxy.hits
+        for _ in range(5):
+            ids.run("a", supply_of(ids).sweep(), Deadline(5))
+        assert proxy.hits == before
+        other.recover("a")
+        assert ids.next("a") > 10_000
+        assert proxy.hits > before
+
+
+def test_a_lease_whose_reply_is_lost_is_a_gap(colour: str, server: RedisServer, other: issuer.Issuer) -> None:
+    with (
+        FaultProxy((server.host, server.port)) as proxy,
+        connected(colour, redis=proxy.url, store=other._store, lease=20, redis_timeout=0.3) as ids,
+    ):
+        numbers = []
+        for fault in (proxy.drop_replies, proxy.duplicate, proxy.drop_requests, proxy.hold, proxy.drop_replies):
+            fault(match=script("lease").sha.encode(), times=2)
+            numbers += [ids.next("a") for _ in range(60)]
+            proxy.pass_through()
+            proxy.release()
+            numbers.append(other.next("a"))
+            until(lambda: ids.tick() >= 0 and not supply_of(ids)._direct, message="the process is back on Redis")
+        assert repeats(numbers) == []

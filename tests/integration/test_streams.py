@@ -1,0 +1,270 @@
+"""Streams on a real Redis: endless, fast, shared with everything else that draws, and new after a fork."""
+
+import asyncio
+import itertools
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import issuer
+from issuer import Issuer, facade
+from issuer.drivers import roster
+from persistence.memory import MemoryStore
+from persistence.records import HIGHEST
+from tests.audit import repeats
+from tests.faults.test_fork import in_child
+from tests.integration.colours import COLOURS, connected
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def some(stream: Iterator[int], n: int) -> list[int]:
+    """Take n numbers of a stream."""
+    return list(itertools.islice(stream, n))
+
+
+@pytest.mark.parametrize("order", ["strict", "trend"])
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_stream_goes_on_over_the_borders_of_segments(colour: str, redis_url: str, order: Any, direct: bool) -> None:
+    url = None if direct else redis_url
+    with connected(colour, redis=url, store="memory://") as ids:
+        ids.create("a", step=70, order="trend" if direct else order)
+        assert some(ids.stream("a"), 500) == list(range(1, 501))
+
+
+@pytest.mark.parametrize("order", ["strict", "trend"])
+def test_streams_next_and_take_share_the_numbers_and_each_is_higher_than_the_one_before(
+    colour: str, redis_url: str, order: Any
+) -> None:
+    with connected(colour, redis=redis_url, store="memory://", lease=9) as ids:
+        ids.create("a", step=40, order=order)
+        one, two = ids.stream("a"), ids.stream("a")
+        numbers: list[int] = []
+        for turn in range(60):
+            numbers += [next(one), ids.next("a"), next(two), *some(one, turn % 5), *ids.take("a", turn % 7 + 1)]
+        assert numbers == sorted(set(numbers))
+
+
+def test_streams_in_many_threads_repeat_nothing_and_each_increases(redis_url: str) -> None:
+    with issuer.connect(redis=redis_url, store="memory://", lease=100) as ids:
+        ids.create("a", step=1000, order="trend")
+        runs: list[list[int]] = [[] for _ in range(8)]
+
+        def draw(run: list[int], number: int) -> None:
+            run += some(ids.stream("a"), 3000) if number % 2 else [ids.next("a") for _ in range(3000)]
+
+        threads = [threading.Thread(target=draw, args=(run, number)) for number, run in enumerate(runs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert repeats(itertools.chain(*runs)) == []
+        assert all(run == sorted(run) for run in runs)
+        assert max(map(max, runs)) <= ids.inspect("a").store.max
+
+
+def test_an_abandoned_stream_loses_nothing(colour: str, redis_url: str) -> None:
+    store = MemoryStore()
+    with connected(colour, redis=redis_url, store=store) as ids:
+        ids.create("a", step=10_000, order="trend")
+        stream = ids.stream("a")
+        assert some(stream, 5) == [1, 2, 3, 4, 5]
+        del stream
+        assert ids.next("a") == 6
+        assert some(ids.stream("a"), 3) == [7, 8, 9]
+    with connected(colour, redis=redis_url, store=store) as ids:
+        assert ids.next("a") == 10
+
+
+def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_on(colour: str, redis_url: str) -> None:
+    with connected(colour, redis=redis_url, store="memory://") as ids:
+        ids.create("a", step=10, limit=25, order="trend")
+        stream = ids.stream("a", timeout=1)
+        assert some(stream, 25) == list(range(1, 26))
+        with pytest.raises(issuer.LimitReached):
+            next(stream)
+        ids.configure("a", limit=30)
+        assert some(ids.stream("a"), 5) == list(range(26, 31))
+        with pytest.raises(issuer.InvalidArgument):
+            next(ids.stream(""))
+        with pytest.raises(issuer.InvalidArgument):
+            next(ids.stream("a", timeout=-1))
+        high = ids.stream("high")
+        ids.create("high", start=HIGHEST - 2, order="trend")
+        assert some(high, 3) == [HIGHEST - 2, HIGHEST - 1, HIGHEST]
+
+
+def test_a_stream_of_a_closed_issuer_says_so_and_what_lay_open_is_given_back(colour: str, redis_url: str) -> None:
+    store = MemoryStore()
+    with connected(colour, redis=redis_url, store=store) as ids:
+        ids.create("a", step=10_000, order="trend")
+        stream = ids.stream("a")
+        assert some(stream, 3) == [1, 2, 3]
+        ids.close()
+        with pytest.raises(issuer.IssuerError, match="closed"):
+            next(stream)
+    with connected(colour, redis=redis_url, store=store) as ids:
+        assert ids.next("a") == 4
+
+
+# ------------------------------------------------------------------ forks
+
+
+def sqlite(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'a.db'}"
+
+
+def streamed_by_parent_and_children(ids: Issuer, stream: Iterator[int], children: int = 8) -> list[list[int]]:
+    """Draw from the stream in the parent, fork, go on with the same stream in all at once; return what each drew."""
+    runs = [some(stream, 50)]
+    results = [in_child(lambda: [*some(stream, 150), ids.next("a"), *some(stream, 50)]) for _ in range(children)]
+    runs[0] += some(stream, 200)
+    for result in results:
+        answer = result()
+        assert isinstance(answer, list), answer
+        runs.append(answer)
+    assert [len(run) for run in runs] == [250] + [201] * children
+    return runs
+
+
+@pytest.mark.covers("U.14")
+@pytest.mark.parametrize("direct", [False, True])
+def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
+    redis_url: str, tmp_path: Path, direct: bool
+) -> None:
+    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), timeout=20) as ids:
+        ids.create("a", step=10**6, order="trend")
+        for _ in range(2):
+            runs = streamed_by_parent_and_children(ids, ids.stream("a"))
+            assert repeats(itertools.chain(*runs)) == []
+            assert all(run == sorted(run) for run in runs)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_hook_that_does_not_spend_what_lies_open_repeats(
+    redis_url: str, tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgets(open: roster.OpenNumbers) -> None:
+        open.clear()
+
+    monkeypatch.setattr(roster.OpenNumbers, "spend_all", forgets)
+    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), timeout=20) as ids:
+        ids.create("a", step=10**6, order="trend")
+        runs = streamed_by_parent_and_children(ids, ids.stream("a"), children=2)
+        assert repeats(itertools.chain(*runs)) != []
+
+
+def test_a_child_that_keeps_its_parents_leases_repeats(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facade.Issuer, "_after_fork", lambda self: self._store.after_fork())
+    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=1000, scheduler=None) as ids:
+        ids.create("a", step=10_000, order="trend")
+        numbers = ids.take("a", 5)
+        child = in_child(lambda: ids.take("a", 5))
+        numbers += ids.take("a", 5)
+        theirs = child()
+        assert isinstance(theirs, list), theirs
+        assert repeats(numbers + theirs) != []
+
+
+def drawn_into(queue: Any, ids: Issuer, stream: Iterator[int]) -> None:
+    queue.put([ids.next("a"), *some(stream, 100), *ids.take("a", 40)])
+
+
+@pytest.mark.covers("U.14")
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_eight_children_of_multiprocessing_repeat_nothing_of_leases_and_streams(
+    redis_url: str, tmp_path: Path, scheduler: Any
+) -> None:
+    context = multiprocessing.get_context("fork")
+    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=300, timeout=20, scheduler=scheduler) as ids:
+        ids.create("a", step=10**6, order="trend")
+        stream = ids.stream("a")
+        numbers = some(stream, 20)
+        queue: Any = context.SimpleQueue()
+        children = [context.Process(target=drawn_into, args=(queue, ids, stream)) for _ in range(8)]
+        for child in children:
+            child.start()
+        numbers += [*some(stream, 100), ids.next("a")]
+        for _ in children:
+            theirs = queue.get()
+            assert theirs == sorted(theirs)
+            numbers += theirs
+        for child in children:
+            child.join()
+            assert child.exitcode == 0
+        queue.close()
+        assert repeats(numbers) == []
+        assert len(numbers) == 121 + 8 * 141
+
+
+def test_forks_while_other_threads_stream_repeat_nothing(redis_url: str, tmp_path: Path) -> None:
+    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=50, timeout=20) as ids:
+        ids.create("a", step=10**6, order="trend")
+        stop = threading.Event()
+        streams = [ids.stream("a") for _ in range(3)]
+        runs: list[list[int]] = [[] for _ in streams]
+
+        def draw(stream: Iterator[int], run: list[int]) -> None:
+            while not stop.is_set():
+                run += some(stream, 7)
+
+        threads = [threading.Thread(target=draw, args=pair) for pair in zip(streams, runs, strict=True)]
+        for thread in threads:
+            thread.start()
+        mine = ids.stream("a")
+        numbers = some(mine, 3)
+        try:
+            answers = [in_child(lambda: [*some(mine, 60), ids.next("a")])() for _ in range(12)]
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        for answer in answers:
+            assert isinstance(answer, list), answer
+            numbers += answer
+        assert repeats(itertools.chain(numbers, *runs)) == []
+
+
+def test_a_child_goes_on_with_an_async_stream_of_its_parent(redis_url: str, tmp_path: Path) -> None:
+    def loop_of(call: Callable[[asyncio.AbstractEventLoop], list[int]]) -> list[int]:
+        loop = asyncio.new_event_loop()
+        try:
+            return call(loop)
+        finally:
+            loop.close()
+
+    async def made() -> Any:
+        ids = issuer.aconnect(redis=redis_url, store=sqlite(tmp_path), scheduler=None, timeout=20)
+        await ids.create("a", step=5000, order="trend")
+        return ids
+
+    def drawn(loop: asyncio.AbstractEventLoop, stream: Any, n: int) -> list[int]:
+        async def some_of() -> list[int]:
+            return [await anext(stream) for _ in range(n)]
+
+        return loop.run_until_complete(some_of())
+
+    loop = asyncio.new_event_loop()
+    ids = loop.run_until_complete(made())
+    stream = ids.stream("a")
+    numbers = drawn(loop, stream, 20)
+    results = [in_child(lambda: loop_of(lambda fresh: drawn(fresh, stream, 50))) for _ in range(3)]
+    numbers += drawn(loop, stream, 20)
+    for result in results:
+        answer = result()
+        assert isinstance(answer, list), answer
+        numbers += answer
+    assert repeats(numbers) == []
+    loop.run_until_complete(ids.close())
+    loop.close()
