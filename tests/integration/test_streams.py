@@ -12,7 +12,6 @@ import pytest
 
 import issuer
 from issuer import Issuer, facade
-from issuer.drivers import roster
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST
 from tests.audit import repeats
@@ -153,10 +152,7 @@ def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
 def test_a_hook_that_does_not_spend_what_lies_open_repeats(
     redis_url: str, tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forgets(open: roster.OpenNumbers) -> None:
-        open.clear()
-
-    monkeypatch.setattr(roster.OpenNumbers, "spend_all", forgets)
+    monkeypatch.setattr(facade, "spend_all", dict.clear)
     with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), timeout=20) as ids:
         ids.create("a", step=10**6, order="trend")
         runs = streamed_by_parent_and_children(ids, ids.stream("a"), children=2)
