@@ -111,7 +111,7 @@ class HandedBackAndKept(IssuerMachine):
             supply = line.supply
             kept = None if supply.hand is None else twin_of(supply.hand, self.ids[process]._open)
             line.run(supply.close(Deadline(1)), Deadline(1))
-            supply.hand = kept
+            supply.hand, supply.ended = kept, None
 
 
 @pytest.mark.live
