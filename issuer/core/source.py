@@ -52,8 +52,8 @@ class Means:
 class Source:
     """What this process knows and holds of a tag."""
 
-    def __init__(self, tag: str, key: str, means: Means, draws: Iterator[int] | None = None) -> None:
-        """`key` is the tag's hash in Redis. `draws`: what `next` shall find in `open` while each draw goes to Redis."""
+    def __init__(self, tag: str, key: str, means: Means) -> None:
+        """`key` is the tag's hash in Redis."""
         self.tag = tag
         self.key = key
         #: When it was last asked for numbers the long way, on the monotonic clock.
@@ -67,7 +67,7 @@ class Source:
         #: What this process serves itself from; None while each draw goes to Redis.
         self.hand: Hand[Lease | Reservation] | None = None
         self._means = means
-        self._draws = draws
+        self._draws: Iterator[int] | None = None
         self._noticed = 0
         #: How long an election that a draw wins shall stand; None: don't elect this process, it couldn't load.
         self.window = means.window if means.scheduled else None
@@ -84,6 +84,12 @@ class Source:
         self._mode_lock = threading.Lock()
         self._election = Election()
         self._settle()
+
+    def lay_open(self, draws: Iterator[int]) -> None:
+        """Let `next` find these in `open` while each draw goes to Redis."""
+        with self._mode_lock:
+            self._draws = draws
+            self._settle()
 
     def notice_use(self) -> None:
         """Take note of draws since the last time, which don't look at the clock themselves."""

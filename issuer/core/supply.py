@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 
 from issuer import gateway
@@ -33,9 +32,9 @@ LEARN_AFTER = 60.0
 class Supply(Refill):
     """Hands out a tag's numbers where one round trip won't do, and looks after what the process holds of it."""
 
-    def __init__(self, tag: str, key: str, means: Means, draws: Iterator[int] | None = None) -> None:
-        """`key` is the tag's hash in Redis. `draws`: what `next` shall find in `open` while each draw goes to Redis."""
-        super().__init__(tag, key, means, draws)
+    def __init__(self, tag: str, key: str, means: Means) -> None:
+        """`key` is the tag's hash in Redis."""
+        super().__init__(tag, key, means)
         self._checked_at = 0.0
         self._swept_at = -1
 

@@ -51,7 +51,7 @@ class Line:
     def __init__(self, tag: str, key: str, means: Means, runner: Runner, timeout: float) -> None:
         """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
-        self.supply = Supply(tag, key, means, self if runner.redis is not None else None)
+        self.supply = Supply(tag, key, means)
         self._key = key
         self._runner = runner
         self._redis = runner.redis
@@ -67,6 +67,9 @@ class Line:
         self._batch = Batch()
         #: Whether somebody leads a batch: then nobody overtakes it.
         self._queued = False
+        if runner.redis is not None:
+            # Last of all: from now on other threads draw from it.
+            self.supply.lay_open(self)
 
     # ------------------------------------------------------------------ drawing
 
