@@ -1,0 +1,66 @@
+"""A draw that elects its process is never dropped: everybody would wait for the election to lapse, and see a gap."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import issuer
+from issuer.scripts import script
+from persistence.memory import MemoryStore
+from tests.servers.proxy import FaultProxy
+from tests.waiting import eventually, run, until
+
+pytestmark = pytest.mark.live
+
+NEXT = script("next").sha.encode()
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    made = MemoryStore()
+    made.create("a", above=0, step=50, limit=10_000, order="trend", description="", timeout=1)
+    yield made
+    made.close()
+
+
+def test_a_draw_that_ends_when_its_tag_draws_ahead_by_now_brings_its_number_and_its_election(
+    redis_proxy: FaultProxy, store: MemoryStore
+) -> None:
+    with issuer.connect(redis=redis_proxy.url, store=store) as ids:
+        numbers = ids.take("a", 9)
+        redis_proxy.delay_replies(0.3, match=NEXT, times=1)
+        elected = threading.Thread(target=lambda: numbers.append(ids.next("a")))  # the tenth of fifty: the mark
+        elected.start()
+        until(lambda: redis_proxy.hits)
+        stream = ids.stream("a")
+        numbers.append(next(stream))
+        assert ids._roster.line("a").supply.hand is not None
+        elected.join()
+        began = time.monotonic()
+        numbers += [next(stream) for _ in range(100)]
+        assert time.monotonic() - began < 1.5
+        assert sorted(numbers) == list(range(1, 112))
+
+
+def test_a_task_whose_tag_draws_ahead_by_now_gets_its_number_and_its_election(
+    redis_proxy: FaultProxy, store: MemoryStore
+) -> None:
+    async def main() -> None:
+        async with issuer.aconnect(redis=redis_proxy.url, store=store) as ids:
+            numbers = [await ids.next("a") for _ in range(9)]
+            redis_proxy.delay_replies(0.3, match=NEXT, times=1)
+            elected = asyncio.create_task(ids.next("a"))
+            await eventually(lambda: redis_proxy.hits)
+            stream = ids.stream("a")
+            numbers.append(await anext(stream))
+            assert ids._roster.line("a").supply.hand is not None
+            numbers.append(await elected)
+            began = time.monotonic()
+            numbers += [await anext(stream) for _ in range(100)]
+            assert time.monotonic() - began < 1.5
+            assert sorted(numbers) == list(range(1, 112))
+
+    run(main())
