@@ -89,7 +89,9 @@ class Supply(Refill):
             try:
                 if isinstance(first, Unavailable):
                     raise first
-                drawn = first or (yield from send(gateway.draw(self.key, n, self.window)))
+                if first is None or first.status == "notmaster":  # perhaps another server is, meanwhile
+                    first = yield from send(gateway.draw(self.key, n, self.window))
+                drawn = first
             except RedisUnavailable as error:
                 first = None
                 if not (yield from self._go_direct(deadline)):

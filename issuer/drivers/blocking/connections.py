@@ -121,6 +121,10 @@ class Connections:
         address = self._route.known(key)
         return NOWHERE if address is None else self._nodes.get(address, NOWHERE)
 
+    def lost(self, node: Node) -> None:
+        """Take note that this server doesn't answer: the next call asks where the master is."""
+        self._route.lost(node.address)
+
     def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
         """Send it to the server that holds its key, and return the decoded reply.
 

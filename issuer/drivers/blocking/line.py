@@ -144,8 +144,10 @@ class Line:
         return numbers[0] - 1, numbers[-1]
 
     def _unanswered(self, error: TimeoutError) -> RedisUnavailable:
-        name = self._redis.name if self._redis is not None else None
-        return RedisUnavailable(f"redis {name}: {error}", tag=self.tag)
+        if self._redis is None:
+            return RedisUnavailable(str(error), tag=self.tag)
+        self._redis.lost(self._node)
+        return RedisUnavailable(f"redis {self._redis.name}: {error}", tag=self.tag)
 
     # ------------------------------------------------------------------ together
 
