@@ -46,17 +46,8 @@ class Supply(Refill):
         `first`: what a draw of n from Redis has brought already.
         """
         self.used_at = monotonic()
-        if isinstance(first, gateway.Drawn) and first.status == "ok":
-            # Even if the tag draws ahead or from the store by now: if they brought an election, and were dropped,
-            # everybody would wait for it to lapse.
-            numbers = self.accept(first)
-            if numbers is not None:
-                return numbers
         if self._record is None and self._means.lease and self._means.redis:
             yield from self._try_to_learn(deadline)
-        return (yield from self._obtained(n, deadline, first))
-
-    def _obtained(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range]:
         while True:
             self._refuse_if_ended()
             hand = self.hand
