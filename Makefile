@@ -9,6 +9,9 @@ PY = .venv/bin/python
 FIND = sh tests/servers/find_python.sh
 PIP = -m pip install --quiet --disable-pip-version-check
 
+# Three at a time on two cores, as most tests wait; a file stays in one process, with its servers.
+SIDE_BY_SIDE = -n 3 --dist loadfile
+
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 
@@ -29,7 +32,7 @@ check: .venv/.dev
 
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready
-	@.venv/bin/pytest --ignore=tests/benchmarks --ignore=tests/chaos$(if $(STATUS),; echo $$? >$(STATUS))
+	@.venv/bin/pytest $(SIDE_BY_SIDE) --ignore=tests/benchmarks --ignore=tests/chaos$(if $(STATUS),; echo $$? >$(STATUS))
 
 bench: .bench/.made
 	@.bench/bin/python -m tests.benchmarks $(ROWS)
