@@ -20,6 +20,7 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
         ("order", f"{seen.order}, limit {limit}"),
         ("store max", f"{seen.store.max}{', HALTED: run `issuer recover`' if seen.store.halted else ''}"),
         ("step", str(seen.store.step)),
+        ("lease", _lease(seen)),
         ("changed", moment(seen.store.timestamp, now)),
         ("created", moment(seen.store.created, now)),
     ]
@@ -30,6 +31,14 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
     if not direct:
         lines.append(("runway", "unknown" if seen.runway is None else duration(seen.runway)))
     return "\n".join(_fitted(name, value, room) for name, value in lines)
+
+
+def _lease(seen: Inspection) -> str:
+    if seen.order == "strict":
+        return "never: strict"
+    if seen.lease is None:
+        return "as each process is set"
+    return f"{seen.lease} ahead in each process" if seen.lease else "never"
 
 
 def _redis(seen: Inspection, *, direct: bool) -> list[tuple[str, str]]:

@@ -38,6 +38,15 @@ def _first(command: _F) -> _F:
     return click.option("--start", metavar="N", type=int, help="The first number is N.")(command)
 
 
+def _lease(command: _F) -> _F:
+    told = "How many numbers of a trend tag each process draws ahead from Redis; 0..1000000, 0: none."
+    return click.option("--lease", metavar="N", type=int, help=told)(command)
+
+
+def _leased(tag: Tag) -> str:
+    return "" if tag.lease is None else f", lease {tag.lease}"
+
+
 # ---------------------------------------------------------------------- reading
 
 
@@ -115,6 +124,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
       issuer create orders
       issuer create invoices --start 100000 --step 5000 --description "since 2026"
       issuer create web --limit 9007199254740991        what JavaScript counts exactly
+      issuer create events --order trend --lease 1000   one round trip for 1000 numbers
     """,
 )
 @click.argument("tag")
@@ -122,6 +132,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
 @click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, or auto; 1000 by default.")
 @click.option("--limit", metavar="N", type=int, default=HIGHEST, help="The last number there will be; 2^63-1.")
 @click.option("--order", type=click.Choice(["strict", "trend"]), help="strict by default; trend without Redis.")
+@_lease
 @click.option("--description", metavar="TEXT", default="", help="For people.")
 @click.pass_obj
 def create(
@@ -133,13 +144,14 @@ def create(
     step: int | Literal["auto"] | None,
     limit: int,
     order: Order | None,
+    lease: int | None,
     description: str,
 ) -> None:
     """Make TAG. A deleted tag, made again, goes on above its old numbers."""
     made = session.connect().create(
-        tag, start=start, above=above, step=step, limit=limit, order=order, description=description
+        tag, start=start, above=above, step=step, limit=limit, order=order, lease=lease, description=description
     )
-    say(f"made {plain(made.tag)}: first number {made.max + 1}, step {made.step}, {made.order}")
+    say(f"made {plain(made.tag)}: first number {made.max + 1}, step {made.step}, {made.order}{_leased(made)}")
 
 
 @click.command(
@@ -154,6 +166,7 @@ def create(
 @click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, from the next one on.")
 @click.option("--limit", metavar="N", type=int, help="The last number there will be; not below max.")
 @_first
+@_lease
 @click.option("--description", metavar="TEXT", help="For people.")
 @click.pass_obj
 def set(
@@ -164,17 +177,21 @@ def set(
     limit: int | None,
     start: int | None,
     above: int | None,
+    lease: int | None,
     description: str | None,
 ) -> None:
     """Change TAG while it is in use; every process follows at its next reservation.
 
-    --start and --above only raise: the numbers below are skipped.
+    --start and --above only raise: the numbers below are skipped. A changed --lease reaches every process within a
+    minute.
     """
-    if all(value is None for value in (step, limit, start, above, description)):
-        raise click.UsageError("nothing to change: give --step, --limit, --start, --above or --description")
-    now = session.connect().configure(tag, step=step, limit=limit, start=start, above=above, description=description)
+    if all(value is None for value in (step, limit, start, above, lease, description)):
+        raise click.UsageError("nothing to change: give --step, --limit, --start, --above, --lease or --description")
+    now = session.connect().configure(
+        tag, step=step, limit=limit, start=start, above=above, lease=lease, description=description
+    )
     ends = "" if now.limit == HIGHEST else f", limit {now.limit}"
-    say(f"changed {plain(now.tag)}: max {now.max}, step {now.step}{ends}")
+    say(f"changed {plain(now.tag)}: max {now.max}, step {now.step}{ends}{_leased(now)}")
 
 
 @click.command(short_help="Retire a tag.")

@@ -43,9 +43,10 @@ class RedisState:
 class Inspection:
     """All that is to be seen of a tag.
 
-    `redis`: None in direct mode, and when Redis can't be reached (then `redis_error` says why). `remaining`: numbers in
-    both buffers, None in direct mode. `rate`: numbers per second, from the newest reservations; `runway`: seconds that
-    `remaining` lasts at that rate; None where unknown.
+    `redis`: None in direct mode, and when Redis can't be reached (then `redis_error` says why). `lease`: numbers that
+    each process draws ahead, 0: none; None: the tag says nothing, so each process's settings do. `remaining`: numbers
+    in both buffers, None in direct mode. `rate`: numbers per second, from the newest reservations; `runway`: seconds
+    that `remaining` lasts at that rate; None where unknown.
     """
 
     tag: str
@@ -53,6 +54,7 @@ class Inspection:
     redis: RedisState | None
     order: Order
     limit: int
+    lease: int | None
     description: str
     remaining: int | None
     rate: float | None
@@ -83,6 +85,7 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
         redis=state,
         order=record.order,
         limit=record.limit,
+        lease=record.lease,
         description=record.description,
         remaining=remaining,
         rate=rate,

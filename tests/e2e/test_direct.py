@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, Program
+from tests.e2e.conftest import Cli, Ended, Program
 
 HIGHEST = 2**63 - 1
 
@@ -48,7 +48,7 @@ def test_show_as_json_has_exactly_the_promised_keys(cli: Cli, store: str) -> Non
     cli("--store", store, "next", "orders", "-n", "11")
     content = cli("--store", store, "show", "orders", "--json").json()
     assert list(content) == [
-        *("tag", "store", "redis", "order", "limit", "description", "remaining", "rate", "runway"),
+        *("tag", "store", "redis", "order", "limit", "lease", "description", "remaining", "rate", "runway"),
     ]
     assert list(content["store"]) == ["max", "step", "timestamp", "created", "halted"]
     assert content["store"]["max"] == 11
@@ -108,6 +108,33 @@ def test_a_changed_tag_says_what_it_is_now(cli: Cli, store: str) -> None:
     assert cli("--store", store, "tags", "--json").json()[0]["description"] == "new"
 
 
+def test_a_lease_is_kept_in_the_tag_shown_and_changed(cli: Cli, store: str) -> None:
+    def of_orders(command: str) -> Ended:
+        return cli("--store", store, command, "orders")
+
+    def lease() -> tuple[object, object]:
+        listed = cli("--store", store, "tags", "--json").json()
+        return listed[0]["lease"], cli("--store", store, "show", "orders", "--json").json()["lease"]
+
+    made = cli("--store", store, "create", "orders", "--lease", "500")
+    assert (made.code, made.err) == (0, "made orders: first number 1, step 1000, trend, lease 500\n")
+    assert lease() == (500, 500)
+    assert "lease        500 ahead in each process\n" in of_orders("show").out
+    for size in (1_000_000, 0):
+        changed = cli("--store", store, "set", "orders", "--lease", str(size))
+        assert (changed.code, changed.err) == (0, f"changed orders: max 0, step 1000, lease {size}\n")
+        assert lease() == (size, size)
+    assert "lease        never\n" in of_orders("show").out
+    cli("--store", store, "set", "orders", "--step", "7")
+    assert lease() == (0, 0)
+
+
+def test_a_tag_that_says_nothing_of_a_lease_leaves_it_to_each_process(cli: Cli, store: str) -> None:
+    cli("--store", store, "create", "orders")
+    assert cli("--store", store, "show", "orders", "--json").json()["lease"] is None
+    assert "lease        as each process is set\n" in cli("--store", store, "show", "orders").out
+
+
 @pytest.mark.covers("U.10")
 def test_a_tag_deleted_and_made_again_goes_on_above(cli: Cli, store: str) -> None:
     cli("--store", store, "create", "orders")
@@ -150,3 +177,9 @@ def test_the_version_and_the_help_are_quick_and_name_every_command(cli: Cli) -> 
         assert cli(command, "-h").code == 0
     assert "issuer completion bash" in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("command", ["create", "set"])
+def test_the_help_says_what_a_lease_is(cli: Cli, command: str) -> None:
+    text = " ".join(cli(command, "-h").out.split())
+    assert "--lease N How many numbers of a trend tag each process draws ahead from Redis; 0..1000000, 0: none." in text

@@ -19,6 +19,36 @@ def test_numbers_cross_segments(with_redis: Cli) -> None:
     assert with_redis("next", "orders", "-n", "1050", "--json").json() == list(range(1, 1051))
 
 
+def test_a_lease_moves_redis_ahead_and_what_a_run_leaves_of_it_comes_back(
+    with_redis: Cli, redis_client: redis.Redis, redis_url: str, store: str
+) -> None:
+    made = with_redis("create", "orders", "--order", "trend", "--lease", "50")
+    assert made.err == "made orders: first number 1, step 1000, trend, lease 50\n"
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as program:
+        assert program.next("orders") == 1
+        assert redis_client.hget("issuer:{orders}", "cur") == b"50"
+    assert with_redis("next", "orders", "-n", "2").out == "2\n3\n"
+    assert with_redis("set", "orders", "--lease", "0").err == "changed orders: max 1000, step 1000, lease 0\n"
+    assert with_redis("show", "orders", "--json").json()["lease"] == 0
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as program:
+        assert program.next("orders") == 4
+        assert redis_client.hget("issuer:{orders}", "cur") == b"4"
+
+
+def test_a_strict_tag_is_refused_a_lease(with_redis: Cli) -> None:
+    assert with_redis("create", "orders").code == 0
+    for command in (
+        ["create", "new", "--lease", "5"],
+        ["create", "new", "--order", "strict", "--lease", "5"],
+        ["set", "orders", "--lease", "5"],
+    ):
+        ended = with_redis(*command)
+        assert (ended.code, ended.out) == (2, "")
+        assert "is strict" in ended.err
+    assert [(tag["tag"], tag["lease"]) for tag in with_redis("tags", "--json").json()] == [("orders", None)]
+    assert "lease        never: strict\n" in with_redis("show", "orders").out
+
+
 def test_an_unknown_tag_is_not_made_by_drawing(with_redis: Cli) -> None:
     assert with_redis("next", "orders").code == 3
     assert with_redis("tags", "--json").json() == []
