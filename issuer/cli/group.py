@@ -39,7 +39,9 @@ class _Talk(logging.Handler):
       eval "$(issuer completion bash)"         zsh, fish: issuer completion -h
     """,
 )
-@click.option("--redis", metavar="URL", help="redis://, rediss:// or unix://; none: direct, without Redis.")
+@click.option(
+    "--redis", metavar="URL", help="redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://; none: direct."
+)
 @click.option("--store", metavar="URL", help="mongodb://, mongodb+srv:// or sqlite:///path.")
 @click.option("--prefix", metavar="TEXT", help="What the Redis keys begin with.")
 @click.option("--timeout", metavar="SECONDS", type=float, help="How long a call may wait; 0: not at all.")

@@ -176,6 +176,8 @@ def test_the_version_and_the_help_are_quick_and_name_every_command(cli: Cli) -> 
         assert f"\n  {command} " in text
         assert cli(command, "-h").code == 0
     assert "issuer completion bash" in text
+    for scheme in ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"):
+        assert f" {scheme}://" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
