@@ -67,11 +67,15 @@ class Roster(Generic[L]):
             return line
 
     def forget_if_unknown(self, line: L) -> None:
-        """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind."""
+        """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
+
+        It isn't retired: whoever has just begun to wait at it may know better, after an outage.
+        """
         if line.supply.disposable:
             with self._lock:
                 if self.lines.get(line.tag) is line:
-                    self.drop(line.tag)
+                    del self.lines[line.tag]
+                    self._open.pop(line.tag, None)
 
     def drop(self, tag: str) -> None:
         """Forget a tag that was deleted."""
