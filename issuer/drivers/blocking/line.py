@@ -19,8 +19,8 @@ from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 
 T = TypeVar("T")
 
-#: A leader waits for its turn so many seconds at most. A round trip ends before.
-TURN = 2.0
+#: A leader waits for its turn so many seconds at most: whoever has it may have been interrupted just when taking it.
+TURN = 1.0
 
 
 #: A reply of `next` with so many parts brings numbers, and elects nobody: status, low, high.
