@@ -198,7 +198,7 @@ def test_many_threads_share_few_draws(redis_server: RedisServer, redis_url: str)
         ids.next("a")
         before = evalshas(client)
         by_threads(ids, 32, 100)
-        assert evalshas(client) - before < 1600
+        assert evalshas(client) - before < 2400  # of 3200; on a quiet machine 300
 
 
 # ---------------------------------------------------------------------------------------------- a batch that is open
@@ -318,14 +318,14 @@ def test_a_batch_in_which_two_take_one_seat_repeats(redis_url: str, monkeypatch:
     """The guard taken out: seats are counted in steps that another thread may come between."""
 
     class Shared:
-        """Gives each seat twice."""
+        """Gives each seat but the first twice."""
 
         def __init__(self) -> None:
             self._calls = 0
 
         def __next__(self) -> int:
             self._calls += 1
-            return (self._calls + 1) // 2
+            return (self._calls + 2) // 2
 
     init = thread_line.Batch.__init__
 

@@ -51,7 +51,9 @@ class TestSentinelServers:
 
     def test_a_planned_failover_moves_the_master_and_loses_nothing(self, start_sentinels: StartSentinels) -> None:
         group = start_sentinels()
-        group.client().set("n", 1)
+        with group.client() as client:
+            client.set("n", 1)
+            assert client.wait(2, 5000) == 2
         old = group.failover()
         group.wait_for_master_other_than(old)
         assert group.client().get("n") == b"1"
