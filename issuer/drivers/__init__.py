@@ -1,1 +1,1 @@
-"""What runs the protocol: connections, the callers of a process, the waiting. `blocking` for threads."""
+"""What runs the protocol: connections, callers, the waiting. `blocking` for threads, `asyncio` for tasks."""
