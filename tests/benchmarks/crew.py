@@ -17,9 +17,6 @@ from tests.benchmarks.awaited import futures
 from tests.benchmarks.rounds import tasks, threads
 from tests.benchmarks.servers import TAG
 
-#: The face's newest functions, which are passed on as they come.
-_api: Any = issuer
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -45,7 +42,7 @@ def serve(shape: Shape, redis: str, store: str, orders: Connection) -> None:
 
 
 def _threads(callers: int, redis: str, store: str, ends: ExitStack) -> Callable[[str, float], float]:
-    ids = ends.enter_context(_api.connect(redis=redis, store=store))
+    ids = ends.enter_context(issuer.connect(redis=redis, store=store))
     ids.next(TAG)
     lock, counter = threading.Lock(), count(1)
 
@@ -59,7 +56,7 @@ def _threads(callers: int, redis: str, store: str, ends: ExitStack) -> Callable[
 
 def _tasks(callers: int, redis: str, store: str, ends: ExitStack) -> Callable[[str, float], float]:
     runner = ends.enter_context(asyncio.Runner())
-    face = _api.aconnect(redis=redis, store=store)
+    face = issuer.aconnect(redis=redis, store=store)
     ids = runner.run(face.__aenter__())
     ends.callback(lambda: runner.run(face.__aexit__(None, None, None)))
     runner.run(ids.next(TAG))

@@ -69,7 +69,7 @@ def stream(effort: Effort) -> Iterator[Figure]:
     calls = effort.fast * SWIFT
     numbers = calls // BEST_OF
     with redis_server() as server, drawing(server, order="trend", lease=LEASE) as ids:
-        ours, counter = iter(ids.stream(TAG)), count()
+        ours, counter = ids.stream(TAG), count()
         rounds = alternate(
             {
                 "next(stream)": bare(calls, next, ours),

@@ -6,14 +6,16 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import hiredis
 
 import issuer
+from issuer import AsyncIssuer, Issuer
 from issuer.keys import redis_key
 from issuer.scripts import script
 from persistence.contract import Store
+from persistence.records import Order
 from tests.servers.redis import RedisServer, primary_server
 
 TAG = "orders"
@@ -24,9 +26,6 @@ ENDLESS = 10**12
 
 #: How long an elected loader has, in milliseconds, as the drivers say with the default timeouts.
 WINDOW = 4000
-
-#: The faces' newest arguments are passed on as they come.
-_api: Any = issuer
 
 
 @contextmanager
@@ -45,22 +44,24 @@ def drawing(
     *,
     store: str | Store = "memory://",
     step: int = ENDLESS,
-    order: str = "strict",
-    **options: Any,
-) -> Iterator[Any]:
+    order: Order = "strict",
+    lease: int | None = None,
+    scheduler: Literal["background"] | None = "background",
+) -> Iterator[Issuer]:
     """Connect an issuer, make TAG and draw its first number, so that segment, script and connection are there."""
-    with _api.connect(redis=server and server.url, store=store, prefix=PREFIX, **options) as ids:
+    url = None if server is None else server.url
+    with issuer.connect(redis=url, store=store, prefix=PREFIX, lease=lease, scheduler=scheduler) as ids:
         ids.create(TAG, step=step, order=order)
         ids.next(TAG)
         yield ids
 
 
 @contextmanager
-def awaiting(server: RedisServer, runner: asyncio.Runner) -> Iterator[Any]:
+def awaiting(server: RedisServer, runner: asyncio.Runner) -> Iterator[AsyncIssuer]:
     """Connect an asyncio issuer on the loop of `runner`, make TAG and draw once."""
 
-    async def begin(ends: AsyncExitStack) -> Any:
-        ids = await ends.enter_async_context(_api.aconnect(redis=server.url, store="memory://", prefix=PREFIX))
+    async def begin(ends: AsyncExitStack) -> AsyncIssuer:
+        ids = await ends.enter_async_context(issuer.aconnect(redis=server.url, store="memory://", prefix=PREFIX))
         await ids.create(TAG, step=ENDLESS, order="strict")
         await ids.next(TAG)
         return ids
