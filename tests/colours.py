@@ -1,13 +1,16 @@
 """Both colours of the issuer behind one blocking face, so that a test is written once and tries both."""
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import issuer
-from issuer import Issuer
+from issuer import AsyncIssuer, Issuer
+from issuer.clock import Deadline
+from issuer.core.steps import Steps
 
 T = TypeVar("T")
 
@@ -25,7 +28,7 @@ class Awaited:
         self._thread = threading.Thread(target=self._loop.run_forever, name="asyncio-issuer", daemon=True)
         self._thread.start()
         try:
-            self._ids: Any = self._wait(self._open(settings))
+            self._ids = self.wait(_opened(settings))
         except BaseException:
             self._end_loop()
             raise
@@ -34,41 +37,41 @@ class Awaited:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return the method of that name, which waits for its answer."""
-        method = getattr(self._ids, name)
-
-        async def call(*args: Any, **options: Any) -> Any:
-            return await method(*args, **options)
-
-        return lambda *args, **options: self._wait(call(*args, **options))
-
-    def close(self) -> None:
-        """Close the issuer, which must leave no task behind, then its loop. Twice is harmless."""
-        if self._loop.is_closed():
-            return
+        """Close the issuer, which must leave no task behind, then its loop."""
         try:
-            self._wait(self._ids.close())
-            left = self._wait(_cancelled())
+            self.wait(self._ids.close())
+            left = self.wait(_cancelled())
         finally:
             self._end_loop()
         assert not left, f"close() left tasks behind: {left}"
 
-    async def _open(self, settings: Mapping[str, Any]) -> Any:
-        face: Any = issuer
-        return await face.aconnect(**settings).__aenter__()
+    def __getattr__(self, name: str) -> Any:
+        """Return the method of that name, which waits for its answer; or whatever else is called so."""
+        found = getattr(self._ids, name)
+        if inspect.iscoroutinefunction(found):
+            return lambda *args, **options: self.wait(found(*args, **options))
+        return found
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def stream(self, tag: str, **options: Any) -> Iterator[int]:
+        """Iterate over the tag's numbers."""
+        numbers = self._ids.stream(tag, **options)
+        while True:
+            yield self.wait(anext(numbers))  # type: ignore[arg-type]  # an async generator's is a coroutine
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it in the loop and return what it returns."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_LONGEST)
 
     def _end_loop(self) -> None:
-        self._wait(self._loop.shutdown_asyncgens())
-        self._wait(self._loop.shutdown_default_executor())
+        self.wait(self._loop.shutdown_asyncgens())
+        self.wait(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_LONGEST)
         self._loop.close()
+
+
+async def _opened(settings: Mapping[str, Any]) -> AsyncIssuer:
+    return await issuer.aconnect(**settings).__aenter__()
 
 
 async def _cancelled() -> set[asyncio.Task[Any]]:
@@ -83,6 +86,12 @@ async def _cancelled() -> set[asyncio.Task[Any]]:
 def connect_awaited(**settings: Any) -> Issuer:
     """Make an AsyncIssuer that looks like an Issuer."""
     return cast("Issuer", Awaited(settings))
+
+
+def run(ids: Issuer, tag: str, steps: Steps[T], deadline: Deadline) -> T:
+    """Run steps of the core for that tag, as the issuer's own calls do."""
+    done: Any = ids._roster.line(tag).run(steps, deadline)
+    return cast("T", ids.wait(done) if isinstance(ids, Awaited) else done)
 
 
 #: By name, what makes an issuer. The arguments are those of `issuer.connect`.

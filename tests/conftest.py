@@ -13,6 +13,7 @@ import fakeredis
 import pytest
 import redis
 
+from tests.colours import COLOURS, Connect
 from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
 from tests.servers.cluster import ClusterServers
@@ -218,3 +219,9 @@ def mongo_server() -> Iterator[MongoServer]:
         absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
     with MongoServer(command) as server:
         yield server
+
+
+@pytest.fixture(params=list(COLOURS))
+def connect(request: pytest.FixtureRequest) -> Connect:
+    """What makes an issuer: `issuer.connect`, then `issuer.aconnect` behind a blocking face."""
+    return COLOURS[request.param]

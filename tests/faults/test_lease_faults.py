@@ -11,8 +11,8 @@ from issuer.core import supply
 from issuer.scripts import script
 from persistence.memory import MemoryStore
 from tests.audit import repeats
+from tests.colours import Connect, run
 from tests.faults.test_redis_faults import Failing
-from tests.integration.colours import COLOURS, connected
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -23,11 +23,6 @@ StartRedis = Callable[..., RedisServer]
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -76,10 +71,10 @@ EVENTS: list[Event] = [rolled_back, emptied, killed_and_empty, recovered]
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_what_was_leased_before_is_dropped_at_the_first_use_a_second_later_and_nothing_repeats(
-    colour: str, server: RedisServer, other: issuer.Issuer, event: Event
+    connect: Connect, server: RedisServer, other: issuer.Issuer, event: Event
 ) -> None:
     server.snapshot().rename(server.directory / "snapshot")
-    with connected(colour, redis=server.url, store=other._store, lease=1000, scheduler=None, timeout=10) as ids:
+    with connect(redis=server.url, store=other._store, lease=1000, scheduler=None, timeout=10) as ids:
         numbers: list[int] = [ids.next("a") for _ in range(3)]
         event(server, other)
         numbers.append(ids.next("a"))
@@ -105,10 +100,10 @@ def test_without_the_look_at_the_hash_they_would_be_served_on(
 
 @pytest.mark.parametrize("event", [rolled_back, recovered])
 def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler_within_a_second_or_two(
-    colour: str, server: RedisServer, other: issuer.Issuer, event: Event
+    connect: Connect, server: RedisServer, other: issuer.Issuer, event: Event
 ) -> None:
     server.snapshot().rename(server.directory / "snapshot")
-    with connected(colour, redis=server.url, store=other._store, lease=100_000, timeout=10) as ids:
+    with connect(redis=server.url, store=other._store, lease=100_000, timeout=10) as ids:
         numbers: list[int] = [ids.next("a") for _ in range(3)]
         event(server, other)
 
@@ -124,14 +119,14 @@ def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler_within_a_
 
 
 def test_a_failover_to_a_replica_that_lags_repeats_nothing(
-    colour: str, server: RedisServer, other: issuer.Issuer, start_redis: StartRedis
+    connect: Connect, server: RedisServer, other: issuer.Issuer, start_redis: StartRedis
 ) -> None:
     replica = start_redis()
     replica.replicaof(server)
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connected(colour, redis=proxy.url, store=other._store, lease=1000, timeout=10) as ids,
-        connected(colour, redis=proxy.url, store=other._store, lease=30, timeout=10) as second,
+        connect(redis=proxy.url, store=other._store, lease=1000, timeout=10) as ids,
+        connect(redis=proxy.url, store=other._store, lease=30, timeout=10) as second,
     ):
         replica.pause()  # what is leased from now on it never hears of
         numbers: list[int] = ids.take("a", 150) + second.take("a", 40)
@@ -151,9 +146,9 @@ def test_a_failover_to_a_replica_that_lags_repeats_nothing(
 
 
 def test_processes_that_lease_a_tag_stop_soon_after_it_was_deleted(
-    colour: str, server: RedisServer, other: issuer.Issuer
+    connect: Connect, server: RedisServer, other: issuer.Issuer
 ) -> None:
-    with connected(colour, redis=server.url, store=other._store, lease=1000) as ids:
+    with connect(redis=server.url, store=other._store, lease=1000) as ids:
         stream = iter(ids.stream("a"))
         assert [ids.next("a"), next(stream), next(stream)] == [1, 2, 3]
         other.delete("a")
@@ -171,18 +166,18 @@ def test_processes_that_lease_a_tag_stop_soon_after_it_was_deleted(
 
 
 def test_a_changed_lease_reaches_processes_that_reserve_nothing(
-    colour: str, server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cur() -> int:
         with server.client() as client:
             return int(client.hget("issuer:{a}", "cur") or 0)
 
-    with connected(colour, redis=server.url, store=other._store, scheduler=None) as ids:
+    with connect(redis=server.url, store=other._store, scheduler=None) as ids:
         assert [ids.next("a"), cur()] == [1, 1]
         for lease, ahead in ((50, 50), (0, 1), (7, 7)):
             other.configure("a", lease=lease)
             monkeypatch.setattr(supply, "LEARN_AFTER", -1.0)
-            ids.run("a", supply_of(ids).sweep(), Deadline(5))
+            run(ids, "a", supply_of(ids).sweep(), Deadline(5))
             monkeypatch.undo()
             before = cur()
             numbers = [ids.next("a")]
@@ -194,11 +189,11 @@ def test_a_changed_lease_reaches_processes_that_reserve_nothing(
 
 @pytest.mark.covers("3.21")
 def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_redis_again(
-    colour: str, server: RedisServer, other: issuer.Issuer
+    connect: Connect, server: RedisServer, other: issuer.Issuer
 ) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connected(colour, redis=proxy.url, store=other._store, lease=50) as ids,
+        connect(redis=proxy.url, store=other._store, lease=50) as ids,
     ):
         mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
         until(lambda: len(supply_of(ids).hand.held) == 2)  # type: ignore[union-attr]  # it has one
@@ -227,12 +222,12 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
 @pytest.mark.covers("0.12")
 @pytest.mark.parametrize("scheduler", ["background", None])
 def test_with_both_away_exactly_what_is_in_hand_is_issued_and_then_an_error_says_so(
-    colour: str, server: RedisServer, scheduler: Any
+    connect: Connect, server: RedisServer, scheduler: Any
 ) -> None:
     store = Failing()
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connected(colour, redis=proxy.url, store=store, lease=50, timeout=0.5, scheduler=scheduler) as ids,
+        connect(redis=proxy.url, store=store, lease=50, timeout=0.5, scheduler=scheduler) as ids,
     ):
         ids.create("a", step=1000, order="trend")
         numbers = [ids.next("a", timeout=5) for _ in range(10)]
@@ -255,31 +250,31 @@ def test_with_both_away_exactly_what_is_in_hand_is_issued_and_then_an_error_says
 
 
 def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
-    colour: str, server: RedisServer, other: issuer.Issuer
+    connect: Connect, server: RedisServer, other: issuer.Issuer
 ) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connected(colour, redis=proxy.url, store=other._store, lease=1000) as ids,
+        connect(redis=proxy.url, store=other._store, lease=1000) as ids,
     ):
         assert ids.next("a") == 1
         proxy.delay_replies(0, match=script("open").sha.encode())  # only counted
         for _ in range(5):
-            ids.run("a", supply_of(ids).sweep(), Deadline(5))
+            run(ids, "a", supply_of(ids).sweep(), Deadline(5))
         assert proxy.hits <= 1
         supply_of(ids)._checked_at -= 60
         before = proxy.hits
         for _ in range(5):
-            ids.run("a", supply_of(ids).sweep(), Deadline(5))
+            run(ids, "a", supply_of(ids).sweep(), Deadline(5))
         assert proxy.hits == before
         other.recover("a")
         assert ids.next("a") > 10_000
         assert proxy.hits > before
 
 
-def test_a_lease_whose_reply_is_lost_is_a_gap(colour: str, server: RedisServer, other: issuer.Issuer) -> None:
+def test_a_lease_whose_reply_is_lost_is_a_gap(connect: Connect, server: RedisServer, other: issuer.Issuer) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connected(colour, redis=proxy.url, store=other._store, lease=20, redis_timeout=0.3) as ids,
+        connect(redis=proxy.url, store=other._store, lease=20, redis_timeout=0.3) as ids,
     ):
         numbers = []
         for fault in (proxy.drop_replies, proxy.duplicate, proxy.drop_requests, proxy.hold, proxy.drop_replies):

@@ -18,8 +18,8 @@ from issuer.drivers.blocking.connections import NOWHERE
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore, Snapshot
 from tests.audit import repeats
+from tests.colours import COLOURS, connect_awaited, run
 from tests.faults.test_fork import in_child
-from tests.integration.colours import COLOURS, connected
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
 
@@ -43,8 +43,8 @@ def connect(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store
     """Connect in either colour."""
 
     def made(**settings: Any) -> Any:
-        client = fake_server.async_client() if request.param == "tasks" else fake_server.client()
-        return connected(request.param, **{"redis": client, "store": store, "lease": 1000, **settings})
+        client = fake_server.async_client() if request.param == "asyncio" else fake_server.client()
+        return COLOURS[request.param](**{"redis": client, "store": store, "lease": 1000, **settings})
 
     return made
 
@@ -212,7 +212,7 @@ def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_mor
         ids.take("a", 1000)
         other.configure("a", lease=0)
         monkeypatch.setattr(supply, "LEARN_AFTER", -1)
-        ids.run("a", ids._roster.line("a").supply.sweep(), Deadline(5))
+        run(ids, "a", ids._roster.line("a").supply.sweep(), Deadline(5))
         fake_server.connected = False
         store.restore(replace_max(backup))
         with pytest.raises(issuer.StoreBehind):
@@ -305,9 +305,10 @@ def test_a_sweep_that_closing_cuts_short_makes_no_noise(
         return sleep(60)
 
     client = fake_server.async_client()
-    with caplog.at_level(logging.ERROR), connected("tasks", redis=client, store="memory://") as ids:
+    with caplog.at_level(logging.ERROR), connect_awaited(redis=client, store="memory://") as ids:
         ids.create("a", order="trend")
         ids.next("a")
-        ids._roster.line("a").supply.sweep = hangs
+        swept: Any = ids._roster.line("a").supply
+        swept.sweep = hangs
         assert begun.wait(5)
     assert caplog.records == []

@@ -14,8 +14,8 @@ from issuer.scripts import script
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST
 from tests.audit import repeats
+from tests.colours import Connect
 from tests.contract.processes import finish, run_python
-from tests.integration.colours import COLOURS, connected
 from tests.integration.test_extension import in_threads
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -27,11 +27,6 @@ Made = Callable[..., Any]
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -66,9 +61,9 @@ def supply_of(ids: Any, tag: str = "a") -> Supply:
 
 
 def test_redis_moves_by_a_lease_and_the_next_one_is_fetched_at_exactly_a_fifth(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
-    with connected(colour, redis=redis_url, store=store, lease=100) as ids:
+    with connect(redis=redis_url, store=store, lease=100) as ids:
         for start in (0, 100, 200):
             assert [ids.next("a") for _ in range(19)] == list(range(start + 1, start + 20))
             assert cur() == start + 100
@@ -81,10 +76,10 @@ def test_redis_moves_by_a_lease_and_the_next_one_is_fetched_at_exactly_a_fifth(
 
 
 def test_a_hundred_callers_at_the_mark_start_one_fetch(
-    colour: str, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
     assert other.next("a") == 1
-    with connected(colour, redis=redis_proxy.url, store=store, lease=1000) as ids:
+    with connect(redis=redis_proxy.url, store=store, lease=1000) as ids:
         ids.next("a")
         redis_proxy.delay_replies(0.3, match=sha("lease"))
         numbers = in_threads(300, lambda _: ids.next("a"))  # the mark is the 200th of the lease
@@ -95,20 +90,20 @@ def test_a_hundred_callers_at_the_mark_start_one_fetch(
 
 
 def test_a_hundred_callers_without_a_lease_in_hand_start_one_fetch(
-    colour: str, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
     assert other.next("a") == 1
-    with connected(colour, redis=redis_proxy.url, store=store, lease=1000) as ids:
+    with connect(redis=redis_proxy.url, store=store, lease=1000) as ids:
         redis_proxy.delay_replies(0.2, match=sha("lease"))
         assert sorted(in_threads(100, lambda _: ids.next("a"))) == list(range(2, 102))
         assert (redis_proxy.hits, cur()) == (1, 1001)
 
 
 def test_nobody_waits_at_the_border_of_two_leases_however_slow_redis_is(
-    colour: str, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer
+    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer
 ) -> None:
     assert other.next("a") == 1
-    with connected(colour, redis=redis_proxy.url, store=store, lease=1000) as ids:
+    with connect(redis=redis_proxy.url, store=store, lease=1000) as ids:
         numbers = [ids.next("a")]
         redis_proxy.delay_replies(0.3)
         longest = 0.0
@@ -126,10 +121,10 @@ def test_nobody_waits_at_the_border_of_two_leases_however_slow_redis_is(
 
 
 def test_without_a_scheduler_the_caller_fetches_when_nothing_is_left(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
     assert other.next("a") == 1
-    with connected(colour, redis=redis_url, store=store, lease=10, scheduler=None) as ids:
+    with connect(redis=redis_url, store=store, lease=10, scheduler=None) as ids:
         assert [ids.next("a") for _ in range(10)] == list(range(2, 12))
         assert cur() == 11
         assert ids.next("a") == 12
@@ -137,29 +132,30 @@ def test_without_a_scheduler_the_caller_fetches_when_nothing_is_left(
 
 
 def test_a_tags_own_lease_wins_and_0_means_never(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
     other.create("own", order="trend", lease=7)
     other.create("never", order="trend", lease=0)
-    with connected(colour, redis=redis_url, store=store, lease=100) as ids:
+    with connect(redis=redis_url, store=store, lease=100) as ids:
         for tag, moved in (("own", 7), ("never", 1), ("a", 100)):
             assert ids.next(tag) == 1
             assert cur(tag) == moved
 
 
 def test_a_strict_tag_is_never_leased(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
     other.create("s")
-    with connected(colour, redis=redis_url, store=store, lease=100) as ids:
+    with connect(redis=redis_url, store=store, lease=100) as ids:
         assert [ids.next("s"), *ids.take("s", 5), other.next("s"), ids.next("s")] == list(range(1, 9))
         assert next(iter(ids.stream("s"))) == 9
         assert cur("s") == 9
-        for call, tag, settings in (
+        calls: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
             (ids.create, "leased", {"order": "strict"}),
             (ids.create, "leased", {}),
             (ids.configure, "s", {}),
-        ):
+        ]
+        for call, tag, settings in calls:
             with pytest.raises(issuer.InvalidArgument, match="strict"):
                 call(tag, lease=5, **settings)
         assert [tag.tag for tag in ids.tags()] == ["a", "s"]
@@ -167,17 +163,17 @@ def test_a_strict_tag_is_never_leased(
 
 @pytest.mark.parametrize("step", [1, 7])
 def test_a_lease_larger_than_the_segment_is_granted_short_and_goes_on(
-    colour: str, redis_url: str, store: MemoryStore, step: int
+    connect: Connect, redis_url: str, store: MemoryStore, step: int
 ) -> None:
-    with connected(colour, redis=redis_url, store=store, lease=50) as ids:
+    with connect(redis=redis_url, store=store, lease=50) as ids:
         ids.create("small", step=step, order="trend")
         numbers = [ids.next("small") for _ in range(30)] + ids.take("small", 30)
         assert numbers == list(range(1, 61))
         assert ids.inspect("small").store.max <= 60 + 5 * step
 
 
-def test_take_and_reserve_beside_leases_repeat_nothing(colour: str, redis_url: str, store: MemoryStore) -> None:
-    with connected(colour, redis=redis_url, store=store, lease=10) as ids:
+def test_take_and_reserve_beside_leases_repeat_nothing(connect: Connect, redis_url: str, store: MemoryStore) -> None:
+    with connect(redis=redis_url, store=store, lease=10) as ids:
         ids.create("b", step=100, order="trend")
         numbers = ids.take("b", 35)
         assert numbers == list(range(1, 36))
@@ -192,10 +188,10 @@ def test_take_and_reserve_beside_leases_repeat_nothing(colour: str, redis_url: s
 @pytest.mark.parametrize("scheduler", ["background", None])
 @pytest.mark.parametrize("limit", [2**53 + 12, HIGHEST, 25])
 def test_leases_are_exact_up_to_the_limit_and_end_there(
-    colour: str, redis_url: str, store: MemoryStore, limit: int, scheduler: Any
+    connect: Connect, redis_url: str, store: MemoryStore, limit: int, scheduler: Any
 ) -> None:
     start = limit - 24
-    with connected(colour, redis=redis_url, store=store, lease=20, scheduler=scheduler) as ids:
+    with connect(redis=redis_url, store=store, lease=20, scheduler=scheduler) as ids:
         ids.create("b", start=start, limit=limit, step=10, order="trend")
         numbers = [ids.next("b") for _ in range(12)]
         numbers += ids.take("b", 13)
@@ -212,22 +208,22 @@ def test_leases_are_exact_up_to_the_limit_and_end_there(
 
 @pytest.mark.covers("N.4")
 def test_after_ten_numbers_of_a_lease_of_1000_and_a_close_the_next_is_the_11th(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
-    with connected(colour, redis=redis_url, store=store, lease=1000) as ids:
+    with connect(redis=redis_url, store=store, lease=1000) as ids:
         assert [ids.next("a") for _ in range(10)] == list(range(1, 11))
         assert cur() == 1000
     assert cur() == 10
-    with connected(colour, redis=redis_url, store=store, lease=1000) as ids:
+    with connect(redis=redis_url, store=store, lease=1000) as ids:
         assert ids.next("a") == 11
     assert other.next("a") == 12
 
 
 @pytest.mark.covers("N.4")
 def test_two_leases_end_to_end_come_back_in_one(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
-    with connected(colour, redis=redis_url, store=store, lease=50) as ids:
+    with connect(redis=redis_url, store=store, lease=50) as ids:
         assert ids.take("a", 10) == list(range(1, 11))
         until(lambda: len(supply_of(ids).hand.held) == 2)  # type: ignore[union-attr]  # it has one
         assert [ids.next("a"), ids.next("a")] == [11, 12]
@@ -237,9 +233,9 @@ def test_two_leases_end_to_end_come_back_in_one(
 
 
 def test_what_lies_below_a_number_that_others_have_drawn_stays_a_gap(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
-    with connected(colour, redis=redis_url, store=store, lease=50) as ids:
+    with connect(redis=redis_url, store=store, lease=50) as ids:
         assert ids.next("a") == 1
         assert other.next("a") == 51
     assert cur() == 51
@@ -247,9 +243,9 @@ def test_what_lies_below_a_number_that_others_have_drawn_stays_a_gap(
 
 
 def test_of_two_leases_with_a_hole_between_them_only_the_later_one_comes_back(
-    colour: str, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
-    with connected(colour, redis=redis_url, store=store, lease=50) as ids:
+    with connect(redis=redis_url, store=store, lease=50) as ids:
         assert ids.next("a") == 1
         assert other.next("a") == 51
         assert ids.take("a", 10) == list(range(2, 12))
@@ -262,9 +258,9 @@ def test_of_two_leases_with_a_hole_between_them_only_the_later_one_comes_back(
 @pytest.mark.parametrize("fault", ["drop_replies", "drop_requests", "hold"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_giving_back_that_goes_astray_repeats_nothing(
-    colour: str, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, fault: str
+    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, fault: str
 ) -> None:
-    with connected(colour, redis=redis_proxy.url, store=store, lease=50, redis_timeout=0.3) as ids:
+    with connect(redis=redis_proxy.url, store=store, lease=50, redis_timeout=0.3) as ids:
         numbers = [ids.next("a") for _ in range(5)]
         getattr(redis_proxy, fault)(match=sha("giveback"))
     assert redis_proxy.hits == 1  # once, whatever came back
@@ -275,9 +271,9 @@ def test_a_giving_back_that_goes_astray_repeats_nothing(
 
 
 def test_a_lease_that_arrives_while_the_issuer_closes_comes_back_too(
-    colour: str, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
 ) -> None:
-    with connected(colour, redis=redis_proxy.url, store=store, lease=50) as ids:
+    with connect(redis=redis_proxy.url, store=store, lease=50) as ids:
         ids.next("a")
         redis_proxy.delay_replies(0.3, match=sha("lease"))
         ids.take("a", 10)

@@ -15,15 +15,10 @@ from issuer import Issuer, facade
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST
 from tests.audit import repeats
+from tests.colours import Connect
 from tests.faults.test_fork import in_child
-from tests.integration.colours import COLOURS, connected
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-
-
-@pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def some(stream: Iterator[int], n: int) -> list[int]:
@@ -33,18 +28,20 @@ def some(stream: Iterator[int], n: int) -> list[int]:
 
 @pytest.mark.parametrize("order", ["strict", "trend"])
 @pytest.mark.parametrize("direct", [False, True])
-def test_a_stream_goes_on_over_the_borders_of_segments(colour: str, redis_url: str, order: Any, direct: bool) -> None:
+def test_a_stream_goes_on_over_the_borders_of_segments(
+    connect: Connect, redis_url: str, order: Any, direct: bool
+) -> None:
     url = None if direct else redis_url
-    with connected(colour, redis=url, store="memory://") as ids:
+    with connect(redis=url, store="memory://") as ids:
         ids.create("a", step=70, order="trend" if direct else order)
         assert some(ids.stream("a"), 500) == list(range(1, 501))
 
 
 @pytest.mark.parametrize("order", ["strict", "trend"])
 def test_streams_next_and_take_share_the_numbers_and_each_is_higher_than_the_one_before(
-    colour: str, redis_url: str, order: Any
+    connect: Connect, redis_url: str, order: Any
 ) -> None:
-    with connected(colour, redis=redis_url, store="memory://", lease=9) as ids:
+    with connect(redis=redis_url, store="memory://", lease=9) as ids:
         ids.create("a", step=40, order=order)
         one, two = ids.stream("a"), ids.stream("a")
         numbers: list[int] = []
@@ -71,21 +68,23 @@ def test_streams_in_many_threads_repeat_nothing_and_each_increases(redis_url: st
         assert max(map(max, runs)) <= ids.inspect("a").store.max
 
 
-def test_an_abandoned_stream_loses_nothing(colour: str, redis_url: str) -> None:
+def test_an_abandoned_stream_loses_nothing(connect: Connect, redis_url: str) -> None:
     store = MemoryStore()
-    with connected(colour, redis=redis_url, store=store) as ids:
+    with connect(redis=redis_url, store=store) as ids:
         ids.create("a", step=10_000, order="trend")
         stream = ids.stream("a")
         assert some(stream, 5) == [1, 2, 3, 4, 5]
         del stream
         assert ids.next("a") == 6
         assert some(ids.stream("a"), 3) == [7, 8, 9]
-    with connected(colour, redis=redis_url, store=store) as ids:
+    with connect(redis=redis_url, store=store) as ids:
         assert ids.next("a") == 10
 
 
-def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_on(colour: str, redis_url: str) -> None:
-    with connected(colour, redis=redis_url, store="memory://") as ids:
+def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_on(
+    connect: Connect, redis_url: str
+) -> None:
+    with connect(redis=redis_url, store="memory://") as ids:
         ids.create("a", step=10, limit=25, order="trend")
         stream = ids.stream("a", timeout=1)
         assert some(stream, 25) == list(range(1, 26))
@@ -102,16 +101,16 @@ def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_o
         assert some(high, 3) == [HIGHEST - 2, HIGHEST - 1, HIGHEST]
 
 
-def test_a_stream_of_a_closed_issuer_says_so_and_what_lay_open_is_given_back(colour: str, redis_url: str) -> None:
+def test_a_stream_of_a_closed_issuer_says_so_and_what_lay_open_is_given_back(connect: Connect, redis_url: str) -> None:
     store = MemoryStore()
-    with connected(colour, redis=redis_url, store=store) as ids:
+    with connect(redis=redis_url, store=store) as ids:
         ids.create("a", step=10_000, order="trend")
         stream = ids.stream("a")
         assert some(stream, 3) == [1, 2, 3]
         ids.close()
         with pytest.raises(issuer.IssuerError, match="closed"):
             next(stream)
-    with connected(colour, redis=redis_url, store=store) as ids:
+    with connect(redis=redis_url, store=store) as ids:
         assert ids.next("a") == 4
 
 
