@@ -35,8 +35,8 @@ class Supply(Refill):
     def __init__(self, tag: str, key: str, means: Means) -> None:
         """`key` is the tag's hash in Redis."""
         super().__init__(tag, key, means)
-        #: The deadlines of those who are in `obtain`.
-        self._waiting: set[Deadline] = set()
+        #: The deadlines of those who wait for numbers.
+        self.waiting: set[Deadline] = set()
         self._checked_at = 0.0
         self._swept_at = -1
 
@@ -50,11 +50,11 @@ class Supply(Refill):
         self.used_at = monotonic()
         if self._record is None and self._means.lease and self._means.redis:
             yield from self._try_to_learn(deadline)
-        self._waiting.add(deadline)
+        self.waiting.add(deadline)
         try:
             return (yield from self._obtained(n, deadline, first))
         finally:
-            self._waiting.discard(deadline)
+            self.waiting.discard(deadline)
 
     def _obtained(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range]:
         while True:
@@ -207,7 +207,7 @@ class Supply(Refill):
     @property
     def disposable(self) -> bool:
         """Whether nothing is lost with it: the tag was never seen, nobody waits, and no flight may bring it numbers."""
-        busy = self._waiting or self._segments.flight or self._leases.flight
+        busy = self.waiting or self._segments.flight or self._leases.flight
         return self._record is None and not busy and (self.hand is None or not self.hand.held)
 
     def close(self, deadline: Deadline) -> Steps[None]:

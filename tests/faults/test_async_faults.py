@@ -183,7 +183,7 @@ def test_a_trend_tag_goes_on_direct_and_comes_back_increasing(
         ):
             await ids.create("t", step=100, order="trend")
             mine, theirs = [await ids.next("t")], [await other.next("t")]
-            for _ in range(2):
+            for _ in range(1):
                 await asyncio.to_thread(redis_proxy.refuse)
                 mine += [await ids.next("t") for _ in range(250)]
                 theirs += [await other.next("t") for _ in range(50)]

@@ -159,10 +159,10 @@ def test_a_batch_that_nobody_lands_would_keep_them_waiting(redis_url: str, monke
         turn.acquire()
         lay_bomb("before _draw", line, monkeypatch)
         monkeypatch.setattr(Batch, "ours", property(lambda _: False))
-        callers = Callers(ids, [2.5] * 6)
+        callers = Callers(ids, [1.5] * 6)
         until(lambda: line._batch.claimed)
         turn.release()
-        assert max(one.seconds for one in callers.ended()) > 2.0
+        assert max(one.seconds for one in callers.ended()) > 1.3
 
 
 # An interrupt may hit code of others between opening a socket and keeping it.

@@ -152,6 +152,14 @@ class Line:
     # ------------------------------------------------------------------ together
 
     def _together(self, deadline: Deadline) -> int:
+        waiting = self.supply.waiting
+        waiting.add(deadline)
+        try:
+            return self._shared(deadline)
+        finally:
+            waiting.discard(deadline)
+
+    def _shared(self, deadline: Deadline) -> int:
         """Get a number out of a batch. Whoever was left without, by a short grant or a lost leader, sits down again."""
         while deadline.left() > SHORTEST:
             batch = self._batch
