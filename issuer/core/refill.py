@@ -14,12 +14,22 @@ from issuer.core.lease import Lease
 from issuer.core.outcomes import refused
 from issuer.core.source import Source
 from issuer.core.steps import Steps, send, sleep, wait
-from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, StoreUnavailable, Unavailable
+from issuer.errors import (
+    ConfigurationError,
+    CorruptState,
+    IssuerError,
+    RedisUnavailable,
+    StoreUnavailable,
+    Unavailable,
+)
 
 log = logging.getLogger("issuer.extension")
 
 #: A flight that the scheduler has not begun after so many seconds is flown by a caller who waits for it.
 UNCLAIMED = 0.25
+
+#: How many leases below the numbers already issued are thrown away before Redis counts as gone back in time.
+ATTEMPTS = 2
 
 
 class Refill(Source):
@@ -262,6 +272,30 @@ class Refill(Source):
             with self._mode_lock:
                 self._settle()
             return 0, True
+        granted = 0
+        for _ in range(ATTEMPTS):
+            piece = yield from self._drawn_ahead(size, deadline)
+            with self._mode_lock:
+                welcome = (
+                    self.ended is None and self._lease_size() and self.hand is hand and self._leases.is_current(flight)
+                )
+                kept = bool(welcome) and hand.add(piece)
+                self._born = piece.born if kept else self._born
+            if kept:
+                self._means.attend()
+                return 1, True
+            if not welcome or piece.low >= hand.issued:
+                yield from self._give_back((piece,), piece.low)
+                return 0, True
+            granted = piece.low + 1
+            # Late, and direct segments were served meanwhile; or Redis went back in time. In doubt it is a gap.
+        raise CorruptState(
+            f"Redis key {self.key} grants {granted}, below {hand.issued}, which this process has issued: it went "
+            f"back in time; run `issuer recover {self.tag}`",
+            tag=self.tag,
+        )
+
+    def _drawn_ahead(self, size: int, deadline: Deadline) -> Steps[Lease]:
         while True:
             drawn = yield from send(gateway.lease(self.key, size, self.window))
             if drawn.status == "ok":
@@ -273,18 +307,7 @@ class Refill(Source):
             self.elected()
         if drawn.born != self._born:
             yield from self._learn_again()
-        piece = Lease(drawn.low, drawn.high, drawn.fence, drawn.born)
-        with self._mode_lock:
-            welcome = (
-                self.ended is None and self._lease_size() and self.hand is hand and self._leases.is_current(flight)
-            )
-            kept = bool(welcome) and hand.add(piece)
-            self._born = drawn.born if kept else self._born
-        if kept:
-            self._means.attend()
-        else:
-            yield from self._give_back((piece,), piece.low)
-        return int(kept), True
+        return Lease(drawn.low, drawn.high, drawn.fence, drawn.born)
 
     def _learn_again(self) -> Steps[None]:
         """Read the record under which leases come: the hash was armed anew.

@@ -143,6 +143,19 @@ def test_a_process_that_only_draws_from_its_first_lease_is_told_too(
         until(noticed, timeout=3)
 
 
+def test_a_hash_put_back_within_one_reign_is_told_and_nothing_below_is_issued(
+    connect: Any, other: issuer.Issuer, fake_server: FencedFakeServer
+) -> None:
+    """Out of the fence's reach; it once made every caller spin for ever."""
+    with connect(lease=100, scheduler=None) as ids, fake_server.client() as client:
+        assert ids.take("a", 1000)[-1] == 1000
+        client.hset("issuer:{a}", "cur", 300)
+        with pytest.raises(issuer.CorruptState, match="recover"):
+            ids.next("a", timeout=1)
+        other.recover("a")
+        assert ids.next("a") > 10_000
+
+
 @pytest.mark.usefixtures("other")
 def test_a_stream_draws_ahead_what_connect_says_and_1000_if_nobody_says(
     connect: Any, fake_server: FencedFakeServer
