@@ -1,7 +1,7 @@
 """A state machine over everything that can happen to an issuer; its promise is checked after every number.
 
-Draws, extensions that hang in between, crashes, Redis going back in time, hand backs, recover, delete, fork, a restored
-store.
+Draws, leases, streams, extensions that hang in between, crashes, Redis going back in time, hand backs, recover, delete,
+fork, a restored store.
 
 The servers are doubles, so that hypothesis may try thousands of orders; the real ones are in tests/faults.
 """
@@ -9,6 +9,8 @@ The servers are doubles, so that hypothesis may try thousands of orders; the rea
 import copy
 import itertools
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from issuer.clock import Deadline
 from issuer.core.extend import Election, Extension, extend
 from issuer.core.hand import Hand
 from issuer.core.steps import Ask, Send, Steps
+from issuer.drivers.blocking.line import Line
 from issuer.keys import redis_key
 from persistence.errors import StoreError
 from persistence.memory import MemoryStore
@@ -28,21 +31,42 @@ from tests.servers.fake import FencedFakeServer
 
 TAGS = ("strict", "trend")
 ORDERS: dict[str, Order] = {"strict": "strict", "trend": "trend"}
-#: Two processes on Redis, and two without it, which issue of the trend tag only.
+#: What a process may be: on Redis; without it, and then it issues of the trend tag only; on Redis with leases, the one
+#: without a scheduler, the other with its numbers laid open, as if a scheduler swept.
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "direct": {"redis": None},
+    "leased": {"lease": 3},
+    "open": {"lease": 5},
+}
+AHEAD = ("leased", "open")
 PROCESSES = 4
-DIRECT = (2, 3)
 
 tags = st.sampled_from(TAGS)
 processes = st.integers(0, PROCESSES - 1)
-on_redis = st.integers(0, 1)
+kinds = st.sampled_from(sorted(KINDS))
 
 
-def twin_of(hand: Hand[Any], open: Any) -> Hand[Any]:
-    """Return what a forked child has of its parent's hand."""
-    twin: Hand[Any] = Hand(hand._tag, open)
+def twin_of(hand: Hand[Any], open: dict[str, Iterator[int]]) -> Hand[Any]:
+    """Return what a forked child has of its parent's hand, and lay open there what is laid open here."""
+    twin: Hand[Any] = Hand(hand._tag, None if hand._open is None else open)
     held, cur, at, shown, issued = hand._state
     twin._state = held, cur, at, copy.copy(shown), issued
+    if hand._open is not None:
+        open[hand._tag] = twin._state[3]
     return twin
+
+
+def lay_open(ids: Issuer) -> None:
+    """Let its numbers lie open, although nobody sweeps but the test."""
+    make = ids._make_line
+
+    def opened(tag: str) -> Line:
+        line = make(tag)
+        line.supply._means = replace(line.supply._means, scheduled=True)
+        return line
+
+    ids._make_line = ids._roster._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
 
 
 class ServedStore(MemoryStore):
@@ -55,14 +79,24 @@ class ServedStore(MemoryStore):
 class IssuerMachine(RuleBasedStateMachine):
     """Four processes, a strict and a trend tag, one Redis, one store."""
 
+    #: The kinds of the processes at first; later ones are of any kind.
+    begins_with = tuple(KINDS)
+
     def __init__(self) -> None:
         super().__init__()
         self.server = FencedFakeServer()
         self.store = ServedStore()
+        self.kinds = list(self.begins_with)
         self.ids = [self.process(number) for number in range(PROCESSES)]
+        #: Draws nothing, and does what needs Redis.
+        self.operator = issuer.connect(redis=self.server.client(), store=self.store, scheduler=None, timeout=0.02)
         self.issued: dict[str, set[int]] = {tag: set() for tag in TAGS}
         self.last: dict[str, int] = dict.fromkeys(TAGS, 0)
         self.own_last: dict[tuple[int, str], int] = {}
+        self.streams: dict[int, Iterator[int]] = {}
+        #: Up to which number `recover` has retired a tag; and how much of that a process with leases must know.
+        self.retired: dict[str, int] = dict.fromkeys(TAGS, 0)
+        self.knows: dict[int, int] = {}
         self.snapshot: dict[bytes, dict[bytes, bytes]] = {}
         self.backup: Any = None
         self.in_flight: list[tuple[str, Send]] = []
@@ -72,21 +106,37 @@ class IssuerMachine(RuleBasedStateMachine):
     # ------------------------------------------------------------------ what the tests replace to take a guard out
 
     def process(self, number: int) -> Issuer:
-        redis = self.server.client() if number not in DIRECT else None
-        return issuer.connect(redis=redis, store=self.store, scheduler=None, timeout=0.02)
+        kind = self.kinds[number]
+        settings = {"redis": self.server.client(), **KINDS[kind]}
+        made = issuer.connect(store=self.store, scheduler=None, timeout=0.02, **settings)
+        if kind == "open":
+            lay_open(made)
+        return made
+
+    def operated_by(self, process: int) -> Issuer:
+        return self.operator if self.kinds[process] == "direct" else self.ids[process]
 
     def fork_resets(self, child: Issuer) -> None:
         child._after_fork()
 
+    def gives_back(self, ids: Issuer) -> None:
+        ids.close()
+
     def recover_after_restore(self, tag: str) -> None:
-        self.ids[0].recover(tag, at_least=max(self.issued[tag], default=0), timeout=5)
+        self.operator.recover(tag, at_least=max(self.issued[tag], default=0), timeout=5)
 
     # ------------------------------------------------------------------ the promise
 
     def check(self, process: int, tag: str, numbers: list[int]) -> None:
         record = self.store.get(tag, timeout=1)
         assert record is not None
+        line = self.ids[process]._roster.lines.get(tag)
+        kind, retired = self.kinds[process], 0
+        if kind != "direct" and line is not None and not line.supply._direct:
+            ahead = kind in AHEAD and tag == "trend"
+            retired = self.knows.get(process, 0) if ahead else self.retired[tag]
         for number in numbers:
+            assert number > retired, f"RETIRED: {number} of {tag}, though recover has retired all up to {retired}"
             assert number not in self.issued[tag], f"REPEAT: {number} of {tag}"
             assert number <= record.max, f"ABOVE MAX: {number} of {tag}, max {record.max}"
             if tag == "strict":
@@ -100,8 +150,8 @@ class IssuerMachine(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32))
     def make_tags(self, seed: int) -> None:
         self.random.seed(seed)
-        self.ids[0].create("strict", step=3, timeout=5)
-        self.ids[0].create("trend", step=4, order="trend", timeout=5)
+        self.operator.create("strict", step=3, timeout=5)
+        self.operator.create("trend", step=4, order="trend", timeout=5)
 
     # ------------------------------------------------------------------ ordinary life
 
@@ -118,19 +168,39 @@ class IssuerMachine(RuleBasedStateMachine):
     @rule(process=processes, tag=tags, n=st.integers(1, 5))
     def draw(self, process: int, tag: str, n: int) -> None:
         numbers: list[int] = []
-        tag = "trend" if process in DIRECT else tag
+        kind = self.kinds[process]
+        tag = "trend" if kind == "direct" else tag
         try:
+            if n % 3 == 1 and tag == "trend" and kind != "plain":  # there it would draw ahead from now on
+                stream = self.streams.setdefault(process, self.ids[process].stream("trend"))
+                numbers.extend(itertools.islice(stream, n))
             while len(numbers) < n:
                 if n % 2:
                     numbers.append(self.ids[process].next(tag))
                 else:
                     numbers += self.ids[process]._roster.line(tag).draw(n - len(numbers), Deadline(0.02))
         except issuer.UnknownTag:
-            pass
+            self.streams.pop(process, None)
         except (issuer.StoreUnavailable, issuer.RedisUnavailable, issuer.StoreBehind):
             # Somebody else is elected and hangs, or Redis is away, or a restored store was found out.
+            self.streams.pop(process, None)
             self.server.time_offset += 10
         self.check(process, tag, numbers)
+
+    @rule(process=processes)
+    def a_second_passes(self, process: int) -> None:
+        for line in self.ids[process]._roster.lines.values():
+            line.supply._checked_at -= 3
+        if self.kinds[process] == "open":
+            self.ids[process]._sweep()
+
+    @precondition(lambda self: self.server.connected)
+    @rule(process=processes)
+    def leases_are_looked_at(self, process: int) -> None:
+        line = self.ids[process]._roster.lines.get("trend")
+        if line is not None and line.supply.hand is not None and not line.supply._direct:
+            self.attempt(lambda: line.run(line.supply._check(line.supply.hand), Deadline(5)))
+            self.knows[process] = self.retired["trend"]
 
     @rule(process=processes)
     def extend(self, process: int) -> None:
@@ -148,19 +218,19 @@ class IssuerMachine(RuleBasedStateMachine):
         assert numbers[-1] <= record.max
         self.issued["trend"].update(numbers)
 
-    @rule(process=on_redis, tag=tags, step=st.integers(1, 6), above=st.none() | st.integers(0, 40))
+    @rule(process=processes, tag=tags, step=st.integers(1, 6), above=st.none() | st.integers(0, 40))
     def configure(self, process: int, tag: str, step: int, above: int | None) -> None:
-        self.attempt(lambda: self.ids[process].configure(tag, step=step, above=above, timeout=0.02))
+        self.attempt(lambda: self.operated_by(process).configure(tag, step=step, above=above, timeout=0.02))
 
     # ------------------------------------------------------------------ an extension that hangs before its load
 
     @precondition(lambda self: len(self.in_flight) < 3)
-    @rule(process=on_redis, tag=tags)
+    @rule(process=processes, tag=tags)
     def an_extension_hangs(self, process: int, tag: str) -> None:
-        seen = self.ids[process]._roster.line(tag).supply.seen
+        seen = self.operated_by(process)._roster.line(tag).supply.seen
         self.server.time_offset += 10  # whoever was elected before counts as lost
         steps: Steps[Extension] = extend(tag, redis_key("issuer", tag), seen=seen, window=5, election=Election())
-        redis = self.ids[process]._runner.redis
+        redis = self.operator._runner.redis
         assert redis is not None
         try:
             step = next(steps)
@@ -187,7 +257,7 @@ class IssuerMachine(RuleBasedStateMachine):
         tag, step = self.in_flight[which % len(self.in_flight)]
         if not again:  # otherwise the network keeps a copy
             self.in_flight.remove((tag, step))
-        redis = self.ids[0]._runner.redis
+        redis = self.operator._runner.redis
         assert redis is not None
         self.attempt(lambda: redis.call(step.call, Deadline(0.02)))
 
@@ -199,19 +269,23 @@ class IssuerMachine(RuleBasedStateMachine):
         facade._living.discard(self.ids[process])
         self.renew(process)
 
-    @rule(process=processes)
-    def stop(self, process: int) -> None:
-        self.ids[process].close()
+    @rule(process=processes, kind=kinds)
+    def stop(self, process: int, kind: str) -> None:
+        self.gives_back(self.ids[process])
+        self.kinds[process] = kind
         self.renew(process)
 
     def renew(self, process: int) -> None:
         self.ids[process] = self.process(process)
+        self.streams.pop(process, None)
+        self.knows[process] = self.retired["trend"]
         for tag in TAGS:
             self.own_last.pop((process, tag), None)
 
     @rule(parent=processes)
     def fork(self, parent: int) -> None:
-        child = parent ^ 1  # the other one of its kind gives way to it
+        child = parent ^ 1  # the other one gives way to it
+        self.kinds[child] = self.kinds[parent]
         self.crash(child)
         born = self.ids[child]
         for tag, line in self.ids[parent]._roster.lines.items():
@@ -220,7 +294,8 @@ class IssuerMachine(RuleBasedStateMachine):
                 twin.record = supply.record
             twin.seen, twin._direct = supply.seen, supply._direct
             twin.hand = None if supply.hand is None else twin_of(supply.hand, born._open)
-        born._open.update({tag: copy.copy(numbers) for tag, numbers in self.ids[parent]._open.items()})
+        if parent in self.streams:
+            self.streams[child] = itertools.chain(born._open.get("trend", ()), born.stream("trend"))
         self.fork_resets(born)
 
     # ------------------------------------------------------------------ Redis goes back, away, empty
@@ -270,14 +345,18 @@ class IssuerMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ operators
 
-    @rule(process=on_redis, tag=tags)
+    @rule(process=processes, tag=tags)
     def recover(self, process: int, tag: str) -> None:
-        self.attempt(lambda: self.ids[process].recover(tag, timeout=0.02))
+        def retire() -> None:
+            (recovery,) = self.operated_by(process).recover(tag, timeout=0.02)
+            self.retired[tag] = recovery.new
 
-    @rule(process=on_redis, tag=tags)
+        self.attempt(retire)
+
+    @rule(process=processes, tag=tags)
     def delete_and_make_again(self, process: int, tag: str) -> None:
-        self.attempt(lambda: self.ids[process].delete(tag, timeout=0.02))
-        self.attempt(lambda: self.ids[process].create(tag, step=3, order=ORDERS[tag], timeout=0.02))
+        self.attempt(lambda: self.operated_by(process).delete(tag, timeout=0.02))
+        self.attempt(lambda: self.operated_by(process).create(tag, step=3, order=ORDERS[tag], timeout=0.02))
 
     @rule()
     def back_up_the_store(self) -> None:
@@ -287,13 +366,14 @@ class IssuerMachine(RuleBasedStateMachine):
     @rule()
     def restore_the_store_with_the_issuers_stopped_and_recover(self) -> None:
         for process in range(PROCESSES):
-            self.stop(process)
+            self.stop(process, self.kinds[process])
         self.in_flight.clear()
+        self.retired = dict.fromkeys(TAGS, 0)
         self.store.restore(self.backup)
         for tag in TAGS:
             record = self.store.get(tag, timeout=1)
             if record is None or record.deleted:
-                self.ids[0].create(tag, step=3, order=ORDERS[tag], timeout=5)
+                self.operator.create(tag, step=3, order=ORDERS[tag], timeout=5)
             self.recover_after_restore(tag)
 
     @invariant()
@@ -318,6 +398,6 @@ class IssuerMachine(RuleBasedStateMachine):
             self.server.time_offset += 10
 
     def teardown(self) -> None:
-        for process in range(PROCESSES):
-            self.ids[process]._roster.closed = True
-            facade._living.discard(self.ids[process])
+        for ids in (*self.ids, self.operator):
+            ids._roster.closed = True
+            facade._living.discard(ids)

@@ -6,23 +6,30 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from issuer import Issuer, gateway, scripts
 from issuer.clock import Deadline
 from issuer.scripts import Script
 from persistence.records import Reservation, Tag
-from tests.property.machine import IssuerMachine, ServedStore, twin_of
+from tests.property.machine import PROCESSES, IssuerMachine, ServedStore, twin_of
 
 SEARCH = settings(
-    max_examples=150,
+    max_examples=110,
     stateful_step_count=40,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
 #: Enough to find each hole below many times over; shrinking would only make the failure prettier.
-HUNT = settings(SEARCH, max_examples=400, phases=(Phase.generate,), derandomize=True, print_blob=False)
+HUNT = settings(
+    SEARCH,
+    max_examples=400,
+    phases=(Phase.generate,),
+    derandomize=True,
+    print_blob=False,
+    report_multiple_bugs=False,
+)
 
 
 @pytest.mark.live
@@ -63,6 +70,21 @@ def test_without_a_guard_of_the_scripts_the_search_finds_the_harm(
 ) -> None:
     without(name, guard, mutant, monkeypatch)
     found(IssuerMachine, harm)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("guard", "harm"),
+    [
+        ("if born ~= seen_born then return {'spent', 'born'} end", "RETIRED"),
+        ("if cur ~= high then return {'spent', 'cur'} end", "REPEAT|ORDER"),
+    ],
+)
+def test_without_a_guard_of_giving_back_the_search_finds_the_harm(
+    guard: str, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without("giveback", guard, "", monkeypatch)
+    found(Leasing, harm)
 
 
 class ForkKeeps(IssuerMachine):
@@ -106,7 +128,7 @@ class Blind(ServedStore):
 class HandedBackAndKept(IssuerMachine):
     """Numbers are handed back by a process that goes on using them."""
 
-    def stop(self, process: int) -> None:
+    def stop(self, process: int, kind: str) -> None:  # noqa: ARG002 - it stays what it is
         for line in self.ids[process]._roster.lines.values():
             supply = line.supply
             kept = None if supply.hand is None else twin_of(supply.hand, self.ids[process]._open)
@@ -114,14 +136,98 @@ class HandedBackAndKept(IssuerMachine):
             supply.hand, supply.ended = kept, None
 
 
+class Leasing(IssuerMachine):
+    """Stops, forks and recovers all the time, so that what goes wrong with leases is met often."""
+
+    begins_with = ("leased", "open", "plain", "open")
+
+    @invariant()
+    def leases_come_and_go(self) -> None:
+        process = self.random.randrange(PROCESSES)
+        match self.random.randrange(4):
+            case 0:
+                self.stop(process, "open")
+            case 1:
+                self.fork(process)
+            case 2:
+                self.recover(process, "trend")
+                self.stop(self.random.randrange(PROCESSES), "open")
+            case 3:
+                self.leases_are_looked_at(process)
+
+    def redis_goes_away(self) -> None:
+        """It stays."""
+
+
+class LeasesGivenBackAndKept(Leasing, HandedBackAndKept):
+    """The same, of leases."""
+
+
+class GivenBackTwice(Leasing):
+    """What gives leases back is sent again, later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[Any] = []
+
+    def gives_back(self, ids: Issuer) -> None:
+        redis: Any = ids._runner.redis
+        if redis is not None:
+            send = redis.call
+
+            def noted(call: Any, *rest: Any) -> Any:
+                if call.decode is gateway._given_back:
+                    self.copies.append(call)
+                return send(call, *rest)
+
+            redis.call = noted
+        super().gives_back(ids)
+
+    @invariant()
+    def a_copy_arrives(self) -> None:
+        redis = self.operator._runner.redis
+        assert redis is not None
+        for call in self.copies:
+            redis.call(call, Deadline(0.02))
+        del self.copies[:-3]
+
+
+class ForkSpendsNothing(Leasing):
+    """A child forgets what lies open, and leaves it to whoever still has hold of it."""
+
+    def fork_resets(self, child: Issuer) -> None:
+        child._open.clear()
+        super().fork_resets(child)
+
+
+class NeverLooksAgain(Leasing):
+    """Leases are served to their end, whatever became of the hash."""
+
+    def process(self, number: int) -> Issuer:
+        made = super().process(number)
+        make: Any = made._roster._make
+
+        def blind(tag: str) -> Any:
+            line = make(tag)
+            line.supply._check = lambda _hand: iter(())
+            return line
+
+        made._roster._make = blind
+        return made
+
+
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("mutant", "harm"),
     [
-        (ForkKeeps, "REPEAT"),
-        (NoTombstone, "REPEAT|ABOVE"),
-        (RestoredBlindly, "REPEAT"),
+        (ForkKeeps, "REPEAT|RETIRED|ORDER"),
+        (NoTombstone, "REPEAT|ABOVE|ORDER|RETIRED"),
+        (RestoredBlindly, "REPEAT|ABOVE|ORDER|RETIRED"),
         (HandedBackAndKept, "REPEAT|ABOVE|OVERLAP"),
+        (LeasesGivenBackAndKept, "REPEAT|ORDER"),
+        (GivenBackTwice, "REPEAT|ORDER"),
+        (ForkSpendsNothing, "REPEAT|RETIRED|ORDER"),
+        (NeverLooksAgain, "RETIRED"),
     ],
 )
 def test_without_a_guard_of_the_process_or_the_store_the_search_finds_the_harm(
