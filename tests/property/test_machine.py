@@ -1,6 +1,7 @@
 """The promise holds in every order of events that hypothesis tries; without a guard it finds one that breaks it."""
 
 import hashlib
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,6 @@ HUNT = settings(
     phases=(Phase.generate,),
     derandomize=True,
     print_blob=False,
-    report_multiple_bugs=False,
 )
 
 
@@ -49,8 +49,12 @@ def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def found(machine: type[IssuerMachine], harm: str) -> None:
     """Assert that the search finds that harm."""
-    with pytest.raises(AssertionError, match=harm):
+    # A group: there was more than one, or on a busy machine the same order of events did not find it again.
+    with pytest.raises((AssertionError, ExceptionGroup)) as caught:
         run_state_machine_as_test(machine, settings=HUNT)
+    error = caught.value
+    errors = error.exceptions if isinstance(error, ExceptionGroup) else [error]
+    assert any(re.search(harm, str(each)) for each in errors), errors
 
 
 FENCE = "not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)"
