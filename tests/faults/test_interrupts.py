@@ -1,5 +1,6 @@
 """Exceptions that come from outside, between any two bytecodes: signals, and threads that outlive the main one."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -13,7 +14,9 @@ import pytest
 import issuer
 from issuer.core.hand import Hand
 from issuer.drivers.blocking import connections, link
+from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Reservation, Tag
+from tests.audit import repeats
 from tests.servers.redis import RedisServer
 
 
@@ -154,6 +157,45 @@ def test_interrupted_callers_leave_the_issuer_usable(storm: Callable[[Callable[[
         signal.setitimer(signal.ITIMER_REAL, 0)
         assert len(numbers) == len(set(numbers))
         assert ids.next("a") > max(numbers)
+
+
+# The same. And a connection that an interrupt hit while it was made is left to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize(("lease", "way"), [(0, "next"), (0, "stream"), (7, "take"), (300, "next")])
+def test_interrupted_callers_on_redis_repeat_nothing_and_leave_the_issuer_usable(
+    redis_url: str, storm: Callable[[Callable[[], object]], int], lease: int, way: str
+) -> None:
+    store = MemoryStore()
+    with (
+        issuer.connect(redis=redis_url, store=store, timeout=5) as other,
+        issuer.connect(redis=redis_url, store=store, timeout=5, lease=lease) as ids,
+    ):
+        ids.create("a", step=1000, order="trend")
+        numbers = [ids.next("a")]
+        foreign: list[int] = []
+
+        def once() -> None:
+            if way == "next":
+                numbers.append(ids.next("a"))
+            elif way == "take":
+                numbers.extend(ids.take("a", 5))
+            else:
+                for number in itertools.islice(ids.stream("a"), 40):
+                    numbers.append(number)  # noqa: PERF402 - one by one, as an interrupt may come in between
+            if len(numbers) % 50 == 0:
+                foreign.append(other.next("a"))
+
+        assert storm(once) > 10
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for calm in (ids.next("a"), *ids.take("a", 10), next(ids.stream("a"))):
+            assert calm > max(numbers)
+            numbers.append(calm)
+        assert numbers == sorted(numbers)
+        assert repeats(numbers + foreign + [other.next("a")]) == []
+        record = store.get("a", timeout=1)
+        assert record is not None
+        assert max(numbers) <= record.max
 
 
 AFTER_MAIN = """
