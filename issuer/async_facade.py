@@ -150,7 +150,7 @@ class AsyncIssuer:
                 self._roster.forget_if_unknown(line)
                 raise
             yield number
-            for number in line.supply.open:
+            for number in self._line(tag).supply.open:  # a fork may have come in between
                 yield number
 
     async def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:

@@ -150,7 +150,7 @@ class Issuer:
                 self._roster.forget_if_unknown(line)
                 raise
             yield (number,)
-            yield line.supply.open
+            yield self._roster.line(tag).supply.open  # not of the parent's line: a fork may have come in between
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
         """Return n contiguous numbers straight from the store: one request, however many. Only for trend tags.

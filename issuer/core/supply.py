@@ -39,6 +39,7 @@ class Supply(Refill):
         self.waiting: set[Deadline] = set()
         self._checked_at = 0.0
         self._swept_at = -1
+        self._left: tuple[tuple[Lease | Reservation, ...], int] = ((), 0)
 
     # ------------------------------------------------------------------ drawing
 
@@ -210,8 +211,18 @@ class Supply(Refill):
         busy = self.waiting or self._segments.flight or self._leases.flight
         return self._record is None and not busy and (self.hand is None or not self.hand.held)
 
+    def end(self) -> None:
+        """Serve nothing from now on; `close` gives back what is held now.
+
+        At once, not when the flights have ended: meanwhile another thread may fork, and parent and child would both go
+        on with a stream of what lies open (seen).
+        """
+        if self.ended is None:
+            self._left = self.retire(self.closed_error())
+
     def close(self, deadline: Deadline) -> Steps[None]:
-        """End the flights under way, then give back what this process holds."""
+        """End the flights under way, which give back what they bring, then give back what this process held."""
+        self.end()
         for board in (self._segments, self._leases):
             flight = board.flight
             if flight is None:
@@ -226,5 +237,5 @@ class Supply(Refill):
             # whoever runs out of numbers would wait for it.
             with suppress(IssuerError):
                 yield from self.fetch()
-        held, used = self.retire(self.closed_error())
+        held, used = self._left
         yield from self._give_back(held, used)

@@ -118,6 +118,6 @@ class Roster(Generic[L]):
             lines = list(self.lines.values())
             self.lines.clear()
             for line in lines:
-                line.supply.ended = line.supply.closed_error()
+                line.supply.end()
             self._open.clear()
         return lines

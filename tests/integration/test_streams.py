@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import pytest
 
 import issuer
 from issuer import Issuer, facade
+from issuer.scripts import script
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.faults.test_fork import in_child
+from tests.servers.proxy import FaultProxy
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -263,3 +267,59 @@ def test_a_child_goes_on_with_an_async_stream_of_its_parent(redis_url: str, tmp_
     assert repeats(numbers) == []
     loop.run_until_complete(ids.close())
     loop.close()
+
+
+def test_a_fork_while_another_thread_closes_the_issuer_repeats_nothing(redis_proxy: FaultProxy, tmp_path: Path) -> None:
+    ids = issuer.connect(redis=redis_proxy.url, store=sqlite(tmp_path), lease=100, timeout=20)
+    ids.create("a", step=10**6, order="trend")
+    stream = ids.stream("a")
+    assert some(stream, 10) == list(range(1, 11))
+    redis_proxy.delay_replies(0.7, match=script("lease").sha.encode())
+    numbers = some(stream, 15)  # the mark is passed, so a lease is on its way, and the rest of this one lies open
+    closing = threading.Thread(target=ids.close)
+    closing.start()
+    until(lambda: ids.closed)
+    child = in_child(lambda: some(stream, 5))
+    with suppress(issuer.IssuerError):
+        numbers += some(stream, 5)
+    theirs = child()
+    closing.join()
+    assert isinstance(theirs, list), theirs
+    assert repeats([*numbers, *theirs]) == []
+    with issuer.connect(redis=redis_proxy.url, store=sqlite(tmp_path), lease=100) as after:
+        assert after.next("a") > max(numbers + theirs)
+
+
+class Blocked(dict[str, Iterator[int]]):
+    """Where numbers are laid open; another thread than its maker's stops just before it lays them there."""
+
+    def __init__(self, held: dict[str, Iterator[int]]) -> None:
+        super().__init__(held)
+        self.mine = threading.get_ident()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __setitem__(self, tag: str, numbers: Iterator[int]) -> None:
+        if threading.get_ident() != self.mine:
+            self.reached.set()
+            self.go_on.wait(10)
+        super().__setitem__(tag, numbers)
+
+
+def test_a_fork_while_another_thread_lays_numbers_open_repeats_nothing(redis_url: str, tmp_path: Path) -> None:
+    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=100, timeout=20) as ids:
+        ids.create("a", step=10**6, order="trend")
+        stream = ids.stream("a")
+        numbers = [next(stream)]  # before it asks what lies open
+        hand: Any = ids._roster.line("a").supply.hand
+        hand.shut()
+        hand._open = blocked = Blocked(ids._open)
+        other = threading.Thread(target=lambda: numbers.extend(ids.take("a", 1)))
+        other.start()
+        assert blocked.reached.wait(10)
+        child = in_child(lambda: some(stream, 5))
+        blocked.go_on.set()
+        other.join()
+        numbers += some(stream, 5)
+        theirs = child()
+        assert isinstance(theirs, list), theirs
+        assert repeats([*numbers, *theirs]) == []
