@@ -220,6 +220,8 @@ class Connections:
         """Close every idle connection."""
         for node in self._nodes.values():
             await _drop_idle(node)
+        # A transport closes its socket in the loop's next round, and this may be its last.
+        await asyncio.sleep(0)
 
 
 async def _drop_idle(node: Node) -> None:
