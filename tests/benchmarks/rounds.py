@@ -163,6 +163,41 @@ async def crowd(
     return done / (monotonic() - started)
 
 
+def baton(callers: int, seconds: float) -> Contender:
+    """Let so many threads pass a lock round in a ring, each asleep until its turn: passes a second.
+
+    The most that threads can get which have to wait for each number: one sleep and one waking apiece, no number at all.
+    """
+
+    def load() -> float:
+        turns = [threading.Lock() for _ in range(callers)]
+        for turn in turns:
+            turn.acquire()
+        counts = [0] * callers
+        end = monotonic() + seconds
+
+        def runner(place: int) -> None:
+            mine, following = turns[place], turns[(place + 1) % callers]
+            running, done = True, 0
+            while running:
+                mine.acquire()
+                running = monotonic() < end
+                done += 1
+                following.release()
+            counts[place] = done
+
+        crew = [threading.Thread(target=runner, args=(place,)) for place in range(callers)]
+        for thread in crew:
+            thread.start()
+        started = perf_counter()
+        turns[0].release()
+        for thread in crew:
+            thread.join()
+        return sum(counts) / (perf_counter() - started)
+
+    return load
+
+
 def tasks(runner: asyncio.Runner, call: Callable[[], Awaitable[Any]], callers: int, seconds: float) -> Contender:
     """Return `crowd` as a contender, on the loop of `runner`, which all of them share."""
     return lambda: runner.run(crowd(call, callers, seconds))

@@ -8,7 +8,7 @@ from functools import partial
 import redis
 
 from tests.benchmarks.figures import Bound, Figure
-from tests.benchmarks.rounds import SLICES, Effort, alternate, each, threads
+from tests.benchmarks.rounds import SLICES, Effort, alternate, baton, each, threads
 from tests.benchmarks.servers import TAG, Wire, draw_command, drawing, pack, redis_server
 
 MANY = 32
@@ -49,6 +49,7 @@ def many(effort: Effort) -> Iterator[Figure]:
             {
                 "next": threads(partial(ids.next, TAG), MANY, effort.seconds / SPELLS),
                 "redis-py incr": threads(partial(client.incr, "counter"), MANY, effort.seconds / SPELLS),
+                "a lock passed round, no number": baton(MANY, effort.seconds / SPELLS),
             },
             effort.rounds,
             "/s",
@@ -56,6 +57,7 @@ def many(effort: Effort) -> Iterator[Figure]:
         )
     yield from rounds.figures()
     yield rounds.ratio("next", "redis-py incr", Bound(6, 10, least=True))
+    yield rounds.ratio("next", "a lock passed round, no number", None, "next / a lock passed round")
 
 
 def take(effort: Effort) -> Iterator[Figure]:

@@ -149,6 +149,33 @@ def test_a_leader_that_is_interrupted_leaves_nobody_waiting(
         assert repeats(numbers) == []
 
 
+def after_one_who_never_comes(ids: Issuer) -> list[Outcome]:
+    """Draw in eight threads after a batch of which somebody never came for the number."""
+    ids.create("a", step=1000)
+    ids.next("a")
+    line = ids._roster.line("a")
+    with line._turn:
+        line._passing = Batch().passed
+        line._queued = True
+    return Callers(ids, [1.5] * 8).ended()
+
+
+def test_who_never_comes_for_a_number_holds_the_next_batch_up_for_milliseconds(redis_url: str) -> None:
+    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:
+        outcomes = after_one_who_never_comes(ids)
+        assert sorted(one.answer for one in outcomes) == list(range(2, 10))  # type: ignore[type-var]
+        assert max(one.seconds for one in outcomes) < 0.5
+
+
+def test_who_never_comes_for_a_number_would_hold_the_next_batch_up(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard taken out: the next batch waits for everybody."""
+    monkeypatch.setattr("issuer.drivers.blocking.line.PASSING", 60.0)
+    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:
+        assert max(one.seconds for one in after_one_who_never_comes(ids)) > 1.3
+
+
 def test_a_batch_that_nobody_lands_would_keep_them_waiting(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard taken out: an interrupted leader doesn't tell."""
     with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:

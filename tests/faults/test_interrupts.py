@@ -13,7 +13,7 @@ import pytest
 
 import issuer
 from issuer.core.hand import Hand
-from issuer.drivers.blocking import connections, link
+from issuer.drivers.blocking import link
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Reservation, Tag
 from tests.audit import repeats
@@ -85,8 +85,7 @@ def test_a_timer_that_ticks_does_not_prolong_a_call_past_its_deadline(start_redi
 def test_with_the_time_left_to_the_kernel_it_does(
     start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (link, connections):
-        monkeypatch.setattr(module, "SOON", 0.3)
+    monkeypatch.setattr(link, "SOON", 0.3)
     assert hung_among_signals(start_redis()) > 1.4
 
 

@@ -9,7 +9,7 @@ import redis
 
 from issuer import gateway
 from issuer.clock import Deadline
-from issuer.drivers.blocking.link import MORE, NO_RETRY, READ, SOON, Link
+from issuer.drivers.blocking.link import NO_RETRY, Link
 from issuer.drivers.routes import Address, Talk, conduct
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
@@ -40,17 +40,7 @@ class Node:
         except IndexError:
             return None
         try:
-            if link.short:
-                link.send(packed)
-                try:
-                    link.feed(link.receive(READ))
-                    reply = link.gets()
-                except BlockingIOError:
-                    reply = MORE
-                if type(reply) is not list:
-                    reply = link.whole(reply, Deadline(seconds - SOON))
-            else:
-                reply = link.ask(packed, seconds)
+            reply = link.ask(packed, seconds)
         except (BlockingIOError, redis.TimeoutError) as error:
             link.drop()
             raise TimeoutError(f"no answer within {seconds:g} s") from error

@@ -7,7 +7,7 @@ import threading
 from typing import Self, TypeVar
 
 from issuer import gateway
-from issuer.clock import Deadline
+from issuer.clock import Deadline, monotonic
 from issuer.core.flight import Flight, renewed
 from issuer.core.refill import UNCLAIMED
 from issuer.core.source import Means
@@ -22,6 +22,11 @@ T = TypeVar("T")
 #: A leader waits for its turn so many seconds at most: whoever has it may have been interrupted just when taking it.
 TURN = 1.0
 
+#: And so many seconds for the batch before to get through: 1000 threads take 15 ms, but one of them may have given up.
+PASSING = 0.005
+
+#: A batch of fewer isn't waited for: two threads are 10 % faster without.
+PASSES = 3
 
 #: A reply of `next` with so many parts brings numbers, and elects nobody: status, low, high.
 NUMBERS = 3
@@ -30,7 +35,7 @@ NUMBERS = 3
 class Batch(Flight):
     """One draw for all who sit in it. The first to sit down leads; the n-th gets the n-th number."""
 
-    __slots__ = ("gate", "got", "low", "seats")
+    __slots__ = ("gate", "got", "low", "passed", "passing", "seats")
 
     def __init__(self) -> None:
         self.gate = Gate()
@@ -38,14 +43,27 @@ class Batch(Flight):
         self.seats = itertools.count(1)
         self.low = 0
         self.got = 0
+        #: Held until everybody but one has come for their number: until a leader is awake, the last one has, too.
+        self.passed = threading.Lock()
+        self.passed.acquire()
+        self.passing = itertools.count(1)
+
+    def number(self, seat: int) -> int:
+        """Return the number of a seat, 0 if it was left without. Once for each."""
+        got = self.got
+        if next(self.passing) == got - 1:
+            self.passed.release()
+        return self.low + seat if seat <= got else 0
 
 
 class Line:
     """Draws numbers of one tag for the threads of a process.
 
     A lone caller draws for itself. Where others are drawing already, it takes a seat in the open batch, and whoever
-    sits first draws for all as soon as the draw under way has ended. Numbers stay in strict order, since a batch is
-    closed before its draw is sent: every number is drawn after its call began.
+    sits first draws for all as soon as the draw under way has ended and those who shared it have come for their
+    numbers: they will soon be back, and sit in the next batch. With 32 threads that makes batches of 32 instead of 11,
+    and 62 000 numbers a second of 51 000. Numbers stay in strict order, since a batch is closed before its draw is
+    sent: every number is drawn after its call began.
     """
 
     def __init__(self, tag: str, key: str, means: Means, runner: Runner, timeout: float) -> None:
@@ -59,6 +77,8 @@ class Line:
         self._draws = gateway.Draws(key, self.supply.window)
         self._one = self._draws.one
         self._node = NOWHERE
+        #: How long a call without a deadline of its own waits for its batch before it looks whether anybody leads it.
+        self._patience = min(timeout, UNCLAIMED)
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
         #: How long a round trip may take in a call that doesn't say how long it may wait.
         self._seconds = min(self._limit, max(SHORTEST, timeout))
@@ -67,6 +87,8 @@ class Line:
         self._batch = Batch()
         #: Whether somebody leads a batch: then nobody overtakes it.
         self._queued = False
+        #: `passed` of the last batch, until the next leader has waited for it.
+        self._passing: threading.Lock | None = None
         if runner.redis is not None:
             # Last of all: from now on other threads draw from it.
             self.supply.lay_open(self)
@@ -76,11 +98,23 @@ class Line:
     def __next__(self) -> int:
         """Draw one number; `issuer.next` comes here.
 
-        A lone caller's number is one round trip and 2 us of Python: no clock is read, nothing is made anew.
+        A lone caller's number is one round trip and 2 us of Python: no clock is read, nothing is made anew. In a batch,
+        a number is one sleep and one waking: the less is done between them, the likelier the interpreter is free for
+        the next thread just when it wakes.
         """
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - by keyword it takes twice as long
-            return self._together(Deadline(self._timeout))
+            until = monotonic() + self._timeout
+            batch = self._batch
+            seat = next(batch.seats)
+            if seat > 1:
+                lock = batch.gate.lock
+                if lock.acquire(True, self._patience):  # noqa: FBT003 - as above
+                    number = batch.number(seat)
+                    lock.release()
+                    if number:
+                        return number
+            return self._shared(Deadline.until(until), batch, seat)
         try:
             reply = self._node.draw(self._one, self._seconds)
             if reply is not None and len(reply) == NUMBERS and self.supply.hand is None:
@@ -104,7 +138,8 @@ class Line:
             return self.run(self.supply.obtain(1, deadline), deadline)[0]
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
-            return self._together(deadline)
+            batch = self._batch
+            return self._shared(deadline, batch, next(batch.seats))
         try:
             return self._draw(1, deadline)[1]
         finally:
@@ -151,66 +186,55 @@ class Line:
 
     # ------------------------------------------------------------------ together
 
-    def _together(self, deadline: Deadline) -> int:
-        waiting = self.supply.waiting
-        waiting.add(deadline)
-        try:
-            return self._shared(deadline)
-        finally:
-            waiting.discard(deadline)
-
-    def _shared(self, deadline: Deadline) -> int:
+    def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         """Get a number out of a batch. Whoever was left without, by a short grant or a lost leader, sits down again."""
         while deadline.left() > SHORTEST:
-            batch = self._batch
             try:
-                seat = next(batch.seats)
-                if seat == 1 and batch.claim():
+                if batch.claim():
                     self._lead(batch, deadline)
                 else:
-                    self._sit(batch, deadline)
+                    waited(batch, deadline.left() - SHORTEST)
             except BaseException:
                 if batch.ours:
                     # Nobody may be left waiting for a leader who was interrupted; the others sit down again.
                     self._close(batch)
                     batch.land(progress=False)
                 raise
-            if seat <= batch.got:
-                return batch.low + seat
+            number = batch.number(seat)
+            if number:
+                return number
             if batch.error is not None and not isinstance(batch.error, Unavailable):
                 raise renewed(batch.error)
+            batch = self._batch
+            seat = next(batch.seats)
         # Too late to wait for others.
         return self._draw(1, deadline)[1]
-
-    def _sit(self, batch: Batch, deadline: Deadline) -> None:
-        """Wait for the leader, until hardly any time is left. A number that comes then is a gap."""
-        batch.gate.wait(min(deadline.left(), UNCLAIMED))
-        if batch.landed:
-            return
-        if batch.claim():
-            # Whoever sat first was interrupted just then.
-            self._lead(batch, deadline)
-        else:
-            waited(batch, deadline.left() - SHORTEST)
 
     def _lead(self, batch: Batch, deadline: Deadline) -> None:
         turn = self._turn
         self._queued = True
         mine = turn.acquire(timeout=max(0.0, min(deadline.left(), TURN)))
         try:
+            passing, self._passing = self._passing, None
+            if mine and passing is not None:
+                passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
                 # Whoever has it waits for a segment, or was interrupted just when taking it. Without it two draws may
                 # be under way: no harm.
                 self._turn = threading.Lock()
-            low, high = self._draw(seats, deadline)
+            batch.low, high = self._draw(seats, deadline)
+            batch.got = high - batch.low
+            if batch.got >= PASSES:
+                self._passing = batch.passed
+                # Who comes back sits down, instead of drawing alone while the others still pass.
+                self._queued = True
         except IssuerError as error:
             batch.land(progress=False, error=error)
             raise
         finally:
             if mine:
                 turn.release()
-        batch.low, batch.got = low, high - low
         batch.land(progress=True)
 
     def _close(self, batch: Batch) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import select
 import socket
 import struct
@@ -13,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from issuer.clock import Deadline
+from issuer.clock import Deadline, monotonic
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -25,6 +26,12 @@ READ = 4096
 
 #: Within so many seconds nearly every reply has come.
 SOON = 0.005
+
+#: Seconds to look out for a reply before sleeping: it comes within 20 us from this machine, 60 from the next one.
+LOOK_OUT = 0.0001
+
+#: After a look-out in vain so many calls do without: a server that is far away costs each of them 2 us.
+FAR = 50
 
 
 class Link:
@@ -39,12 +46,14 @@ class Link:
     and Python's poll counts on.
     """
 
-    __slots__ = ("connection", "feed", "gets", "receive", "send", "short", "wait")
+    __slots__ = ("_far", "_feed", "_gets", "_receive", "_send", "_short", "_wait", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        #: Whether it takes the short way: `send`, `receive`, `wait`, `feed` and `gets` are there then.
-        self.short = False
+        #: Whether it takes the short way: `_send`, `_receive`, `_wait`, `_feed` and `_gets` are there then.
+        self._short = False
+        #: How many more calls sleep at once, as their replies come too late to look out for.
+        self._far = 0
 
     def connect(self, end: Deadline) -> None:
         """Connect, with one budget for all the replies of the handshake: redis-py gives each the whole timeout."""
@@ -69,38 +78,62 @@ class Link:
             replyError=connection._parser.parse_error,  # noqa: SLF001 - redis-py's exception for each error code
             notEnoughData=MORE,
         )
-        self.send, self.receive = sock.sendall, sock.recv
-        self.feed, self.gets = reader.feed, reader.gets
+        self._send, self._receive = sock.sendall, sock.recv
+        self._feed, self._gets = reader.feed, reader.gets
         poll = select.poll()
         poll.register(sock, select.POLLIN)
-        self.wait = poll.poll
+        self._wait = poll.poll
         sock.settimeout(None)
         span = struct.pack("ll", 0, int(SOON * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
-        self.short = True
+        self._short = True
 
     def ask(self, packed: bytes, seconds: float) -> Any:
         """Send it and return the reply, an exception if the server answered with an error.
 
         After anything raised, the connection must be dropped: the reply may still come.
         """
-        if not self.short:
+        if not self._short:
             return self._through_redis_py(packed, seconds)
-        self.send(packed)
-        return self.whole(MORE, Deadline(seconds))
+        self._send(packed)
+        if self._far:
+            self._far -= 1
+        elif not self._look_out():
+            self._far = FAR
+        try:
+            self._feed(self._receive(READ))
+            reply = self._gets()
+        except BlockingIOError:
+            reply = MORE
+        return reply if type(reply) is list else self._whole(reply, Deadline(seconds - SOON))
 
-    def whole(self, reply: Any, end: Deadline) -> Any:
+    def _look_out(self) -> bool:
+        """Look out for the reply, wide awake, and return whether it is there.
+
+        To sleep and be woken takes longer than Redis needs: a number in 32 us instead of 82 between two processors, for
+        the same processor time here, and half of it in the server. Between two looks whoever else wants this processor
+        gets it, Redis above all: where all share one, a number takes 29 us instead of 28.
+        """
+        ready = self._wait
+        end = monotonic() + LOOK_OUT
+        while not ready(0):
+            if monotonic() > end:
+                return False
+            os.sched_yield()
+        return True
+
+    def _whole(self, reply: Any, end: Deadline) -> Any:
         """Read on until the reply is whole, past messages that nobody has asked for."""
         while reply is MORE or isinstance(reply, hiredis.PushNotification):
             if reply is MORE:
-                if not self.wait(math.ceil(end.left() * 1000)):
+                if not self._wait(math.ceil(end.left() * 1000)):
                     raise redis.TimeoutError("no whole answer in time")
-                data = self.receive(READ)
+                data = self._receive(READ)
                 if not data:
                     raise redis.ConnectionError("the server closed the connection")
-                self.feed(data)
-            reply = self.gets()
+                self._feed(data)
+            reply = self._gets()
         return reply
 
     def _through_redis_py(self, packed: bytes, seconds: float) -> Any:

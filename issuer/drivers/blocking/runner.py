@@ -26,20 +26,21 @@ class Gate:
     waits for ever.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        #: Whoever has waited for it releases it at once: that wakes the next.
+        self.lock = threading.Lock()
+        self.lock.acquire()
 
     def wake(self) -> None:
         """Wake every waiter, those who come later too."""
-        self._lock.release()
+        self.lock.release()
 
     def wait(self, seconds: float) -> None:
         """Return when woken, or after so many seconds."""
-        if self._lock.acquire(timeout=seconds):
-            self._lock.release()
+        if self.lock.acquire(timeout=seconds):
+            self.lock.release()
 
 
 def new_flight() -> Flight:
