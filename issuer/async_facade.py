@@ -20,17 +20,17 @@ from issuer.core.hand import spend_all
 from issuer.core.inspection import Inspection, inspect
 from issuer.core.requests import TAKE_MOST, whole
 from issuer.core.retire import Recovery
-from issuer.core.source import Job, Means
+from issuer.core.source import Job
 from issuer.core.steps import Steps, ask
 from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.asyncio.line import Line
 from issuer.drivers.asyncio.runner import Runner, new_flight
-from issuer.drivers.roster import CLOSING, GRACE, LEDGER_KEPT, STREAM_LEASE, Roster
+from issuer.drivers.roster import Roster
+from issuer.drivers.terms import CLOSING, LEDGER_KEPT, STREAM_LEASE, Terms
 from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
-from issuer.keys import check_tag, redis_key
+from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Tasks
 from issuer.settings import seconds
-from persistence.contract import Store
 from persistence.records import HIGHEST, Order, Tag, now_ms
 
 T = TypeVar("T")
@@ -47,26 +47,10 @@ class AsyncIssuer:
     """
 
     def __init__(
-        self,
-        store: Store,
-        redis: Connections | None,
-        *,
-        own_store: bool,
-        prefix: str,
-        timeout: float,
-        store_timeout: float,
-        auto_create: bool,
-        lease: int,
-        scheduler: Literal["background"] | AsyncIOScheduler | None,
+        self, terms: Terms, redis: Connections | None, scheduler: Literal["background"] | AsyncIOScheduler | None
     ) -> None:
-        self._store = store
-        self._own_store = own_store
-        self._runner = Runner(store, redis, store_timeout)
-        self._prefix = prefix
-        self._timeout = timeout
-        self._store_timeout = store_timeout
-        self._auto_create = auto_create
-        self._lease = lease
+        self._terms = terms
+        self._runner = Runner(terms.store, redis, terms.store_timeout)
         self._chosen = scheduler
         #: The numbers in hand that are laid open, by tag.
         self._open: dict[str, Iterator[int]] = {}
@@ -81,16 +65,12 @@ class AsyncIssuer:
         self._lines = self._roster.lines
         theirs = self._chosen if isinstance(self._chosen, AsyncIOScheduler) else None
         self._scheduler = Scheduler(self._sweep, Tasks, theirs)
-        self._means = Means(
+        self._means = self._terms.means(
             redis=self._runner.redis is not None,
-            store=self._store.url,
             background=self._background,
             scheduled=self._chosen is not None,
             flight=new_flight,
             attend=self._attend,
-            window=self._store_timeout + GRACE,
-            auto_create=self._auto_create,
-            lease=self._lease,
             open=self._open,
         )
 
@@ -294,8 +274,8 @@ class AsyncIssuer:
         async with AsyncExitStack() as ends:
             # In the opposite order, each of them whatever becomes of the others.
             ends.callback(_living.discard, self)
-            if self._own_store:
-                ends.push_async_callback(asyncio.to_thread, self._store.close)
+            if self._terms.own_store:
+                ends.push_async_callback(asyncio.to_thread, self._terms.store.close)
             if self._runner.redis is not None:
                 ends.push_async_callback(self._runner.redis.close)
             if self._stay is not None:
@@ -336,7 +316,7 @@ class AsyncIssuer:
 
     def __repr__(self) -> str:
         redis = self._runner.redis.name if self._runner.redis else None
-        return f"<AsyncIssuer redis={redis!r} store={self._store.url!r} prefix={self._prefix!r}>"
+        return f"<AsyncIssuer redis={redis!r} store={self._terms.store.url!r} prefix={self._terms.prefix!r}>"
 
     # ------------------------------------------------------------------ inside
 
@@ -369,14 +349,14 @@ class AsyncIssuer:
         return forgotten, redis and redis.begin()
 
     def _make_line(self, tag: str) -> Line:
-        key = redis_key(self._prefix, tag)
-        return Line(tag, key, self._means, self._runner, self._timeout)
+        key = self._terms.key(tag)
+        return Line(tag, key, self._means, self._runner, self._terms.timeout)
 
     def _key(self, tag: str) -> str | None:
-        return redis_key(self._prefix, tag) if self._runner.redis is not None else None
+        return self._terms.key(tag) if self._runner.redis is not None else None
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else seconds(timeout, "timeout", zero=True)
+        return self._terms.timeout if timeout is None else seconds(timeout, "timeout", zero=True)
 
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self._seconds(timeout))
@@ -411,7 +391,7 @@ class AsyncIssuer:
         for line in self._roster.in_use():
             if self.closed:
                 return
-            deadline = Deadline(self._store_timeout)
+            deadline = Deadline(self._terms.store_timeout)
             try:
                 await line.run(line.supply.sweep(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
@@ -425,7 +405,7 @@ class AsyncIssuer:
         self._pruned = now
         steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
         try:
-            await self._run(steps, Deadline(self._store_timeout), None)
+            await self._run(steps, Deadline(self._terms.store_timeout), None)
         except IssuerError as error:
             log.debug("ledger not pruned: %s", error)
 
@@ -436,7 +416,7 @@ class AsyncIssuer:
         # First what could repeat numbers: Python swallows what an at-fork hook raises.
         _parents.append(self._begin_anew())
         self._loop = None
-        self._store.after_fork()
+        self._terms.store.after_fork()
 
 
 #: Every AsyncIssuer of this process: to be reset in a forked child.

@@ -19,17 +19,17 @@ from issuer.core.hand import spend_all
 from issuer.core.inspection import Inspection, inspect
 from issuer.core.requests import TAKE_MOST, whole
 from issuer.core.retire import Recovery
-from issuer.core.source import Job, Means
+from issuer.core.source import Job
 from issuer.core.steps import Steps, ask
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.line import Line
 from issuer.drivers.blocking.runner import Runner, new_flight
-from issuer.drivers.roster import CLOSING, GRACE, LEDGER_KEPT, STREAM_LEASE, Roster
+from issuer.drivers.roster import Roster
+from issuer.drivers.terms import CLOSING, LEDGER_KEPT, STREAM_LEASE, Terms
 from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
-from issuer.keys import check_tag, redis_key
+from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Threads
 from issuer.settings import seconds
-from persistence.contract import Store
 from persistence.records import HIGHEST, Order, Tag, now_ms
 
 T = TypeVar("T")
@@ -47,26 +47,10 @@ class Issuer:
     """
 
     def __init__(
-        self,
-        store: Store,
-        redis: Connections | None,
-        *,
-        own_store: bool,
-        prefix: str,
-        timeout: float,
-        store_timeout: float,
-        auto_create: bool,
-        lease: int,
-        scheduler: Literal["background"] | BaseScheduler | None,
+        self, terms: Terms, redis: Connections | None, scheduler: Literal["background"] | BaseScheduler | None
     ) -> None:
-        self._store = store
-        self._own_store = own_store
-        self._runner = Runner(store, redis, store_timeout)
-        self._prefix = prefix
-        self._timeout = timeout
-        self._store_timeout = store_timeout
-        self._auto_create = auto_create
-        self._lease = lease
+        self._terms = terms
+        self._runner = Runner(terms.store, redis, terms.store_timeout)
         self._chosen = scheduler
         #: What `next` looks at first: numbers in hand, or the line to draw from.
         self._open: dict[str, Iterator[int]] = {}
@@ -78,16 +62,12 @@ class Issuer:
         self._pruned = 0
         theirs = self._chosen if isinstance(self._chosen, BaseScheduler) else None
         self._scheduler = Scheduler(self._sweep, Threads, theirs)
-        self._means = Means(
+        self._means = self._terms.means(
             redis=self._runner.redis is not None,
-            store=self._store.url,
             background=self._background,
             scheduled=self._chosen is not None,
             flight=new_flight,
             attend=self._attend,
-            window=self._store_timeout + GRACE,
-            auto_create=self._auto_create,
-            lease=self._lease,
             open=self._open,
         )
 
@@ -317,8 +297,8 @@ class Issuer:
         with ExitStack() as ends:
             # In the opposite order, each of them whatever becomes of the others.
             ends.callback(_living.discard, self)
-            if self._own_store:
-                ends.callback(self._store.close)
+            if self._terms.own_store:
+                ends.callback(self._terms.store.close)
             if self._runner.redis is not None:
                 ends.callback(self._runner.redis.close)
             for line in lines:
@@ -340,18 +320,19 @@ class Issuer:
 
     def __repr__(self) -> str:
         redis = self._runner.redis
-        return f"<Issuer redis={redis.name if redis else None!r} store={self._store.url!r} prefix={self._prefix!r}>"
+        url, prefix = self._terms.store.url, self._terms.prefix
+        return f"<Issuer redis={redis.name if redis else None!r} store={url!r} prefix={prefix!r}>"
 
     # ------------------------------------------------------------------ inside
 
     def _make_line(self, tag: str) -> Line:
-        return Line(tag, redis_key(self._prefix, tag), self._means, self._runner, self._timeout)
+        return Line(tag, self._terms.key(tag), self._means, self._runner, self._terms.timeout)
 
     def _key(self, tag: str) -> str | None:
-        return redis_key(self._prefix, tag) if self._runner.redis is not None else None
+        return self._terms.key(tag) if self._runner.redis is not None else None
 
     def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+        return Deadline(self._terms.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
 
     def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
         if self.closed:
@@ -376,7 +357,7 @@ class Issuer:
         for line in self._roster.in_use():
             if self.closed:
                 return
-            deadline = Deadline(self._store_timeout)
+            deadline = Deadline(self._terms.store_timeout)
             try:
                 line.run(line.supply.sweep(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
@@ -391,7 +372,7 @@ class Issuer:
         self._pruned = now
         steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
         try:
-            self._run(steps, Deadline(self._store_timeout), None)
+            self._run(steps, Deadline(self._terms.store_timeout), None)
         except IssuerError as error:
             log.debug("ledger not pruned: %s", error)
 
@@ -404,7 +385,7 @@ class Issuer:
         self._start()
         if self._runner.redis is not None:
             self._runner.redis.after_fork()
-        self._store.after_fork()
+        self._terms.store.after_fork()
 
 
 #: Every issuer of this process that isn't closed: to be reset in a forked child, and closed at exit.

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import redis as redis_py
 import redis.asyncio
@@ -17,6 +17,7 @@ from issuer.async_facade import AsyncIssuer
 from issuer.core.outcomes import store_error
 from issuer.drivers.asyncio.connections import Connections as AsyncConnections
 from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.terms import Terms
 from issuer.errors import ConfigurationError
 from issuer.facade import Issuer, close_all
 from persistence.contract import Store
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 #: `mask` for the edges, which may not import the module that opens stores.
 __all__ = ["UNSET", "aconnect", "connect", "default", "mask"]
+
+
+T = TypeVar("T")
 
 
 class _Unset:
@@ -66,8 +70,7 @@ def connect(
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
     given = {"prefix": prefix, "timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
-    parts = _parts(redis, store, {**given, "lease": lease}, config, connections=_redis)
-    return Issuer(**parts, scheduler=scheduler)
+    return Issuer(*_parts(redis, store, {**given, "lease": lease}, config, connections=_redis), scheduler)
 
 
 def aconnect(
@@ -89,8 +92,7 @@ def aconnect(
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {scheduler!r}")
     given = {"prefix": prefix, "timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
-    parts = _parts(redis, store, {**given, "lease": lease}, config, connections=_async_redis)
-    return AsyncIssuer(**parts, scheduler=scheduler)
+    return AsyncIssuer(*_parts(redis, store, {**given, "lease": lease}, config, connections=_async_redis), scheduler)
 
 
 def _parts(
@@ -99,8 +101,8 @@ def _parts(
     given: dict[str, Any],
     config: str | os.PathLike[str] | None,
     *,
-    connections: Callable[[object, float], object],
-) -> dict[str, Any]:
+    connections: Callable[[object, float], T | None],
+) -> tuple[Terms, T | None]:
     """Put together what both colours need."""
     named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
     settings = settings_.load({**given, **named}, config=config)
@@ -111,16 +113,16 @@ def _parts(
         if opened is not store:
             opened.close()
         raise
-    return {
-        "store": opened,
-        "redis": to_redis,
-        "own_store": opened is not store,
-        "prefix": settings.prefix.value,
-        "timeout": settings.timeout.value,
-        "store_timeout": settings.store_timeout.value,
-        "auto_create": settings.embedded,
-        "lease": settings.lease.value,
-    }
+    terms = Terms(
+        store=opened,
+        own_store=opened is not store,
+        prefix=settings.prefix.value,
+        timeout=settings.timeout.value,
+        store_timeout=settings.store_timeout.value,
+        auto_create=settings.embedded,
+        lease=settings.lease.value,
+    )
+    return terms, to_redis
 
 
 def _store(named: object) -> Store:

@@ -9,7 +9,7 @@ from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core import direct
 from issuer.core.extend import Extension, extend
-from issuer.core.flight import Board, Flight
+from issuer.core.flight import Board, Flight, renewed
 from issuer.core.lease import Lease
 from issuer.core.outcomes import refused
 from issuer.core.source import Source
@@ -121,6 +121,9 @@ class Refill(Source):
         yield from self._outcome(board, flight, deadline)
 
     def _late(self, board: Board) -> IssuerError:
+        if board is self._leases and isinstance(board.trouble, StoreUnavailable):
+            # It waited for a segment itself, and says what for.
+            return renewed(board.trouble)
         trouble = self._segments.trouble or board.trouble
         if isinstance(trouble, RedisUnavailable):
             late: Unavailable = RedisUnavailable(str(trouble), tag=self.tag)

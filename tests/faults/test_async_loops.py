@@ -288,7 +288,7 @@ def test_children_that_keep_their_parents_segments_repeat(tmp_path: Path, monkey
     def keep(ids: issuer.AsyncIssuer) -> None:
         # Without the loop the child would begin anew, which would spend the segments too.
         ids._loop = ids._stay = None
-        ids._store.after_fork()
+        ids._terms.store.after_fork()
 
     monkeypatch.setattr(issuer.AsyncIssuer, "_after_fork", keep)
     monkeypatch.setattr(Line, "_check_loop", lambda _: None)

@@ -65,7 +65,7 @@ def test_eight_children_of_a_direct_issuer_repeat_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.live
 def test_children_that_keep_their_parents_segments_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facade.Issuer, "_after_fork", lambda self: self._store.after_fork())
+    monkeypatch.setattr(facade.Issuer, "_after_fork", lambda self: self._terms.store.after_fork())
     with issuer.connect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", timeout=20, scheduler=None) as ids:
         ids.create("a", step=1000)
         assert repeats(parent_and_children(ids, "a", children=2)) != []

@@ -74,7 +74,7 @@ def test_what_was_leased_before_is_dropped_at_the_first_use_a_second_later_and_n
     connect: Connect, server: RedisServer, other: issuer.Issuer, event: Event
 ) -> None:
     server.snapshot().rename(server.directory / "snapshot")
-    with connect(redis=server.url, store=other._store, lease=1000, scheduler=None, timeout=10) as ids:
+    with connect(redis=server.url, store=other._terms.store, lease=1000, scheduler=None, timeout=10) as ids:
         numbers: list[int] = [ids.next("a") for _ in range(3)]
         event(server, other)
         numbers.append(ids.next("a"))
@@ -91,7 +91,7 @@ def test_without_the_look_at_the_hash_they_would_be_served_on(
     server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supply.Supply, "_check", lambda _self, _hand: iter(()))
-    with issuer.connect(redis=server.url, store=other._store, lease=1000, scheduler=None) as ids:
+    with issuer.connect(redis=server.url, store=other._terms.store, lease=1000, scheduler=None) as ids:
         assert ids.next("a") == 1
         recovered(server, other)
         supply_of(ids)._checked_at -= 60
@@ -103,7 +103,7 @@ def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler_within_a_
     connect: Connect, server: RedisServer, other: issuer.Issuer, event: Event
 ) -> None:
     server.snapshot().rename(server.directory / "snapshot")
-    with connect(redis=server.url, store=other._store, lease=100_000, timeout=10) as ids:
+    with connect(redis=server.url, store=other._terms.store, lease=100_000, timeout=10) as ids:
         numbers: list[int] = [ids.next("a") for _ in range(3)]
         event(server, other)
 
@@ -125,8 +125,8 @@ def test_a_failover_to_a_replica_that_lags_repeats_nothing(
     replica.replicaof(server)
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._store, lease=1000, timeout=10) as ids,
-        connect(redis=proxy.url, store=other._store, lease=30, timeout=10) as second,
+        connect(redis=proxy.url, store=other._terms.store, lease=1000, timeout=10) as ids,
+        connect(redis=proxy.url, store=other._terms.store, lease=30, timeout=10) as second,
     ):
         replica.pause()  # what is leased from now on it never hears of
         numbers: list[int] = ids.take("a", 150) + second.take("a", 40)
@@ -148,7 +148,7 @@ def test_a_failover_to_a_replica_that_lags_repeats_nothing(
 def test_processes_that_lease_a_tag_stop_soon_after_it_was_deleted(
     connect: Connect, server: RedisServer, other: issuer.Issuer
 ) -> None:
-    with connect(redis=server.url, store=other._store, lease=1000) as ids:
+    with connect(redis=server.url, store=other._terms.store, lease=1000) as ids:
         stream = iter(ids.stream("a"))
         assert [ids.next("a"), next(stream), next(stream)] == [1, 2, 3]
         other.delete("a")
@@ -172,7 +172,7 @@ def test_a_changed_lease_reaches_processes_that_reserve_nothing(
         with server.client() as client:
             return int(client.hget("issuer:{a}", "cur") or 0)
 
-    with connect(redis=server.url, store=other._store, scheduler=None) as ids:
+    with connect(redis=server.url, store=other._terms.store, scheduler=None) as ids:
         assert [ids.next("a"), cur()] == [1, 1]
         for lease, ahead in ((50, 50), (0, 1), (7, 7)):
             other.configure("a", lease=lease)
@@ -193,7 +193,7 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
 ) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._store, lease=50) as ids,
+        connect(redis=proxy.url, store=other._terms.store, lease=50) as ids,
     ):
         mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
         until(lambda: len(supply_of(ids).hand.held) == 2)  # type: ignore[union-attr]  # it has one
@@ -254,7 +254,7 @@ def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
 ) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._store, lease=1000) as ids,
+        connect(redis=proxy.url, store=other._terms.store, lease=1000) as ids,
     ):
         assert ids.next("a") == 1
         proxy.delay_replies(0, match=script("open").sha.encode())  # only counted
@@ -274,7 +274,7 @@ def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
 def test_a_lease_whose_reply_is_lost_is_a_gap(connect: Connect, server: RedisServer, other: issuer.Issuer) -> None:
     with (
         FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._store, lease=20, redis_timeout=0.3) as ids,
+        connect(redis=proxy.url, store=other._terms.store, lease=20, redis_timeout=0.3) as ids,
     ):
         numbers = []
         for fault in (proxy.drop_replies, proxy.duplicate, proxy.drop_requests, proxy.hold, proxy.drop_replies):

@@ -226,7 +226,7 @@ def test_a_number_drawn_from_redis_beside_a_new_lease_is_a_gap(
 def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_more(
     connect: Any, other: issuer.Issuer, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: Any = other._store
+    store: Any = other._terms.store
     backup = store.snapshot()
     with connect(scheduler=None) as ids:
         ids.take("a", 1000)
@@ -332,3 +332,32 @@ def test_a_sweep_that_closing_cuts_short_makes_no_noise(
         swept.sweep = hangs
         assert begun.wait(5)
     assert caplog.records == []
+
+
+def test_who_waits_for_a_lease_that_waits_for_the_store_is_told_once_what_is_missing(
+    connect: Any, fake_server: FencedFakeServer, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as maker:
+        maker.create("a", order="trend")
+    slow = threading.Event()
+
+    def reserve(*_args: object, **_rest: object) -> None:
+        slow.wait(30)
+        raise Unavailable("switched off")
+
+    monkeypatch.setattr(MemoryStore, "reserve", reserve)
+    with connect() as ids:
+        told: list[str] = []
+
+        def call(timeout: float) -> None:
+            with pytest.raises(issuer.StoreUnavailable) as caught:
+                ids.next("a", timeout=timeout)
+            told.append(str(caught.value))
+
+        callers = [threading.Thread(target=call, args=(timeout,)) for timeout in (0.2, 0.4, 0.8)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join(10)
+        slow.set()
+        assert [one.count("nothing left in hand") for one in told] == [1, 1, 1]

@@ -248,7 +248,7 @@ def test_deleting_again_floors_a_hash_that_was_not_reached(fake_server: FencedFa
             ids.delete("a", timeout=0.1)
         fake_server.connected = True
         assert ids.next("a") == 2  # the hash was not reached
-        ids._store.__class__ = MemoryStore
+        ids._terms.store.__class__ = MemoryStore
         with pytest.raises(issuer.UnknownTag):
             ids.delete("a")
         with pytest.raises(issuer.UnknownTag):

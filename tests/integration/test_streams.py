@@ -165,7 +165,7 @@ def test_a_hook_that_does_not_spend_what_lies_open_repeats(
 def test_a_child_that_keeps_its_parents_leases_repeats(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facade.Issuer, "_after_fork", lambda self: self._store.after_fork())
+    monkeypatch.setattr(facade.Issuer, "_after_fork", lambda self: self._terms.store.after_fork())
     with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=1000, scheduler=None) as ids:
         ids.create("a", step=10_000, order="trend")
         numbers = ids.take("a", 5)
