@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
+from issuer.drivers.looking import FAR, LOOK_OUT
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -26,12 +27,6 @@ READ = 4096
 
 #: Within so many seconds nearly every reply has come.
 SOON = 0.005
-
-#: Seconds to look out for a reply before sleeping: it comes within 20 us from this machine, 60 from the next one.
-LOOK_OUT = 0.0001
-
-#: After a look-out in vain so many calls do without: a server that is far away costs each of them 2 us.
-FAR = 50
 
 
 class Link:
