@@ -1,0 +1,1 @@
+"""Many clients for a long time: nothing repeats, fails, grows or leaks."""

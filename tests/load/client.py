@@ -1,0 +1,95 @@
+"""A process of clients: python -m tests.load.client REDIS STORE TAG THREADS FILE
+
+It draws in so many threads until its stdin ends, appends each number to the file (64 bits, this machine's order), and
+once a second prints a line of JSON: what it has done and what it takes of the machine.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from array import array
+from pathlib import Path
+
+import issuer
+
+#: Numbers that a thread keeps before it writes them.
+KEPT = 4096
+
+
+class Client:
+    """A thread that draws, one number after the other."""
+
+    def __init__(self, ids: issuer.Issuer, tag: str, file: int, ended: threading.Event) -> None:
+        self._ids, self._tag, self._file, self._ended = ids, tag, file, ended
+        self._numbers = array("q", bytes(8 * KEPT))
+        self.count = 0
+        #: The slowest call, in seconds.
+        self.slowest = 0.0
+        self.errors = 0
+        self.last_error = ""
+        self.thread = threading.Thread(target=self._draw, daemon=True)
+
+    def _draw(self) -> None:
+        numbers, kept = self._numbers, 0
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                numbers[kept] = self._ids.next(self._tag)
+            except issuer.IssuerError as error:
+                self.errors += 1
+                self.last_error = repr(error)
+                continue
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            kept += 1
+            self.count += 1
+            if kept == KEPT:
+                os.write(self._file, numbers)
+                kept = 0
+        os.write(self._file, numbers[:kept])
+
+
+def taken() -> dict[str, int]:
+    """Return what this process takes of the machine: resident memory in KiB, threads, file descriptors."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return {
+        "memory": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
+        "threads": threading.active_count(),
+        "files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+    }
+
+
+def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
+    """Draw until stdin ends."""
+    ended = threading.Event()
+    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with issuer.connect(redis=redis, store=store, timeout=10) as ids:
+        ids.next(tag)
+        clients = [Client(ids, tag, target, ended) for _ in range(int(threads))]
+
+        def tell() -> None:
+            done = {
+                "count": sum(client.count for client in clients),
+                "slowest": max(client.slowest for client in clients),
+                "errors": sum(client.errors for client in clients),
+                "last_error": max(client.last_error for client in clients),
+            }
+            print(json.dumps({**done, **taken()}), flush=True)
+
+        def report() -> None:
+            while not ended.wait(1.0):
+                tell()
+
+        reporter = threading.Thread(target=report, daemon=True)
+        for thread in [*(client.thread for client in clients), reporter]:
+            thread.start()
+        sys.stdin.read()
+        ended.set()
+        for thread in [*(client.thread for client in clients), reporter]:
+            thread.join(20)
+        tell()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
