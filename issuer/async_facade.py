@@ -102,11 +102,12 @@ class AsyncIssuer:
         wanted = whole(n, "n", 1, TAKE_MOST)
         deadline = self._deadline(timeout)
         line = self._line(tag)
+        numbers: list[int] = []
         try:
-            numbers = [*await line.draw(wanted, deadline)]
             while len(numbers) < wanted:
                 numbers += await line.draw(wanted - len(numbers), deadline)
-        except IssuerError:
+        except IssuerError as error:
+            error.drawn = numbers
             self._roster.forget_if_unknown(line)
             raise
         return numbers

@@ -18,13 +18,18 @@ Each carries the values it speaks of as attributes, None where there is none; wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
 class IssuerError(Exception):
-    """Root of all errors of this package. `tag` is the tag concerned, or None."""
+    """Root of all errors of this package. `tag` is the tag concerned, or None.
+
+    `drawn`: the numbers that `take` had drawn when it failed part-way: they are the caller's, nobody else gets them.
+    """
 
     tag: str | None
+    drawn: Sequence[int] = ()
 
     def __init__(self, message: str, *, tag: str | None = None) -> None:
         super().__init__(message)

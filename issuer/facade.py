@@ -94,16 +94,17 @@ class Issuer:
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return exactly n numbers, 1..1 000 000, increasing, over segment borders. Errors as `next`.
 
-        After an error part-way the numbers already drawn are a gap.
+        After an error part-way, as at the tag's limit, the numbers already drawn are in its `drawn`.
         """
         wanted = whole(n, "n", 1, TAKE_MOST)
         deadline = self._deadline(timeout)
         line = self._roster.line(tag)
+        numbers: list[int] = []
         try:
-            numbers = [*line.draw(wanted, deadline)]
             while len(numbers) < wanted:
                 numbers += line.draw(wanted - len(numbers), deadline)
-        except IssuerError:
+        except IssuerError as error:
+            error.drawn = numbers
             self._roster.forget_if_unknown(line)
             raise
         return numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
 REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
+
+#: What Kubernetes and Docker links set in every container beside a service named issuer, or issuer-something.
+_SERVICE = re.compile(r"ISSUER_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ def _check_variables(environment: Mapping[str, str], names: list[str]) -> None:
     known = {f"ISSUER_{name.upper()}" for name in names} | {"ISSUER_CONFIG"}
     for variable in sorted(environment):
         ours = variable.startswith("ISSUER_") and not variable.startswith("ISSUER_TEST_")
-        if ours and variable not in known:
+        if ours and variable not in known and not _SERVICE.fullmatch(variable):
             raise ConfigurationError(f"unknown variable {variable}; there are {', '.join(sorted(known))}")
 
 

@@ -91,6 +91,8 @@ def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: 
         return
     columns = [Column("MEASURED"), *(Column(name, "right") for name in ("RATE", "MEDIAN", "P99", "MAX"))]
     show(table(columns, [each.row() for each in measured.values() if each], screen_width()))
+    if not direct:
+        say("a caller of next polls for a reply that comes soon; redis-py's PING sleeps, and has to be woken")
 
 
 def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Measured]:

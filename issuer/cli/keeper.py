@@ -13,7 +13,7 @@ import click
 
 from issuer.cli.session import Session
 from issuer.cli.text import plain, say
-from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, Unavailable
 from issuer.facade import Issuer
 from issuer.wiring import mask
 
@@ -32,8 +32,8 @@ EVERY = 2.0
 def keeper(session: Session) -> None:
     """Load the next segment of every tag in time, for clients that only draw.
 
-    Runs until SIGTERM or Ctrl-C, says on stderr what it does, and goes on when a server was away. Several keepers
-    don't disturb each other.
+    Runs until SIGTERM or Ctrl-C, says on stderr what it does, and goes on when a server was away, at the start too.
+    Several keepers don't disturb each other.
     """
     settings = session.settings()
     if settings.redis_url.value == "none":
@@ -43,8 +43,14 @@ def keeper(session: Session) -> None:
     _on_signals(stop.set)
     issuer = session.connect(scheduler="background")
     watch = _Watch(issuer)
-    watch.look()
-    _tell(f"keeping {watch.counted} of {mask(settings.store_url.value)} in {mask(settings.redis_url.value)}")
+    where = f"{mask(settings.store_url.value)} in {mask(settings.redis_url.value)}"
+    try:
+        watch.look()
+    except Unavailable as error:
+        # Machines boot in any order. What waiting doesn't help ends it here, for an operator to see.
+        watch.trouble(error)
+    else:
+        _tell(f"keeping {watch.counted} of {where}")
     while not stop.wait(EVERY):
         watch.again()
     _tell("stopping")
@@ -80,15 +86,19 @@ class _Watch:
         try:
             changes = self.look()
         except IssuerError as error:
-            if str(error) != self._trouble:
-                self._trouble = str(error)
-                _tell(f"{error}; trying again every {EVERY:g} s")
+            self.trouble(error)
             return
         if self._trouble is not None:
             self._trouble = None
-            _tell("all is well again")
+            _tell(f"all is well, keeping {self.counted}")
         for change in changes:
             _tell(change)
+
+    def trouble(self, error: IssuerError) -> None:
+        """Tell of it, unless it is what was told last."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            _tell(f"{error}; trying again every {EVERY:g} s")
 
 
 def _tell(message: str) -> None:

@@ -124,7 +124,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
       issuer create orders
       issuer create invoices --start 100000 --step 5000 --description "since 2026"
       issuer create web --limit 9007199254740991        what JavaScript counts exactly
-      issuer create events --order trend --lease 1000   one round trip for 1000 numbers
+      issuer create events --order trend --step 10000 --lease 1000   one round trip for 1000 numbers
     """,
 )
 @click.argument("tag")

@@ -189,7 +189,10 @@ class Cluster(Route):
 
 def _untold(trouble: Exception | None, what: str) -> Exception:
     """Return the error for a search that was in vain: what won't get better by itself is named as such."""
-    if isinstance(trouble, redis.exceptions.AuthenticationError) or "cluster support disabled" in str(trouble):
+    if isinstance(trouble, redis.exceptions.AuthenticationError) or any(
+        sign in str(trouble).lower() for sign in ("cluster support disabled", "unknown command")
+    ):
+        # Unknown commands: SENTINEL, asked of a Redis that is no Sentinel.
         return ConfigurationError(f"{what}: {trouble}")
     return RedisUnavailable(f"{what}: {trouble}")
 

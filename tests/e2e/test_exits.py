@@ -27,7 +27,6 @@ def orders(cli: Cli, store: str) -> Cli:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["next", "orders", "-n", "11"], 1, "has reached its limit"),
         (["create", "orders"], 1, "exists"),
         (["next"], 2, "Missing argument"),
         (["next", "orders", "-n", "0"], 2, "0 is not in the range"),
@@ -91,7 +90,12 @@ def test_a_limit_reached_half_way_leaves_the_numbers_printed_before_it(cli: Cli,
     cli("--store", store, "create", "few", "--limit", "12000")
     ended = cli("--store", store, "next", "few", "-n", "30000")
     assert ended.code == 1
-    assert ended.out.split() == [str(number) for number in range(1, 10001)]
+    assert ended.out.split() == [str(number) for number in range(1, 12001)]
+    assert "has reached its limit" in ended.err
+    assert cli("--store", store, "next", "few").out == ""
+    cli("--store", store, "create", "fewer", "--limit", "3")
+    as_json = cli("--store", store, "next", "fewer", "-n", "4", "--json")
+    assert (as_json.code, as_json.json()) == (1, [1, 2, 3])
 
 
 @pytest.mark.parametrize("command", [["next", "orders"], ["next", "orders", "-n", "7", "--json"]])

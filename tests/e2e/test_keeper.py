@@ -68,13 +68,29 @@ def test_a_redis_that_goes_away_is_waited_for(
     until(lambda: "trying again" in (home / "talk").read_text(), 10, "it says so")
     assert keeper.poll() is None
     server.start()
-    until(lambda: "all is well again" in (home / "talk").read_text(), 10, "it goes on")
+    until(lambda: "all is well" in (home / "talk").read_text(), 10, "it goes on")
     until(lambda: "101..200 loaded" in (home / "talk").read_text(), 10, "the empty Redis gets numbers above")
     keeper.terminate()
     assert keeper.wait(10) == 0
 
 
-def test_it_does_not_start_without_its_servers(cli: Cli, start: Start, home: Path, store: str) -> None:
+def test_servers_that_are_not_there_yet_are_waited_for(
+    cli: Cli, start: Start, home: Path, store: str, start_redis: Callable[..., RedisServer]
+) -> None:
+    server = start_redis()
+    cli("--redis", server.url, "--store", store, "create", "orders", "--step", "100")
+    server.kill()
+    keeper = start("--redis", server.url, "--store", store, "keeper")
+    until(lambda: "trying again" in (home / "talk").read_text(), 10, "it says so")
+    assert keeper.poll() is None
+    server.start()
+    until(lambda: "1..100 loaded" in (home / "talk").read_text(), 10, "a segment")
+    keeper.terminate()
+    assert keeper.wait(10) == 0
+
+
+def test_what_waiting_does_not_help_ends_it(cli: Cli, start: Start, home: Path, store: str) -> None:
     cli("--store", store, "create", "orders")
-    assert start("--redis", f"redis://127.0.0.1:{free_port()}", "--store", store, "keeper").wait(10) == 5
+    url = f"redis://127.0.0.1:{free_port()}/0?no_such_parameter=1"
+    assert start("--redis", url, "--store", store, "keeper").wait(10) == 2
     assert "error: " in (home / "talk").read_text()

@@ -227,6 +227,29 @@ def test_a_variable_of_ours_that_means_nothing_is_refused() -> None:
         load(environ={"ISSUER_STORE": "mongodb://localhost", "HOME": "/nonexistent"})
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "ISSUER_SERVICE_HOST",
+        "ISSUER_SERVICE_PORT",
+        "ISSUER_SERVICE_PORT_HTTP",
+        "ISSUER_PORT",
+        "ISSUER_PORT_80_TCP",
+        "ISSUER_PORT_80_TCP_ADDR",
+        "ISSUER_REDIS_SERVICE_HOST",
+        "ISSUER_REDIS_PORT_6379_TCP_PROTO",
+    ],
+)
+def test_what_kubernetes_sets_beside_a_service_of_our_name_is_let_pass(variable: str) -> None:
+    assert load(environ={variable: "10.0.0.1", "HOME": "/nonexistent"}) == load(environ={"HOME": "/nonexistent"})
+
+
+@pytest.mark.parametrize("variable", ["ISSUER_REDIS_ULR", "ISSUER_PORTS", "ISSUER_HOST", "ISSUER_STORE_PORT_X"])
+def test_what_only_looks_like_it_is_refused(variable: str) -> None:
+    with pytest.raises(ConfigurationError, match=variable):
+        load(environ={variable: "10.0.0.1", "HOME": "/nonexistent"})
+
+
 @pytest.mark.parametrize("name", ["redis_url", "store_url"])
 def test_a_url_without_a_scheme_is_refused_with_that_reason(name: str) -> None:
     with pytest.raises(ConfigurationError, match="scheme"):

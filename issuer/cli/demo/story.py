@@ -115,7 +115,11 @@ class _Story:
         before, after = self._tally.last_before, self._tally.first_after
         if after is not None and not self._resumed_already:
             self._resumed_already = True
-            self._screen.say(f"the fence refuses that state: after {before} comes {after}", mark="✓", hue="green")
+            # Not the number itself: another process may have got a lower one, and not have told yet.
+            above = next((one.low for one in self._segments if one.low < after <= one.high), after - 1)
+            self._screen.say(
+                f"the fence refuses that state: after {before} come numbers above {above}", mark="✓", hue="green"
+            )
 
     # ------------------------------------------------------------------ what we do to it
 
