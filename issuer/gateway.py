@@ -226,8 +226,8 @@ def _floored(reply: Any) -> Floored:
     return Floored(status)
 
 
-#: The fields of the hash that `inspect` shows.
-FIELDS = ("cur", "max", "mark", "next_cur", "next_max", "fence", "born")
+#: The fields of the hash that `inspect` and `doctor` look at.
+FIELDS = ("cur", "max", "mark", "next_cur", "next_max", "fence", "born", "store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +241,7 @@ class Hash:
     next_max: int | None
     fence: str | None
     born: str | None
+    store: str | None = None
     corrupt: str | None = None
 
 
@@ -256,7 +257,8 @@ def _hash(reply: Any) -> Hash:
         int(word) if word is not None and ok else None for word, ok in zip(words, fine, strict=False)
     )
     corrupt = next((name for name, ok in zip(FIELDS, fine, strict=False) if not ok), None)
-    return Hash(cur, max, mark, next_cur, next_max, fence=words[5], born=words[6], corrupt=corrupt)
+    fence, born, store = words[5:]
+    return Hash(cur, max, mark, next_cur, next_max, fence, born, store, corrupt)
 
 
 def _whole(word: str) -> bool:
@@ -269,6 +271,31 @@ def _whole(word: str) -> bool:
 def server_info() -> Call[dict[str, str]]:
     """`INFO server`: what kind of server this is, and its version."""
     return Call(pack("INFO", "server"), "", _info, repeatable=True)
+
+
+def info() -> Call[dict[str, str]]:
+    """`INFO`: what a server says of itself, all the usual sections."""
+    return Call(pack("INFO"), "", _info, repeatable=True)
+
+
+def setting(name: str) -> Call[str | None]:
+    """`CONFIG GET`: one setting of the server, None if it has none of that name."""
+    return Call(pack("CONFIG", "GET", name), "", _setting, repeatable=True)
+
+
+def _setting(reply: Any) -> str | None:
+    # A list by RESP2, a dictionary by RESP3.
+    words = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
+    return words[1].decode(errors="replace") if words else None
+
+
+def server_time() -> Call[int]:
+    """`TIME`: the server's clock, in ms since 1970."""
+    return Call(pack("TIME"), "", _milliseconds, repeatable=True)
+
+
+def _milliseconds(reply: Any) -> int:
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 
 def _info(reply: Any) -> dict[str, str]:

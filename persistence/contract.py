@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from persistence.errors import Unavailable
+from persistence.records import StoreFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,6 +175,13 @@ class Store(ABC):
     @abstractmethod
     def prune(self, *, before: int, timeout: float) -> int:
         """Drop ledger entries older than `before` (ms since 1970), but for each tag's newest. Returns how many."""
+
+    def examine(self, *, timeout: float) -> StoreFacts:  # noqa: ARG002 - nothing is asked here
+        """Return how the store is set up, as far as it can tell; changes no tag and no ledger entry.
+
+        A store that has nothing to tell needs no such method of its own.
+        """
+        return StoreFacts(kind=self.url.partition("://")[0])
 
     @abstractmethod
     def after_fork(self) -> None:

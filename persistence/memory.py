@@ -15,6 +15,7 @@ from persistence.records import (
     LedgerEntry,
     Making,
     Reservation,
+    StoreFacts,
     Tag,
     check_argument,
     check_reserving,
@@ -174,6 +175,11 @@ class MemoryStore(Store):
             for entry in old:
                 del self._ledger[entry]
             return len(old)
+
+    def examine(self, *, timeout: float) -> StoreFacts:
+        """See `Store.examine`."""
+        with self._locked(timeout):
+            return StoreFacts(kind="memory", lasting=False)
 
     def _entries(self, tag: str) -> list[LedgerEntry]:
         mine = (each for each in self._ledger.values() if each.tag == tag)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import socket
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -21,18 +20,13 @@ from urllib.parse import parse_qsl
 import pymongo
 from bson.int64 import Int64
 from pymongo import MongoClient, ReadPreference, ReturnDocument, UpdateOne, WriteConcern
-from pymongo.errors import (
-    ConfigurationError,
-    DuplicateKeyError,
-    InvalidName,
-    OperationFailure,
-    ServerSelectionTimeoutError,
-)
+from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
 from persistence.contract import Deadline, Store, mask
 from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
+from persistence.mongo_server import facts, translated
 from persistence.records import (
     HIGHEST,
     LEASE_MOST,
@@ -40,6 +34,7 @@ from persistence.records import (
     LedgerEntry,
     Making,
     Reservation,
+    StoreFacts,
     Tag,
     check_argument,
     check_reserving,
@@ -69,8 +64,6 @@ SCHEMA = 1
 
 _random = random.SystemRandom()
 _RESERVED_DATABASES = {"admin", "config", "local"}
-# Unauthorized, AuthenticationFailed, IllegalOperation (retryable writes unsupported), Atlas's authentication error.
-_REFUSED = {13, 18, 20, 8000}
 _INT64S = ("max", "step", "limit", "lease", "created", "timestamp")
 # A document of another shape never matches, so a foreign one is never changed, nor a float counted up. Not by
 # `$type: long`: mongoeco shrinks a small long to an int, and finds no long at all by its type.
@@ -391,6 +384,11 @@ class MongoStore(Store):
                 dropped += session.segments.delete_many(old).deleted_count
         return dropped
 
+    def examine(self, *, timeout: float) -> StoreFacts:
+        """See `Store.examine`."""
+        with self._session(timeout) as session:
+            return facts(session.tags)
+
     def after_fork(self) -> None:
         """Forget the parent's client; the next call makes another. With a database of yours, every call refuses.
 
@@ -430,7 +428,7 @@ class MongoStore(Store):
             raise
         except Exception as error:
             # Not only PyMongoError: bson and dnspython have roots of their own, and the lot means the same here.
-            raise _translated(error, self.url) from error
+            raise translated(error, self.url) from error
 
     def _connected(self) -> Database[Document]:
         if self._process != os.getpid():
@@ -467,28 +465,6 @@ class MongoStore(Store):
         if schema > SCHEMA:
             raise Misconfigured(f"a newer version wrote it (schema {schema}; this one knows {SCHEMA}): upgrade")
         return store_id
-
-
-def _translated(error: Exception, url: str) -> StoreError:
-    wrong = isinstance(error, ConfigurationError | InvalidName)
-    if isinstance(error, OperationFailure):
-        wrong = error.code in _REFUSED
-    if isinstance(error, ServerSelectionTimeoutError):
-        wrong = _unknown_hosts(error)
-    kind = Misconfigured if wrong else Unavailable
-    # Without pymongo's own settings and its view of the topology, which fill a screen.
-    text = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0]
-    return kind(f"{url}: {text}")
-
-
-def _unknown_hosts(error: ServerSelectionTimeoutError) -> bool:
-    """Whether no host of the URL has an address. A DNS that gives no answer is another matter: that passes."""
-    topology: Any = error.details
-    servers = topology.server_descriptions().values() if hasattr(topology, "server_descriptions") else ()
-    causes = [getattr(each.error, "__cause__", None) for each in servers]
-    return bool(causes) and all(
-        isinstance(each, socket.gaierror) and each.errno == socket.EAI_NONAME for each in causes
-    )
 
 
 _abandoned: list[MongoClient[Document]] = []

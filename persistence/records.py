@@ -352,3 +352,27 @@ def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, in
         raise ValueError(f"used {used} lies above the first reservation, ({held[0].low}, {held[0].high}]")
     rest = max(used, held[0].low)
     return rest, {each.entry: max(rest, each.low) for each in held}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """How a store is set up, for `doctor` to judge. None: this store has no such thing, or can't tell.
+
+    kind: "mongodb", "sqlite", "memory", or the scheme of the URL. version: of the server or the library. time: the
+    server's clock in ms since 1970; None: it has none but this machine's. lasting: whether what it has written outlives
+    the process. write_concern: what its writes wait for, in force whatever the URL says; asked_concern: what the URL
+    says. replica_set: its name, "sharded", or "" for a standalone server; members: how many servers hold data in it.
+    retry_writes: whether the driver sends a write again. journal, synchronous: SQLite's, in force.
+    """
+
+    kind: str
+    version: str | None = None
+    time: int | None = None
+    lasting: bool | None = None
+    write_concern: Mapping[str, object] | None = None
+    asked_concern: Mapping[str, object] | None = None
+    replica_set: str | None = None
+    members: int | None = None
+    retry_writes: bool | None = None
+    journal: str | None = None
+    synchronous: int | None = None

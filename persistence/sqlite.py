@@ -26,6 +26,7 @@ from persistence.records import (
     LedgerEntry,
     Making,
     Reservation,
+    StoreFacts,
     Tag,
     check_argument,
     check_reserving,
@@ -243,6 +244,17 @@ class SQLiteStore(Store):
         check_argument("before", before)
         with self._transaction(timeout) as connection:
             return connection.execute(_PRUNE, (before,)).rowcount
+
+    def examine(self, *, timeout: float) -> StoreFacts:
+        """See `Store.examine`."""
+        with self._transaction(timeout, "BEGIN") as connection:
+            return StoreFacts(
+                kind="sqlite",
+                version=sqlite3.sqlite_version,
+                lasting=True,
+                journal=connection.execute("PRAGMA journal_mode").fetchone()[0],
+                synchronous=connection.execute("PRAGMA synchronous").fetchone()[0],
+            )
 
     def after_fork(self) -> None:
         """Nothing is left to do: the parent closes its connection before it forks, and opens it again after.

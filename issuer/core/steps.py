@@ -44,7 +44,24 @@ class Wait:
     seconds: float
 
 
-Step = Send | Ask | Sleep | Wait
+#: A server of Redis, by host and port. Host "": the one that the URL or client names, be it a unix socket.
+Server = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Masters:
+    """Find the servers that issue numbers now: the one named, the Sentinels' master, each master of a Cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Send this call to that server, whichever keys it holds and whether or not it can be trusted with numbers."""
+
+    server: Server
+    call: Call[Any]
+
+
+Step = Send | Ask | Sleep | Wait | Masters | Visit
 #: A protocol operation that ends with a T. The driver sends each step's result in, or throws its error in.
 Steps = Generator[Step, Any, T]
 
@@ -59,6 +76,18 @@ def ask(question: Callable[[Store, float], T]) -> Steps[T]:
     """Yield a store call; its result is the value."""
     answer: T = yield Ask(question)
     return answer
+
+
+def masters() -> Steps[list[Server]]:
+    """Yield the question which servers issue numbers now; they are the value."""
+    found: list[Server] = yield Masters()
+    return found
+
+
+def visit(server: Server, call: Call[T]) -> Steps[T]:
+    """Yield a call to one server; its decoded reply is the value."""
+    reply: T = yield Visit(server, call)
+    return reply
 
 
 def sleep(seconds: float) -> Steps[None]:

@@ -15,6 +15,7 @@ import redis
 from redis.crc import key_slot
 
 from issuer import gateway
+from issuer.core.steps import Server
 from issuer.drivers.servers import check_server
 from issuer.errors import ConfigurationError, RedisUnavailable
 
@@ -31,6 +32,11 @@ class Address:
     host: str | None = None
     port: int = 0
     sentinel: bool = False
+
+    @property
+    def server(self) -> Server:
+        """Host and port as the core knows them."""
+        return self.host or "", self.port
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,10 @@ class Route(ABC):
         """Find out which server holds the key. Raises RedisUnavailable, ConfigurationError."""
 
     @abstractmethod
+    def masters(self) -> Talks[list[Address]]:
+        """Find out which servers issue numbers now. Raises RedisUnavailable, ConfigurationError."""
+
+    @abstractmethod
     def lost(self, address: Address) -> None:
         """Take note that this server doesn't answer, or is no master any more."""
 
@@ -84,6 +94,11 @@ class Fixed(Route):
     def find(self, key: str) -> Talks[Address]:  # noqa: ARG002 - the same
         """Return that server."""
         return self.HERE
+        yield
+
+    def masters(self) -> Talks[list[Address]]:
+        """Return that server, master or not."""
+        return [self.HERE]
         yield
 
     def lost(self, address: Address) -> None:
@@ -126,6 +141,10 @@ class Sentinels(Route):
             raise ConfigurationError(f"the Sentinels know no master {self._name!r}")
         raise _untold(trouble, "no Sentinel answers") from trouble
 
+    def masters(self) -> Talks[list[Address]]:
+        """Ask the Sentinels, whatever they said before."""
+        return [(yield from self.find(""))]
+
     def lost(self, address: Address) -> None:
         """Forget the master."""
         if self._master == address:
@@ -162,7 +181,12 @@ class Cluster(Route):
                 if address is not None:
                     return address
             self._nodes.rotate(-1)
-        raise _untold(trouble, f"no node of the Cluster knows who holds {key}") from trouble
+        raise _untold(trouble, f"no node of the Cluster knows who holds {key or 'which slot'}") from trouble
+
+    def masters(self) -> Talks[list[Address]]:
+        """Ask for the owners of all slots, whatever the nodes said before."""
+        yield from self.find("")
+        return sorted(set(self._slots.values()), key=lambda node: node.server)
 
     def _learn(self, told_by: Address, shards: Sequence[gateway.Shard]) -> None:
         slots: dict[int, Address] = {}
@@ -224,3 +248,15 @@ def conduct(route: Route, call: gateway.Call[T]) -> Talks[T]:
             raise RedisUnavailable(f"{address.host}:{address.port} is no master any more")
         return reply
     raise RedisUnavailable(f"the Cluster sends {call.key} from node to node")
+
+
+def find_masters(route: Route) -> Talks[list[Server]]:
+    """Return the servers that issue numbers now."""
+    return [address.server for address in (yield from route.masters())]
+
+
+def visit(server: Server, call: gateway.Call[T]) -> Talks[T]:
+    """Bring the call to that server, supported or not, and return the decoded reply."""
+    host, port = server
+    reply: T = yield Talk(Address(host or None, port), call)
+    return reply

@@ -172,11 +172,11 @@ class TestPeeking:
         assert PEEK.text == ""
 
     def test_a_hash_in_use(self) -> None:
-        reply = [b"5", b"9007199254740993", b"2", b"20", b"30", REIGN.encode(), b"b1"]
-        assert PEEK.decode(reply) == Hash(5, 2**53 + 1, 2, 20, 30, fence=REIGN, born="b1")
+        reply = [b"5", b"9007199254740993", b"2", b"20", b"30", REIGN.encode(), b"b1", b"s1"]
+        assert PEEK.decode(reply) == Hash(5, 2**53 + 1, 2, 20, 30, fence=REIGN, born="b1", store="s1")
 
     def test_a_missing_hash(self) -> None:
-        assert PEEK.decode([None] * 7) == Hash(None, None, None, None, None, fence=None, born=None)
+        assert PEEK.decode([None] * 8) == Hash(None, None, None, None, None, fence=None, born=None)
 
     @pytest.mark.parametrize("field", range(5))
     @pytest.mark.parametrize("garbage", [b"", b"1.5", b"-1", b" 1", b"1e3", b'"1"', b"\xff", "٣".encode(), b"1" * 20])

@@ -13,8 +13,9 @@ from redis.backoff import NoBackoff
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
+from issuer.core.steps import Server
 from issuer.drivers.looking import FAR, LOOK_OUT
-from issuer.drivers.routes import Address, Talk, conduct
+from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, visit
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
@@ -188,8 +189,19 @@ class Connections:
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
+        return await self._conducted(conduct(self._route, call), deadline, call.key, tag)
+
+    async def masters(self, deadline: Deadline) -> list[Server]:
+        """Return the servers that issue numbers now. Raises as `call`."""
+        return await self._conducted(find_masters(self._route), deadline, "", None)
+
+    async def visit(self, server: Server, call: gateway.Call[T], deadline: Deadline) -> T:
+        """Send the call to that server, supported or not, and return the decoded reply. Raises as `call`."""
+        return await self._conducted(visit(server, call), deadline, call.key, None)
+
+    async def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
+        """Hold these talks, and return what they end with."""
         end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
-        talks = conduct(self._route, call)
         try:
             talk = next(talks)
             while True:
@@ -203,7 +215,7 @@ class Connections:
             value: T = done.value
             return value
         except Exception as error:
-            meant = meaning(error, self.name, call.key, tag)
+            meant = meaning(error, self.name, key, tag)
             if meant is error:
                 raise
             raise meant from error

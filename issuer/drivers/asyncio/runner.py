@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.flight import Flight
-from issuer.core.steps import Ask, Send, Sleep, Step, Steps, public
+from issuer.core.steps import Ask, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.asyncio.connections import Connections
 from issuer.errors import ConfigurationError, StoreUnavailable
 from persistence.contract import Store
@@ -80,9 +80,11 @@ class Runner:
     async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
             case Send():
-                if self.redis is None:
-                    raise ConfigurationError("this issuer has no Redis")
-                return await self.redis.call(step.call, deadline, tag)
+                return await self._redis().call(step.call, deadline, tag)
+            case Masters():
+                return await self._redis().masters(deadline)
+            case Visit():
+                return await self._redis().visit(step.server, step.call, deadline)
             case Ask():
                 timeout = min(self.store_timeout, deadline.left())
                 if timeout <= 0:
@@ -92,3 +94,8 @@ class Runner:
                 await asyncio.sleep(step.seconds)
                 return None
         return await waited(step.flight, step.seconds)
+
+    def _redis(self) -> Connections:
+        if self.redis is None:
+            raise ConfigurationError("this issuer has no Redis")
+        return self.redis

@@ -9,8 +9,9 @@ import redis
 
 from issuer import gateway
 from issuer.clock import Deadline
+from issuer.core.steps import Server
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.routes import Address, Talk, conduct
+from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, visit
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
 
@@ -120,8 +121,19 @@ class Connections:
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
+        return self._conducted(conduct(self._route, call), deadline, call.key, tag)
+
+    def masters(self, deadline: Deadline) -> list[Server]:
+        """Return the servers that issue numbers now. Raises as `call`."""
+        return self._conducted(find_masters(self._route), deadline, "", None)
+
+    def visit(self, server: Server, call: gateway.Call[T], deadline: Deadline) -> T:
+        """Send the call to that server, supported or not, and return the decoded reply. Raises as `call`."""
+        return self._conducted(visit(server, call), deadline, call.key, None)
+
+    def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
+        """Hold these talks, and return what they end with."""
         end = Deadline(min(self.timeout, max(SHORTEST, deadline.left())))
-        talks = conduct(self._route, call)
         try:
             talk = next(talks)
             while True:
@@ -135,7 +147,7 @@ class Connections:
             value: T = done.value
             return value
         except Exception as error:
-            meant = meaning(error, self.name, call.key, tag)
+            meant = meaning(error, self.name, key, tag)
             if meant is error:
                 raise
             raise meant from error

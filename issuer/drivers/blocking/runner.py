@@ -8,7 +8,7 @@ from typing import TypeVar
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.flight import Flight
-from issuer.core.steps import Ask, Send, Sleep, Step, Steps, public
+from issuer.core.steps import Ask, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.blocking.connections import Connections
 from issuer.errors import ConfigurationError, StoreUnavailable
 from persistence.contract import Store
@@ -88,9 +88,11 @@ class Runner:
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
             case Send():
-                if self.redis is None:
-                    raise ConfigurationError("this issuer has no Redis")
-                return self.redis.call(step.call, deadline, tag)
+                return self._redis().call(step.call, deadline, tag)
+            case Masters():
+                return self._redis().masters(deadline)
+            case Visit():
+                return self._redis().visit(step.server, step.call, deadline)
             case Ask():
                 timeout = min(self.store_timeout, deadline.left())
                 if timeout <= 0:
@@ -100,3 +102,8 @@ class Runner:
                 clock.sleep(step.seconds)
                 return None
         return waited(step.flight, step.seconds)
+
+    def _redis(self) -> Connections:
+        if self.redis is None:
+            raise ConfigurationError("this issuer has no Redis")
+        return self.redis
