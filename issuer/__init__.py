@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from issuer.async_facade import AsyncIssuer
+from issuer.core.doctor.finding import Finding
 from issuer.core.inspection import Inspection, RedisState, StoreState
 from issuer.core.retire import Recovery
 from issuer.errors import (
@@ -38,6 +39,7 @@ __all__ = [
     "ConfigurationError",
     "CorruptState",
     "FenceError",
+    "Finding",
     "Inspection",
     "InvalidArgument",
     "Issuer",

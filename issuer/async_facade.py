@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -16,6 +16,9 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from issuer.clock import Deadline
 from issuer.core import requests, retire
+from issuer.core.doctor.diagnosis import judge
+from issuer.core.doctor.examination import Examination
+from issuer.core.doctor.finding import Finding
 from issuer.core.hand import spend_all
 from issuer.core.inspection import Inspection, inspect
 from issuer.core.requests import TAKE_MOST, whole
@@ -233,6 +236,20 @@ class AsyncIssuer:
         if failed:
             raise failed[0]
         return done
+
+    async def doctor(
+        self,
+        *,
+        most: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        timeout: float | None = None,
+    ) -> list[Finding]:
+        """Examine Redis, the store, the settings and the tags; see Issuer.doctor."""
+        redis = self._runner.redis
+        facts = self._terms.facts(redis.name if redis is not None else None)
+        for steps in Examination(facts, self._terms.key, most=most, progress=progress).rounds():
+            await self._run(steps, self._deadline(timeout), None)
+        return judge(facts)
 
     async def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store; see Issuer.warm."""

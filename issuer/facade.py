@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from types import TracebackType
@@ -15,6 +15,9 @@ from apscheduler.schedulers.base import BaseScheduler
 
 from issuer.clock import Deadline
 from issuer.core import requests, retire
+from issuer.core.doctor.diagnosis import judge
+from issuer.core.doctor.examination import Examination
+from issuer.core.doctor.finding import Finding
 from issuer.core.hand import spend_all
 from issuer.core.inspection import Inspection, inspect
 from issuer.core.requests import TAKE_MOST, whole
@@ -254,6 +257,25 @@ class Issuer:
         if failed:
             raise failed[0]
         return done
+
+    def doctor(
+        self,
+        *,
+        most: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        timeout: float | None = None,
+    ) -> list[Finding]:
+        """Examine Redis, the store, the settings and the tags; return what is found, the worst first. Changes nothing.
+
+        A Finding of level "weak" names what weakens the promise; nothing is raised for what can't be seen or reached.
+        `most`: how many tags to look at closely, those used last first, 0..2^63-1; None: 1000. `progress` is called
+        after each of them, with how many were looked at and how many will be. Each request has `timeout` for itself.
+        """
+        redis = self._runner.redis
+        facts = self._terms.facts(redis.name if redis is not None else None)
+        for steps in Examination(facts, self._terms.key, most=most, progress=progress).rounds():
+            self._run(steps, self._deadline(timeout), None)
+        return judge(facts)
 
     def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store. Errors as `next`."""

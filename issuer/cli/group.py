@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from issuer.cli import bench, completion, demo, keeper, numbers, recovery, reference, tags
+from issuer.cli import bench, completion, demo, doctor, keeper, numbers, recovery, reference, tags
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
 from issuer.cli.text import color, say
@@ -80,6 +80,7 @@ for _command in (
     tags.set,
     tags.delete,
     recovery.recover,
+    doctor.doctor,
     keeper.keeper,
     bench.bench,
     reference.lua,

@@ -80,6 +80,20 @@ def shortened(text: str, cells: int) -> str:
     return kept + "…"
 
 
+def wrapped(text: str, cells: int | None) -> list[str]:
+    """Return the text in lines of at most so many cells, broken between words; a longer word has a line for itself."""
+    if cells is None:
+        return [text]
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if width(longer) <= cells or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
 def screen_width() -> int | None:
     """Return the columns of the terminal, or of COLUMNS; None if stdout is neither: then nothing is shortened."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 
 import redis
 
+from issuer.core.doctor.redis import OLDEST
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
-
-#: The oldest Redis whose scripts behave as ours need it.
-OLDEST = (6, 2)
 
 _DENIED = (
     "denies a command that the fence needs; give this user +info +evalsha +script|load +time +hmget +hget +hset +hdel "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 
+from issuer.core.doctor.facts import Facts
 from issuer.core.flight import Flight
 from issuer.core.source import Job, Means
 from issuer.keys import redis_key
@@ -41,6 +42,11 @@ class Terms:
     def key(self, tag: str) -> str:
         """Return the name of the tag's hash in Redis."""
         return redis_key(self.prefix, tag)
+
+    def facts(self, redis: str | None) -> Facts:
+        """Return what is known before anybody is asked, for `doctor`; `redis` is its name, None if there is none."""
+        window = self.store_timeout + GRACE
+        return Facts(store=self.store.url, timeout=self.timeout, window=window, redis=redis)
 
     def means(
         self,

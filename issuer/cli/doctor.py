@@ -1,0 +1,132 @@
+"""`issuer doctor`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from typing import Any, Final
+
+import click
+
+from issuer.cli.exits import OK, PROBLEM, code_of
+from issuer.cli.recovery import MANY
+from issuer.cli.session import Session
+from issuer.cli.text import Column, plain, screen_width, show, show_json, table, wrapped
+from issuer.core.doctor.finding import Finding, Level
+from issuer.facade import Issuer
+
+#: Each level's heading and colour.
+HEADINGS: Final[dict[Level, tuple[str, str]]] = {
+    "weak": ("WEAKENS THE PROMISE", "red"),
+    "advice": ("ADVICE", "yellow"),
+    "unknown": ("NOT SEEN", "cyan"),
+    "ok": ("WELL", "green"),
+}
+
+#: Of findings that differ in their tags only, so many are shown in full; --json has all.
+SHOWN = 5
+
+#: Where the text begins.
+INDENT = 8
+
+
+@click.command(
+    short_help="Say what weakens the promise, and what to do.",
+    epilog="""\b
+    Examples:
+      issuer doctor
+      issuer doctor --json | jq '.[] | select(.level == "weak")'
+      issuer doctor --most 100000              look at so many tags in Redis and the ledger
+
+    \b
+    Exit codes: 0 nothing weakens the promise, 4 something does, 5 Redis or the store
+    can't be reached, 2 they refuse the settings.
+    """,
+)
+@click.option("--most", metavar="N", type=click.IntRange(min=0), help="Look closely at N tags, 1000 by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of all findings.")
+@click.pass_context
+def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
+    """Examine Redis, the store, the settings and the tags, changing nothing.
+
+    Each finding says what was seen, why it matters, and what to do. What can't be seen is told, with the right that is
+    missing or the place to look at.
+    """
+    findings = _examined(Session.of(context).connect(), most)
+    if as_json:
+        show_json([_content(finding) for finding in findings])
+    else:
+        show(_report(findings, screen_width()))
+    context.exit(max((_code(finding) for finding in findings), default=OK))
+
+
+def _examined(issuer: Issuer, most: int | None) -> list[Finding]:
+    """Run the examination, with a progress bar on the terminal if there are many tags."""
+    bar: Any = None
+
+    def progress(done: int, of: int) -> None:
+        nonlocal bar
+        if bar is None:
+            hidden = of < MANY or not sys.stderr.isatty()
+            bar = click.progressbar(length=of, label="looking at tags", file=sys.stderr, hidden=hidden)
+        bar.update(1)
+        if done == of:
+            bar.render_finish()
+
+    return issuer.doctor(most=most, progress=progress)
+
+
+def _code(finding: Finding) -> int:
+    if finding.level != "weak":
+        return OK
+    return PROBLEM if finding.error is None else code_of(finding.error)
+
+
+def _content(finding: Finding) -> dict[str, object]:
+    content = {field.name: getattr(finding, field.name) for field in fields(finding)}
+    content["error"] = None if finding.error is None else type(finding.error).__name__
+    return content
+
+
+def _report(findings: list[Finding], room: int | None) -> str:
+    lines: list[str] = []
+    for level, (heading, hue) in HEADINGS.items():
+        found = [finding for finding in findings if finding.level == level]
+        if not found:
+            continue
+        lines += [click.style(heading, fg=hue, bold=True)]
+        lines += [_well(found, room)] if level == "ok" else _in_full(found, room)
+        lines += [""]
+    return "\n".join([*lines, _summary(findings)])
+
+
+def _in_full(findings: list[Finding], room: int | None) -> list[str]:
+    lines: list[str] = []
+    for check in dict.fromkeys(finding.check for finding in findings):
+        same = [finding for finding in findings if finding.check == check]
+        for finding in same[:SHOWN]:
+            lines += _one(finding, room)
+        if len(same) > SHOWN:
+            lines.append(f"  and {len(same) - SHOWN} more of {check}: --json has them")
+    return lines
+
+
+def _one(finding: Finding, room: int | None) -> list[str]:
+    cells = None if room is None else max(room - INDENT, INDENT)
+    lines = [f"  {click.style(finding.check, bold=True)}  {plain(finding.subject)}"]
+    for name, text in (("what", finding.what), ("why", finding.why), ("do", finding.remedy)):
+        for at, line in enumerate(wrapped(plain(text), cells) if text else []):
+            lines.append(f"{f'  {name}' if at == 0 else '':{INDENT}}{line}")
+    return lines
+
+
+def _well(findings: list[Finding], room: int | None) -> str:
+    columns = [Column("CHECK"), Column("OF", flexible=True), Column("SEEN", flexible=True)]
+    return table(columns, [(finding.check, finding.subject, finding.what) for finding in findings], room)
+
+
+def _summary(findings: list[Finding]) -> str:
+    count = {level: sum(finding.level == level for finding in findings) for level in HEADINGS}
+    weak = {0: "nothing weakens the promise", 1: "1 thing weakens the promise"}
+    told = weak.get(count["weak"], f"{count['weak']} things weaken the promise")
+    return f"{told}; {count['advice']} advice, {count['unknown']} not seen, {count['ok']} well"

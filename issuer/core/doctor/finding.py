@@ -1,0 +1,30 @@
+"""What `doctor` finds, one thing each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from issuer.errors import IssuerError
+
+#: "weak": numbers could repeat, order could break, or the service stops, with or without anybody being warned.
+#: "advice": a fault would cost more than it has to. "ok": looked at and well. "unknown": could not be seen.
+Level = Literal["weak", "advice", "unknown", "ok"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. `check`: the name of the check, for programs. `subject`: the server, store, setting or tag it is of.
+
+    what: what was seen. why: what it means for the numbers. remedy: what to do; "" if it is well. tag: the tag
+    concerned, or None. error: what kept a server from being looked at, None if it was.
+    """
+
+    check: str
+    level: Level
+    subject: str
+    what: str
+    why: str
+    remedy: str = ""
+    tag: str | None = None
+    error: IssuerError | None = None

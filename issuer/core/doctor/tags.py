@@ -1,0 +1,166 @@
+"""The checks of the tags: those that need only the store's records are made for all, the others for those looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from shlex import quote
+
+from issuer.core import arithmetic
+from issuer.core.doctor.facts import Facts, TagFacts
+from issuer.core.doctor.finding import Finding
+from issuer.errors import CorruptState
+from issuer.gateway import Hash
+from persistence.records import HIGHEST
+
+#: Seconds that a segment should last: the outage of the store that nobody notices.
+TARGET = 20 * 60
+
+#: From this share of the limit on, in percent, the end is near.
+NEAR = 20
+
+
+def looked_at(facts: Facts) -> Iterator[Finding]:
+    """How many tags were looked at."""
+    if facts.store_error is not None and not facts.records:
+        return
+    seen, there = len(facts.tags), len(facts.records)
+    why = "Numbers come by tag, each from a hash and a record of its own."
+    blind = facts.redis is not None and sum(each.hash is None for each in facts.tags)
+    if seen < there or blind:
+        read = f"{seen - blind} of {there} tags were looked at in Redis and the ledger"
+        yield Finding(
+            "tags-looked-at",
+            "unknown",
+            "tags",
+            read if facts.redis is not None else f"{seen} of {there} tags were looked at in the ledger",
+            why + " Halts and limits were looked at for all of them.",
+            "`issuer doctor --most N` looks at more; those used last come first.",
+        )
+    else:
+        yield Finding("tags-looked-at", "ok", "tags", f"all tags were looked at: {there}", why)
+
+
+def halted(facts: Facts) -> Iterator[Finding]:
+    """Whether reservations of a tag are stopped."""
+    for record in facts.records:
+        if record.halted:
+            yield Finding(
+                "tag-halted",
+                "weak",
+                f"tag {record.tag}",
+                f"it is halted at max {record.max}",
+                "The store was found behind numbers that are taken. Nothing more is reserved, so the tag stops when "
+                "the numbers in hand are used.",
+                f"issuer recover {quote(record.tag)}",
+                record.tag,
+            )
+
+
+def limit(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag comes near its limit."""
+    for record in facts.records:
+        left = max(0, record.limit - record.max)
+        if left * 100 > record.limit * NEAR:
+            continue
+        higher = "" if record.limit == HIGHEST else f"issuer set {quote(record.tag)} --limit N"
+        yield Finding(
+            "tag-limit",
+            "advice" if left else "weak",
+            f"tag {record.tag}",
+            f"{left} numbers are left to reserve up to its limit {record.limit}",
+            "Numbers never wrap: past the limit each call raises LimitReached.",
+            higher or "Go on with another tag: there is no higher 64-bit number.",
+            record.tag,
+        )
+
+
+def runway(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's segments last long enough at its present rate."""
+    for tag in facts.tags:
+        lasts = arithmetic.runway(tag.record.step, tag.rate)
+        if tag.rate is None or lasts is None or lasts >= TARGET:
+            continue
+        in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
+        hand = "" if in_hand is None else f"; what is in Redis lasts {_time(in_hand)}"
+        name = tag.record.tag
+        yield Finding(
+            "tag-runway",
+            "advice",
+            f"tag {name}",
+            f"at {tag.rate:.3g} numbers a second its step of {tag.record.step} lasts {_time(lasts)}{hand}",
+            f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.",
+            f"issuer set {quote(name)} --step {ceil(tag.rate * TARGET)}",
+            name,
+        )
+
+
+def two_stores(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's hash belongs to another store."""
+    for tag, hash in _hashes(facts):
+        if hash.store is not None and facts.store_id is not None and hash.store != facts.store_id:
+            yield Finding(
+                "tag-two-stores",
+                "weak",
+                f"tag {tag.record.tag}",
+                f"its hash belongs to the store {hash.store}; this one is {facts.store_id}",
+                "Two stores on one prefix reserve the same numbers. Each is refused the other's hash, so calls of one "
+                "of them fail; whoever flushes Redis lets both in.",
+                "Give each store its own prefix. If this store replaces the other one: choose a new prefix, and raise "
+                "it above the other's max with `issuer recover --at-least`.",
+                tag.record.tag,
+            )
+
+
+def behind(facts: Facts) -> Iterator[Finding]:
+    """Whether the store stands below numbers that Redis holds."""
+    for tag, hash in _hashes(facts):
+        top = max(hash.max or 0, hash.next_max or 0)
+        if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
+            yield Finding(
+                "tag-store-behind",
+                "weak",
+                f"tag {tag.record.tag}",
+                f"the store stands at max {tag.store_max}, and Redis holds numbers up to {top}",
+                "The store went back in time: it was restored from a backup, or lost writes. If Redis is lost now it "
+                "hands out numbers again.",
+                f"issuer recover {quote(tag.record.tag)}",
+                tag.record.tag,
+            )
+
+
+def corrupt(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's hash holds what no issuer writes."""
+    for tag in facts.tags:
+        field = tag.hash.corrupt if tag.hash is not None else None
+        if field is None and not isinstance(tag.error, CorruptState):
+            continue
+        name = tag.record.tag
+        yield Finding(
+            "tag-corrupt",
+            "weak",
+            f"tag {name}",
+            str(tag.error) if field is None else f"field {field} of its hash is no whole number",
+            "In doubt each draw is refused with CorruptState, and nothing is overwritten.",
+            f"Look at it with HGETALL, then issuer recover {quote(name)}",
+            name,
+        )
+
+
+def _hashes(facts: Facts) -> Iterator[tuple[TagFacts, Hash]]:
+    for tag in facts.tags:
+        if tag.hash is not None:
+            yield tag, tag.hash
+
+
+def _remaining(hash: Hash | None) -> int | None:
+    if hash is None or hash.corrupt or hash.max is None or hash.cur is None:
+        return None
+    return hash.max - hash.cur + (hash.next_max or 0) - (hash.next_cur or 0)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - a minute
+
+
+CHECKS = (looked_at, halted, limit, runway, two_stores, behind, corrupt)
