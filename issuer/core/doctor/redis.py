@@ -55,8 +55,8 @@ def reachable(facts: Facts) -> Iterator[Finding]:
             "Each process serves segments that it reserved itself: unique, in trend order.",
         )
         return
-    why = "While Redis is away callers of strict tags wait until their deadline, then get RedisUnavailable."
     remedy = "Start it, or correct the URL: `issuer config` shows which one holds and where it was set."
+    why = "While Redis can't be used callers of strict tags get an error, and trend tags serve segments of their own."
     if facts.redis_error is not None:
         yield Finding(
             "redis-reachable", "weak", facts.redis, str(facts.redis_error), why, remedy, error=facts.redis_error
@@ -292,7 +292,7 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
             check,
             "advice",
             server.name,
-            f"it has {len(server.replicas)} replica(s), and min-replicas-to-write is 0",
+            f"min-replicas-to-write is 0; replicas: {len(server.replicas)}",
             "After a split the old master goes on beside the new one. Nothing repeats, but a strict tag's numbers then "
             "come from two sides, out of order.",
             "CONFIG SET min-replicas-to-write 1 (and min-replicas-max-lag 10), in redis.conf of every node.",

@@ -110,7 +110,7 @@ def replica_set(facts: Facts) -> Iterator[Finding]:
             check,
             "advice",
             facts.store,
-            f"replica set {seen.replica_set} has {seen.members} server(s) with data",
+            f"servers with data in replica set {seen.replica_set}: {seen.members}",
             "With one of them away there may be no majority, and then no reservation.",
             "Make it three servers with data, no arbiter in place of one.",
         )

@@ -24,21 +24,24 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
     """How many tags were looked at."""
     if facts.store_error is not None and not facts.records:
         return
-    seen, there = len(facts.tags), len(facts.records)
-    why = "Numbers come by tag, each from a hash and a record of its own."
-    blind = facts.redis is not None and sum(each.hash is None for each in facts.tags)
-    if seen < there or blind:
-        read = f"{seen - blind} of {there} tags were looked at in Redis and the ledger"
-        yield Finding(
-            "tags-looked-at",
-            "unknown",
-            "tags",
-            read if facts.redis is not None else f"{seen} of {there} tags were looked at in the ledger",
-            why + " Halts and limits were looked at for all of them.",
-            "`issuer doctor --most N` looks at more; those used last come first.",
-        )
-    else:
+    there = len(facts.records)
+    seen = sum(tag.error is None and (facts.redis is None or tag.hash is not None) for tag in facts.tags)
+    why = (
+        "Whether it is corrupt, behind, shared by two stores or short of numbers shows in a tag's hash and ledger only."
+    )
+    if seen == there:
         yield Finding("tags-looked-at", "ok", "tags", f"all tags were looked at: {there}", why)
+        return
+    yield Finding(
+        "tags-looked-at",
+        "unknown",
+        "tags",
+        f"{seen} of {there} tags were looked at closely; halts and limits were looked at for all",
+        why,
+        "`issuer doctor --most N` looks at more than 1000, those used last first."
+        if len(facts.tags) < there
+        else "Run doctor again when Redis and the store answer.",
+    )
 
 
 def halted(facts: Facts) -> Iterator[Finding]:
@@ -88,7 +91,8 @@ def runway(facts: Facts) -> Iterator[Finding]:
             "tag-runway",
             "advice",
             f"tag {name}",
-            f"at {tag.rate:.3g} numbers a second its step of {tag.record.step} lasts {_time(lasts)}{hand}",
+            f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
+            f"{_time(lasts)}{hand}",
             f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.",
             f"issuer set {quote(name)} --step {ceil(tag.rate * TARGET)}",
             name,
