@@ -11,7 +11,7 @@ import click
 from issuer.cli.exits import OK, PROBLEM, code_of
 from issuer.cli.recovery import MANY
 from issuer.cli.session import Session
-from issuer.cli.text import Column, plain, screen_width, show, show_json, table, wrapped
+from issuer.cli.text import Column, plain, screen_width, shortened, show, show_json, table, wrapped
 from issuer.core.doctor.finding import Finding, Level
 from issuer.facade import Issuer
 
@@ -97,7 +97,7 @@ def _report(findings: list[Finding], room: int | None) -> str:
         lines += [click.style(heading, fg=hue, bold=True)]
         lines += [_well(found, room)] if level == "ok" else _in_full(found, room)
         lines += [""]
-    return "\n".join([*lines, _summary(findings)])
+    return "\n".join([*lines, *wrapped(_summary(findings), room)])
 
 
 def _in_full(findings: list[Finding], room: int | None) -> list[str]:
@@ -113,7 +113,10 @@ def _in_full(findings: list[Finding], room: int | None) -> list[str]:
 
 def _one(finding: Finding, room: int | None) -> list[str]:
     cells = None if room is None else max(room - INDENT, INDENT)
-    lines = [f"  {click.style(finding.check, bold=True)}  {plain(finding.subject)}"]
+    subject = plain(finding.subject)
+    if room is not None:
+        subject = shortened(subject, max(room - len(finding.check) - 4, INDENT))
+    lines = [f"  {click.style(finding.check, bold=True)}  {subject}"]
     for name, text in (("what", finding.what), ("why", finding.why), ("do", finding.remedy)):
         for at, line in enumerate(wrapped(plain(text), cells) if text else []):
             lines.append(f"{f'  {name}' if at == 0 else '':{INDENT}}{line}")

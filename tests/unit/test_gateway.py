@@ -181,18 +181,18 @@ class TestPeeking:
     @pytest.mark.parametrize("field", range(5))
     @pytest.mark.parametrize("garbage", [b"", b"1.5", b"-1", b" 1", b"1e3", b'"1"', b"\xff", "٣".encode(), b"1" * 20])
     def test_a_field_that_is_no_number_is_named(self, field: int, garbage: bytes) -> None:
-        reply: list[bytes | None] = [b"5", b"10", b"2", b"20", b"30", None, None]
+        reply: list[bytes | None] = [b"5", b"10", b"2", b"20", b"30", None, None, None]
         reply[field] = garbage
         assert PEEK.decode(reply).corrupt == gateway.FIELDS[field]
 
     @pytest.mark.parametrize("garbage", [b"9223372036854775808", b"9999999999999999999", b"007"])
     def test_what_the_scripts_call_corrupt_is_corrupt_here_too(self, garbage: bytes) -> None:
-        hash = PEEK.decode([b"5", garbage, b"2", None, None, None, None])
+        hash = PEEK.decode([b"5", garbage, b"2", None, None, None, None, None])
         assert (hash.max, hash.corrupt) == (None, "max")
 
     def test_garbage_in_the_other_fields_can_be_looked_at(self) -> None:
-        hash = PEEK.decode([b"5", b"10", b"2", None, None, b"\xff", b"\xfe"])
-        assert (hash.fence, hash.born, hash.corrupt) == ("\ufffd", "\ufffd", None)
+        hash = PEEK.decode([b"5", b"10", b"2", None, None, b"\xff", b"\xfe", b"\xfd"])
+        assert (hash.fence, hash.born, hash.store, hash.corrupt) == ("\ufffd", "\ufffd", "\ufffd", None)
 
 
 def test_info_is_read_line_by_line() -> None:
@@ -216,3 +216,28 @@ class TestRefusals:
         assert isinstance(other, ConfigurationError)
         assert "s9" in str(other)
         assert "s1" in str(other)
+
+
+class TestLookingAtAServer:
+    def test_its_clock_is_in_milliseconds(self) -> None:
+        assert gateway.server_time().packed == resp(b"TIME")
+        assert gateway.server_time().decode([b"1763690000", b"123999"]) == 1763690000123
+
+    @pytest.mark.parametrize("reply", [[b"save", b"3600 1"], {b"save": b"3600 1"}])
+    def test_a_setting_comes_by_either_protocol(self, reply: object) -> None:
+        call = gateway.setting("save")
+        assert call.packed == resp(b"CONFIG", b"GET", b"save")
+        assert call.decode(reply) == "3600 1"
+
+    @pytest.mark.parametrize("reply", [[], {}])
+    def test_a_setting_that_the_server_lacks_is_none(self, reply: object) -> None:
+        assert gateway.setting("active-replica").decode(reply) is None
+
+    def test_info_is_taken_apart(self) -> None:
+        reply = b"# Server\r\nredis_version:7.0.15\r\n\r\n# Replication\r\nrole:master\r\nslave0:ip=::1,port=1\r\n"
+        assert gateway.info().packed == resp(b"INFO")
+        wanted = {"redis_version": "7.0.15", "role": "master", "slave0": "ip=::1,port=1"}
+        assert gateway.info().decode(reply) == wanted
+
+    def test_all_of_it_may_be_asked_again(self) -> None:
+        assert all(call.repeatable for call in (gateway.info(), gateway.setting("save"), gateway.server_time()))
