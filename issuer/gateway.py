@@ -289,6 +289,22 @@ def _setting(reply: Any) -> str | None:
     return words[1].decode(errors="replace") if words else None
 
 
+def trials(key: str) -> list[tuple[Call[object], str]]:
+    """Return the commands of the scripts, put so that they change nothing, and what each is answered if it is allowed.
+
+    A server looks at rights, memory, disk and replicas before it looks at a command's arguments: one that complains of
+    these would have done what it was told. "": that answer is no error. `key` must not exist.
+    """
+    commands = (
+        (("HMGET", key, "cur"), ""),
+        (("HGET", key, "cur"), ""),
+        (("HDEL", key, "no such field"), ""),
+        (("HINCRBY", key, "cur", "x"), "not an integer"),
+        (("HSET", key, "cur", "1", "max"), "wrong number of arguments"),
+    )
+    return [(Call(pack(*words), "", lambda reply: reply, repeatable=True, key=key), due) for words, due in commands]
+
+
 def server_time() -> Call[int]:
     """`TIME`: the server's clock, in ms since 1970."""
     return Call(pack("TIME"), "", _milliseconds, repeatable=True)

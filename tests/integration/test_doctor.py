@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer import Finding, Issuer, RedisUnavailable
+from issuer import Finding, Issuer, RedisUnavailable, gateway
 from issuer.core.doctor import diagnosis, examination, redis, store, tags
 from issuer.core.doctor.diagnosis import Check
 from persistence.memory import MemoryStore
@@ -245,15 +245,66 @@ def test_config_denied_is_told_and_the_rest_is_judged(
     assert weak(findings) == []
     [unseen] = [each for each in findings if each.level == "unknown"]
     assert (unseen.check, "+config|get" in unseen.remedy) == ("redis-persistence", True)
-    drawer(any_redis, "-time")
-    assert "+time" in {each.check: each.remedy for each in ids.doctor() if each.level == "unknown"}["redis-clock"]
 
 
-def test_scripts_denied(start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]) -> None:
+@pytest.mark.covers("N.7")
+@pytest.mark.parametrize("right", [right for right in RIGHTS if right not in {"+info", "+eval", "+script|load"}])
+def test_a_right_that_is_missing_is_found_before_a_draw_needs_it(
+    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding], right: str
+) -> None:
     server = start_redis()
-    rights = [right for right in RIGHTS if right != "+evalsha"]
-    ids = opened(drawer(server, *rights))
-    assert "evalsha" in fires(ids, redis.draws, "weak").what
+    ids = opened(drawer(server, *(each for each in RIGHTS if each != right)))
+    check = redis.clock if right == "+time" else redis.draws
+    finding = fires(ids, check, "weak")
+    assert f"'{right[1:]}'" in finding.what
+    assert server.client().dbsize() == 0
+
+
+def test_a_script_that_can_not_be_loaded(
+    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
+) -> None:
+    rights = [right for right in RIGHTS if right not in {"+eval", "+script|load"}]
+    ids = opened(drawer(start_redis(), *rights))
+    assert "script" in fires(ids, redis.draws, "weak").what
+
+
+def test_mutation_without_the_trials_a_missing_right_to_write_is_not_seen(
+    any_redis: RedisServer,
+    opened: Callable[..., Issuer],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    request.addfinalizer(lambda: any_redis.client().acl_deluser("drawer"))
+    ids = opened(drawer(any_redis, *(right for right in RIGHTS if right != "+hset")))
+    assert weak(ids.doctor()) == ["redis-draw"]
+    monkeypatch.setattr(gateway, "trials", lambda _key: [])
+    assert weak(ids.doctor()) == []
+
+
+class StrangeServer(FencedFakeServer):
+    """A server of another make."""
+
+    fields = b""
+
+    def info(self, sections: tuple[bytes, ...] = ()) -> bytes:
+        return super().info(sections) + self.fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "role", "named"),
+    [
+        (b"dragonfly_version:df-v1.30.3\r\n", "master", "Dragonfly df-v1.30.3 is not supported"),
+        (b"executable:/usr/bin/keydb-server\r\n", "active-replica", "KeyDB 7.0.0 with active-replica is not supported"),
+    ],
+)
+def test_a_server_that_is_refused_is_examined_all_the_same(
+    fires: Callable[..., Finding], fields: bytes, role: str, named: str
+) -> None:
+    server = StrangeServer()
+    server.fields, server.role = fields, role
+    with server.client() as client, issuer.connect(redis=client, store=MemoryStore(), scheduler=None) as ids:
+        assert fires(ids, redis.kind, "weak").what == named
+        assert {"redis-kind", "redis-draw"} <= set(weak(ids.doctor()))
 
 
 def test_servers_that_are_away(opened: Callable[..., Issuer], fires: Callable[..., Finding]) -> None:

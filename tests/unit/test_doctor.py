@@ -155,6 +155,7 @@ CASES: list[tuple[Check, Facts, str, Level]] = [
     (redis.clock, with_server(clock=Clock(APART)), "redis-clock", "advice"),
     (redis.clock, with_server(clock=Clock(-FAR_APART)), "redis-clock", "weak"),
     (redis.clock, with_server(clock=None), "redis-clock", "unknown"),
+    (redis.clock, with_server(clock=None, clock_error=FenceError("no +time")), "redis-clock", "weak"),
     (store.reachable, healthy(store_error=StoreUnavailable("away")), "store-reachable", "weak"),
     (store.reachable, healthy(store_error=CorruptState("float")), "store-reachable", "weak"),
     (store.lasting, with_store(kind="memory", lasting=False), "store-lasting", "weak"),

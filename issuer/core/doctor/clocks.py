@@ -27,7 +27,7 @@ def compared(check: str, subject: str, clock: Clock | None) -> Finding:
             subject,
             "its clock could not be read",
             _WHY + "they mislead if clocks differ.",
-            "Redis: give the user +time, which an election needs as well. Else compare `date` on both machines.",
+            "Compare `date` on both machines.",
         )
     apart = max(0, abs(clock.ahead) - clock.doubt)
     way = "ahead of" if clock.ahead > 0 else "behind"

@@ -95,19 +95,32 @@ class Examination:
                 settings[name] = value
         before = now_ms()
         time = yield from _tried(visit(server, gateway.server_time()))
+        denied = time if isinstance(time, IssuerError) else None
         clock = None if isinstance(time, IssuerError) else _clock(time, before, now_ms())
         replicas = [field for name, field in info.items() if _REPLICA.fullmatch(name)]
         seen = []
         for replica in replicas:
             seen.append((yield from _replica(replica, info)))  # noqa: PERF401 - a comprehension can't yield
         self.facts.servers.append(
-            replace(facts, info=info, settings=settings, clock=clock, replicas=tuple(seen)),
+            replace(facts, info=info, settings=settings, clock=clock, clock_error=denied, replicas=tuple(seen)),
         )
 
     def _draw(self) -> Steps[None]:
         # No tag is called "", so no number is drawn: the hash isn't there, and stays so.
-        drawn = yield from _tried(send(gateway.draw(self._key(""), 1, None)))
-        self.facts.draw = DrawFacts(error=drawn) if isinstance(drawn, IssuerError) else DrawFacts(status=drawn.status)
+        key = self._key("")
+        drawn = yield from _tried(send(gateway.draw(key, 1, None)))
+        if isinstance(drawn, IssuerError):
+            self.facts.draw = DrawFacts(error=drawn)
+        else:
+            self.facts.draw = DrawFacts(status=drawn.status)
+            if drawn.status != "empty":
+                return
+        # Within a script an error doesn't name the command, so these are tried even if the script was refused.
+        for trial, due in gateway.trials(key):
+            answer = yield from _tried(send(trial))
+            if isinstance(answer, IssuerError) and not (due and due in str(answer)):
+                self.facts.draw = DrawFacts(error=answer)
+                return
 
     # ------------------------------------------------------------------ tags
 

@@ -38,7 +38,8 @@ class ServerFacts:
     """A Redis server that issues numbers.
 
     info: the fields of INFO; None if they can't be had, and `error` says why. settings: what CONFIG GET answered; a
-    name is missing if that was denied, and None if the server has no such setting. clock: None if TIME was denied.
+    name is missing if that was denied, and None if the server has no such setting. clock: None if `clock_error` says
+    why TIME wasn't answered.
     """
 
     name: str
@@ -46,12 +47,16 @@ class ServerFacts:
     error: IssuerError | None = None
     settings: Mapping[str, str | None] = field(default_factory=dict)
     clock: Clock | None = None
+    clock_error: IssuerError | None = None
     replicas: tuple[ReplicaFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawFacts:
-    """What a draw from a hash that isn't there was answered: "empty" if scripts run and the fence is there."""
+    """What a draw from a hash that isn't there was answered: "empty" if scripts run and the fence is there.
+
+    error: why it, or one of the commands that scripts give, was refused.
+    """
 
     status: str = ""
     error: IssuerError | None = None

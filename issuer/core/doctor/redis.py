@@ -86,7 +86,7 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
 
 
 def draws(facts: Facts) -> Iterator[Finding]:
-    """Whether a script runs, tried on a hash that isn't there."""
+    """Whether a script runs, and may do what it does, tried on a hash that isn't there."""
     if facts.draw is None:
         return
     subject = facts.redis or ""
@@ -351,7 +351,17 @@ def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # n
 
 @_each
 def clock(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # noqa: ARG001 - the same
-    """Whether its clock and this machine's agree."""
+    """Whether its clock can be read, and agrees with this machine's."""
+    if isinstance(server.clock_error, FenceError):
+        yield Finding(
+            "redis-clock",
+            "weak",
+            server.name,
+            f"TIME is denied: {server.clock_error}",
+            "Loaders are elected by Redis's clock: without it no segment is loaded, and tags run dry.",
+            "Give the user +time: `ACL SETUSER <user> +time`.",
+        )
+        return
     yield compared("redis-clock", server.name, server.clock)
 
 
