@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import issuer
-from issuer import Finding, Issuer, RedisUnavailable, gateway
-from issuer.core.doctor import diagnosis, examination, redis, store, tags
-from issuer.core.doctor.diagnosis import Check
+from issuer import RedisUnavailable, gateway
+from issuer.core.doctor import redis
 from persistence.memory import MemoryStore
-from persistence.opening import open_store
-from tests.colours import Connect
+from tests.integration.examining import RIGHTS, Fires, Opened, StartRedis, drawer, levels, weak
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
 from tests.servers.ports import free_port
@@ -24,69 +20,12 @@ from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
 
-StartRedis = Callable[..., RedisServer]
-
-#: What lua/README.md tells an administrator to grant.
-RIGHTS = ["+info", "+evalsha", "+eval", "+script|load", "+time", "+hmget", "+hget", "+hset", "+hdel", "+hincrby"]
-
-
-def levels(findings: list[Finding], check: str) -> set[tuple[str, str]]:
-    """Which levels the check came to, and of what."""
-    return {(finding.level, finding.subject) for finding in findings if finding.check == check}
-
-
-def at(level: str, findings: list[Finding]) -> set[str]:
-    """Which checks came to that level."""
-    return {finding.check for finding in findings if finding.level == level}
-
-
-def weak(findings: list[Finding]) -> list[str]:
-    return [finding.check for finding in findings if finding.level == "weak"]
-
-
-def drawer(server: RedisServer, *rights: str) -> str:
-    """Give these rights to a user of that name, and return the URL to log in with."""
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "drawer", "on", ">secret", "~issuer:*", *rights)
-    return server.url.replace("redis://", "redis://drawer:secret@")
-
-
-@pytest.fixture
-def opened(connect: Connect, tmp_path: Path) -> Iterator[Callable[..., Issuer]]:
-    """Make issuers on one SQLite file unless a store is named; they are closed at the end."""
-    made: list[Issuer] = []
-
-    def make(url: str | None, **settings: Any) -> Issuer:
-        settings = {"store": f"sqlite:///{tmp_path / 'ids.db'}", "scheduler": None, **settings}
-        made.append(connect(redis=url, **settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.__exit__(None, None, None)
-
-
-@pytest.fixture
-def fires(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finding]:
-    """Return the one finding of a check at a level; without the check there must be none."""
-
-    def find(ids: Issuer, check: Check, level: str) -> Finding:
-        seen = ids.doctor()
-        with monkeypatch.context() as patch:
-            patch.setattr(diagnosis, "CHECKS", tuple(each for each in diagnosis.CHECKS if each is not check))
-            without = at(level, ids.doctor())
-        [finding] = [each for each in seen if each.level == level and each.check not in without]
-        return finding
-
-    return find
-
-
 # ------------------------------------------------------------------------------------------------------------ well
 
 
 @pytest.mark.covers("N.7")
 def test_a_good_set_up_has_nothing_to_complain_about(
-    any_redis: RedisServer, opened: Callable[..., Issuer], mongo_url: str, request: pytest.FixtureRequest
+    any_redis: RedisServer, opened: Opened, mongo_url: str, request: pytest.FixtureRequest
 ) -> None:
     client = any_redis.client()
     client.config_set("save", "3600 1")
@@ -103,7 +42,7 @@ def test_a_good_set_up_has_nothing_to_complain_about(
     assert by_name["redis-kind"].what.startswith(("Redis 7", "Redis 6.2", "Valkey "))
 
 
-def test_it_changes_nothing(start_redis: StartRedis, opened: Callable[..., Issuer]) -> None:
+def test_it_changes_nothing(start_redis: StartRedis, opened: Opened) -> None:
     server = start_redis()
     ids = opened(server.url)
     for name in ("orders", "users"):
@@ -120,7 +59,7 @@ def test_it_changes_nothing(start_redis: StartRedis, opened: Callable[..., Issue
     assert ids.next("orders") == 26
 
 
-def test_direct_has_no_redis_to_examine(opened: Callable[..., Issuer]) -> None:
+def test_direct_has_no_redis_to_examine(opened: Opened) -> None:
     ids = opened(None)
     ids.create("orders")
     ids.next("orders")
@@ -133,9 +72,7 @@ def test_direct_has_no_redis_to_examine(opened: Callable[..., Issuer]) -> None:
 
 
 @pytest.mark.covers("N.7")
-def test_hashes_that_may_be_evicted(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
+def test_hashes_that_may_be_evicted(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     server = start_redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     ids = opened(server.url)
     assert "allkeys-lru" in fires(ids, redis.eviction, "weak").what
@@ -143,13 +80,11 @@ def test_hashes_that_may_be_evicted(
     assert "allkeys-lru" in fires(ids, redis.eviction, "advice").what
 
 
-def test_nothing_on_disk(start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]) -> None:
+def test_nothing_on_disk(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     assert "neither" in fires(opened(start_redis().url), redis.persistence, "advice").what
 
 
-def test_a_disk_that_takes_no_snapshot(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
+def test_a_disk_that_takes_no_snapshot(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     server = start_redis("--save", "3600 1")
     client = server.client()
     client.set("a", 1)
@@ -163,15 +98,13 @@ def test_a_disk_that_takes_no_snapshot(
         ids.next("orders", timeout=1)
 
 
-def test_no_memory_left(start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]) -> None:
+def test_no_memory_left(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     server = start_redis("--maxmemory", "600kb")
     assert "614400 bytes are used" in fires(opened(server.url), redis.memory, "weak").what
 
 
 @pytest.mark.covers("N.7")
-def test_a_replica_that_takes_writes(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
+def test_a_replica_that_takes_writes(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis("--replica-read-only", "no")
     replica.replicaof(master)
     ids = opened(master.url)
@@ -182,9 +115,22 @@ def test_a_replica_that_takes_writes(
     assert "can't be asked" in fires(opened(master.url), redis.read_only, "unknown").what
 
 
-def test_a_replica_instead_of_its_master(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
+def test_a_replica_that_a_unix_socket_does_not_lead_to(
+    start_redis: StartRedis, opened: Opened, fires: Fires, tmp_path: Path
 ) -> None:
+    master, replica = start_redis("--unixsocket", str(tmp_path / "r")), start_redis("--replica-read-only", "no")
+    replica.replicaof(master)
+    assert "can't be asked" in fires(opened(f"unix://{tmp_path / 'r'}"), redis.read_only, "unknown").what
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_either_protocol_is_understood(start_redis: StartRedis, opened: Opened, protocol: int) -> None:
+    findings = opened(f"{start_redis('--save', '3600 1').url}?protocol={protocol}").doctor()
+    assert {finding.level for finding in findings} == {"ok"}
+    assert {finding.check: finding.what for finding in findings}["redis-persistence"] == "snapshots are on: save 3600 1"
+
+
+def test_a_replica_instead_of_its_master(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis()
     replica.replicaof(master)
     ids = opened(replica.url)
@@ -192,9 +138,7 @@ def test_a_replica_instead_of_its_master(
     assert "'notmaster'" in fires(ids, redis.draws, "weak").what
 
 
-def test_a_master_that_goes_on_when_it_is_cut_off(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
+def test_a_master_that_goes_on_when_it_is_cut_off(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis()
     replica.replicaof(master)
     ids = opened(master.url)
@@ -208,9 +152,7 @@ def test_a_master_that_goes_on_when_it_is_cut_off(
         ids.next("orders", timeout=1)
 
 
-def test_a_replica_that_lags(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
+def test_a_replica_that_lags(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis()
     replica.replicaof(master)
     ids = opened(master.url, redis_timeout=0.2)
@@ -224,8 +166,8 @@ def test_a_replica_that_lags(
 @pytest.mark.covers("N.7")
 def test_info_denied(
     any_redis: RedisServer,
-    opened: Callable[..., Issuer],
-    fires: Callable[..., Finding],
+    opened: Opened,
+    fires: Fires,
     request: pytest.FixtureRequest,
 ) -> None:
     request.addfinalizer(lambda: any_redis.client().acl_deluser("drawer"))
@@ -237,7 +179,7 @@ def test_info_denied(
 
 
 def test_config_denied_is_told_and_the_rest_is_judged(
-    any_redis: RedisServer, opened: Callable[..., Issuer], request: pytest.FixtureRequest
+    any_redis: RedisServer, opened: Opened, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(lambda: any_redis.client().acl_deluser("drawer"))
     ids = opened(drawer(any_redis, *RIGHTS))
@@ -250,7 +192,7 @@ def test_config_denied_is_told_and_the_rest_is_judged(
 @pytest.mark.covers("N.7")
 @pytest.mark.parametrize("right", [right for right in RIGHTS if right not in {"+info", "+eval", "+script|load"}])
 def test_a_right_that_is_missing_is_found_before_a_draw_needs_it(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding], right: str
+    start_redis: StartRedis, opened: Opened, fires: Fires, right: str
 ) -> None:
     server = start_redis()
     ids = opened(drawer(server, *(each for each in RIGHTS if each != right)))
@@ -260,9 +202,7 @@ def test_a_right_that_is_missing_is_found_before_a_draw_needs_it(
     assert server.client().dbsize() == 0
 
 
-def test_a_script_that_can_not_be_loaded(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
+def test_a_script_that_can_not_be_loaded(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     rights = [right for right in RIGHTS if right not in {"+eval", "+script|load"}]
     ids = opened(drawer(start_redis(), *rights))
     assert "script" in fires(ids, redis.draws, "weak").what
@@ -270,7 +210,7 @@ def test_a_script_that_can_not_be_loaded(
 
 def test_mutation_without_the_trials_a_missing_right_to_write_is_not_seen(
     any_redis: RedisServer,
-    opened: Callable[..., Issuer],
+    opened: Opened,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -297,9 +237,7 @@ class StrangeServer(FencedFakeServer):
         (b"executable:/usr/bin/keydb-server\r\n", "active-replica", "KeyDB 7.0.0 with active-replica is not supported"),
     ],
 )
-def test_a_server_that_is_refused_is_examined_all_the_same(
-    fires: Callable[..., Finding], fields: bytes, role: str, named: str
-) -> None:
+def test_a_server_that_is_refused_is_examined_all_the_same(fires: Fires, fields: bytes, role: str, named: str) -> None:
     server = StrangeServer()
     server.fields, server.role = fields, role
     with server.client() as client, issuer.connect(redis=client, store=MemoryStore(), scheduler=None) as ids:
@@ -307,7 +245,7 @@ def test_a_server_that_is_refused_is_examined_all_the_same(
         assert {"redis-kind", "redis-draw"} <= set(weak(ids.doctor()))
 
 
-def test_servers_that_are_away(opened: Callable[..., Issuer], fires: Callable[..., Finding]) -> None:
+def test_servers_that_are_away(opened: Opened, fires: Fires) -> None:
     url = f"redis://127.0.0.1:{free_port()}"
     ids = opened(url)
     ids.create("orders")
@@ -316,16 +254,14 @@ def test_servers_that_are_away(opened: Callable[..., Issuer], fires: Callable[..
     assert levels(ids.doctor(), "tags-looked-at") == {("unknown", "tags")}
 
 
-def test_a_login_that_is_refused(start_redis: StartRedis, opened: Callable[..., Issuer]) -> None:
+def test_a_login_that_is_refused(start_redis: StartRedis, opened: Opened) -> None:
     ids = opened(start_redis(password="right").url.replace("right", "wrong"))
     [finding] = [each for each in ids.doctor() if each.level == "weak"]
     assert (finding.check, type(finding.error)) == ("redis-reachable", issuer.ConfigurationError)
     assert "wrong" not in finding.what + finding.subject
 
 
-def test_the_present_master_of_the_sentinels(
-    start_sentinels: Callable[..., SentinelServers], opened: Callable[..., Issuer]
-) -> None:
+def test_the_present_master_of_the_sentinels(start_sentinels: Callable[..., SentinelServers], opened: Opened) -> None:
     group = start_sentinels()
     ids = opened(group.url)
     old = group.master()
@@ -339,9 +275,7 @@ def test_the_present_master_of_the_sentinels(
     assert levels(ids.doctor(), "redis-role") == {("ok", f"{host}:{port}")}
 
 
-def test_each_master_of_a_cluster(
-    cluster: ClusterServers, opened: Callable[..., Issuer], request: pytest.FixtureRequest
-) -> None:
+def test_each_master_of_a_cluster(cluster: ClusterServers, opened: Opened, request: pytest.FixtureRequest) -> None:
     masters = cluster.masters()
     bad = masters[1]
     request.addfinalizer(lambda: bad.client().config_set("maxmemory-policy", "noeviction"))
@@ -353,9 +287,7 @@ def test_each_master_of_a_cluster(
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(10.0, "advice"), (-120.0, "weak")])
-def test_a_clock_that_is_wrong(
-    fake_server: FencedFakeServer, fires: Callable[..., Finding], seconds: float, level: str
-) -> None:
+def test_a_clock_that_is_wrong(fake_server: FencedFakeServer, fires: Fires, seconds: float, level: str) -> None:
     fake_server.time_offset = seconds
     with (
         fake_server.client() as client,
@@ -365,141 +297,3 @@ def test_a_clock_that_is_wrong(
     assert ("ahead of" if seconds > 0 else "behind") in finding.what
     shown = float(finding.what.partition("is ")[2].partition(" s")[0])
     assert abs(shown - abs(seconds)) < 1
-
-
-# ------------------------------------------------------------------------------------------------------------ the store
-
-
-def test_a_store_in_memory(opened: Callable[..., Issuer], fires: Callable[..., Finding]) -> None:
-    ids = opened(None, store=MemoryStore())
-    assert "memory" in fires(ids, store.lasting, "weak").what
-
-
-@pytest.mark.covers("N.7")
-def test_a_url_that_asks_for_one_server_only(
-    mongo_url: str, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
-    ids = opened(None, store=f"{mongo_url}/doctor_w1?w=1&retryWrites=false")
-    finding = fires(ids, store.write_concern, "advice")
-    assert finding.what.startswith("the URL or client asks for w=1;")
-    assert fires(ids, store.retry_writes, "advice").what == "retryWrites is off"
-
-
-def test_a_store_that_is_away(opened: Callable[..., Issuer]) -> None:
-    ids = opened(None, store=f"mongodb://127.0.0.1:{free_port()}/x", timeout=0.5)
-    [finding] = [each for each in ids.doctor() if each.level == "weak"]
-    assert (finding.check, type(finding.error)) == ("store-reachable", issuer.StoreUnavailable)
-
-
-def test_callers_that_give_up_before_a_loader_is_replaced(
-    opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
-    ids = opened(None, timeout=2, store_timeout=2)
-    assert fires(ids, store.timeouts, "advice").subject == "settings"
-
-
-# ------------------------------------------------------------------------------------------------------------ the tags
-
-
-@pytest.mark.covers("N.7")
-def test_two_stores_on_one_prefix(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding], tmp_path: Path
-) -> None:
-    server = start_redis()
-    one, other = opened(server.url), opened(server.url, store=f"sqlite:///{tmp_path / 'other.db'}")
-    for ids in (one, other):
-        ids.create("orders")
-    one.next("orders")
-    assert fires(other, tags.two_stores, "weak").tag == "orders"
-    assert weak(one.doctor()) == []
-
-
-def test_a_store_that_went_back_in_time(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
-    memory = MemoryStore()
-    ids = opened(start_redis().url, store=memory)
-    ids.create("orders", step=10)
-    ids.create("users", step=10)
-    ids.take("orders", 5)
-    backup = memory.snapshot()
-    ids.take("orders", 50)
-    assert weak(ids.doctor()) == ["store-lasting"]
-    memory.restore(backup)
-    finding = fires(ids, tags.behind, "weak")
-    assert (finding.tag, finding.remedy) == ("orders", "issuer recover orders")
-    ids.recover("orders")
-    assert weak(ids.doctor()) == ["store-lasting"]
-
-
-def test_a_segment_that_is_loaded_while_doctor_looks_is_no_store_behind(
-    start_redis: StartRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with issuer.connect(redis=start_redis().url, store=f"sqlite:///{tmp_path / 'x.db'}", scheduler=None) as ids:
-        ids.create("orders", step=10)
-        look = examination.Examination._look_at_tag
-
-        def late(self: examination.Examination, record: Any) -> Any:
-            ids.take("orders", 95)
-            return look(self, record)
-
-        monkeypatch.setattr(examination.Examination, "_look_at_tag", late)
-        assert weak(ids.doctor()) == []
-
-        # Without the second look at the store the old record would be believed.
-        def believing(_self: object, _tag: str) -> Any:
-            return 0
-            yield
-
-        monkeypatch.setattr(examination.Examination, "_max_now", believing)
-        assert weak(ids.doctor()) == ["tag-store-behind"]
-
-
-def test_halted_tags_limits_and_hashes_that_somebody_else_wrote_to(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding], tmp_path: Path
-) -> None:
-    server = start_redis()
-    ids = opened(server.url)
-    for name, limit in (("halted", 10**9), ("ended", 1000), ("near", 1100), ("corrupt", 10**9), ("alien", 10**9)):
-        ids.create(name, limit=limit)
-        ids.next(name)
-    assert at("weak", ids.doctor()) == {"tag-limit"}
-    halting = open_store(f"sqlite:///{tmp_path / 'ids.db'}")
-    assert halting.halt("halted", below=10**6, timeout=5)
-    halting.close()
-    server.client().hset("issuer:{corrupt}", "cur", "1e3")
-    server.client().delete("issuer:{alien}")
-    server.client().set("issuer:{alien}", "a string")
-    assert fires(ids, tags.halted, "weak").tag == "halted"
-    assert fires(ids, tags.limit, "advice").tag == "near"
-    assert {each.tag for each in ids.doctor() if each.check == "tag-corrupt"} == {"corrupt", "alien"}
-    assert {each.tag for each in ids.doctor() if each.check == "tag-limit" and each.level == "weak"} == {"ended"}
-
-
-def test_a_step_that_is_too_small_for_the_rate(
-    start_redis: StartRedis, opened: Callable[..., Issuer], fires: Callable[..., Finding]
-) -> None:
-    ids = opened(start_redis().url)
-    ids.create("orders", step=10)
-    ids.take("orders", 100)
-    finding = fires(ids, tags.runway, "advice")
-    assert finding.remedy.startswith("issuer set orders --step ")
-    assert int(finding.remedy.rpartition(" ")[2]) > 10
-
-
-def test_many_tags_are_looked_at_up_to_a_number_the_newest_first(
-    start_redis: StartRedis, opened: Callable[..., Issuer]
-) -> None:
-    memory = MemoryStore()
-    ids = opened(start_redis().url, store=memory)
-    for at in range(5):
-        ids.create(f"t{at}", limit=10)
-        memory._tags[f"t{at}"] = replace(memory._tags[f"t{at}"], timestamp=at)
-    calls: list[tuple[int, int]] = []
-    findings = ids.doctor(most=2, progress=lambda done, of: calls.append((done, of)))
-    assert calls == [(1, 2), (2, 2)]
-    [told] = [each for each in findings if each.check == "tags-looked-at"]
-    assert (told.level, told.what.partition(" tags")[0]) == ("unknown", "2 of 5")
-    assert {each.level for each in ids.doctor(most=5) if each.check == "tags-looked-at"} == {"ok"}
-    with pytest.raises(issuer.InvalidArgument):
-        ids.doctor(most=-1)
