@@ -7,6 +7,7 @@ from collections.abc import Callable
 from issuer import Finding, Issuer
 from issuer.core.doctor.diagnosis import Check
 from tests.servers.redis import RedisServer
+from tests.waiting import until
 
 Opened = Callable[..., Issuer]
 Fires = Callable[[Issuer, Check, str], Finding]
@@ -35,3 +36,9 @@ def drawer(server: RedisServer, *rights: str) -> str:
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "drawer", "on", ">secret", "~issuer:*", *rights)
     return server.url.replace("redis://", "redis://drawer:secret@")
+
+
+def follow(replica: RedisServer, master: RedisServer) -> None:
+    """Make it a replica, and return when its master knows that it keeps up: that is later than its own link is up."""
+    replica.replicaof(master)
+    until(lambda: master.replication()["slave0"]["state"] == "online", 10, f"{master!r} knows {replica!r}")

@@ -12,7 +12,7 @@ import issuer
 from issuer import RedisUnavailable, gateway
 from issuer.core.doctor import redis
 from persistence.memory import MemoryStore
-from tests.integration.examining import RIGHTS, Fires, Opened, StartRedis, drawer, levels, weak
+from tests.integration.examining import RIGHTS, Fires, Opened, StartRedis, drawer, follow, levels, weak
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
 from tests.servers.ports import free_port
@@ -106,7 +106,7 @@ def test_no_memory_left(start_redis: StartRedis, opened: Opened, fires: Fires) -
 @pytest.mark.covers("N.7")
 def test_a_replica_that_takes_writes(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis("--replica-read-only", "no")
-    replica.replicaof(master)
+    follow(replica, master)
     ids = opened(master.url)
     assert fires(ids, redis.read_only, "weak").subject == f"127.0.0.1:{replica.port}"
     replica.client().config_set("slave-read-only", "yes")
@@ -119,7 +119,7 @@ def test_a_replica_that_a_unix_socket_does_not_lead_to(
     start_redis: StartRedis, opened: Opened, fires: Fires, tmp_path: Path
 ) -> None:
     master, replica = start_redis("--unixsocket", str(tmp_path / "r")), start_redis("--replica-read-only", "no")
-    replica.replicaof(master)
+    follow(replica, master)
     assert "can't be asked" in fires(opened(f"unix://{tmp_path / 'r'}"), redis.read_only, "unknown").what
 
 
@@ -132,7 +132,7 @@ def test_either_protocol_is_understood(start_redis: StartRedis, opened: Opened, 
 
 def test_a_replica_instead_of_its_master(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis()
-    replica.replicaof(master)
+    follow(replica, master)
     ids = opened(replica.url)
     assert "'slave'" in fires(ids, redis.role, "weak").what
     assert "'notmaster'" in fires(ids, redis.draws, "weak").what
@@ -140,7 +140,7 @@ def test_a_replica_instead_of_its_master(start_redis: StartRedis, opened: Opened
 
 def test_a_master_that_goes_on_when_it_is_cut_off(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis()
-    replica.replicaof(master)
+    follow(replica, master)
     ids = opened(master.url)
     assert "min-replicas-to-write is 0" in fires(ids, redis.min_replicas, "advice").what
     master.client().config_set("min-slaves-to-write", 1)
@@ -154,7 +154,7 @@ def test_a_master_that_goes_on_when_it_is_cut_off(start_redis: StartRedis, opene
 
 def test_a_replica_that_lags(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     master, replica = start_redis(), start_redis()
-    replica.replicaof(master)
+    follow(replica, master)
     ids = opened(master.url, redis_timeout=0.2)
     assert {level for level, _ in levels(ids.doctor(), "redis-lag")} == {"ok"}
     replica.pause()

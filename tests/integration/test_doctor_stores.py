@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -139,3 +140,26 @@ def test_many_tags_are_looked_at_up_to_a_number_the_newest_first(start_redis: St
     assert {each.level for each in ids.doctor(most=5) if each.check == "tags-looked-at"} == {"ok"}
     with pytest.raises(issuer.InvalidArgument):
         ids.doctor(most=-1)
+
+
+def test_a_redis_that_goes_away_half_way_is_not_waited_for_once_a_tag(
+    start_redis: StartRedis, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_redis()
+    memory = MemoryStore()
+    for number in range(10):
+        memory.create(f"t{number}", above=0, step=1, limit=100, order="strict", description="", timeout=1)
+    ids = opened(server.url, store=memory, redis_timeout=0.4)
+
+    def seconds() -> float:
+        began = monotonic()
+        findings = ids.doctor(progress=lambda done, _: server.pause() if done == 1 else None)
+        took = monotonic() - began
+        server.resume()
+        assert at("weak", findings) == {"redis-reachable", "store-lasting"}
+        assert {each.what.partition(" tags")[0] for each in findings if each.check == "tags-looked-at"} == {"1 of 10"}
+        return took
+
+    assert seconds() < 3
+    monkeypatch.setattr(examination.Examination, "_reached", lambda _self: True)
+    assert seconds() > 9 * 0.4
