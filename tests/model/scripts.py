@@ -1,0 +1,180 @@
+"""The six scripts, on one hash: what each of them replies, and what it leaves.
+
+The search explores these functions, and the walks hold them against the real scripts. A number is an int; reigns, borns and
+stores are ints too, compared for equality alone.
+"""
+
+from typing import Literal, NamedTuple
+
+from issuer.core.arithmetic import mark
+from tests.model.guards import Guards
+
+#: A field that isn't there.
+NONE = -1
+
+#: Whether an election stands: nobody was elected, somebody was, or it was too long ago (or the clock went back).
+NOBODY, STANDS, LAPSED = 0, 1, 2
+
+#: A status, and what comes with it.
+Reply = tuple[str | int, ...]
+
+
+class Hash(NamedTuple):
+    """A tag's hash. `asked` says how the election stands, where the real field holds its time."""
+
+    cur: int
+    max: int
+    mark: int
+    fence: int
+    born: int
+    store: int
+    next_cur: int = NONE
+    next_max: int = NONE
+    next_mark: int = NONE
+    asked: int = NOBODY
+
+    @property
+    def top(self) -> int:
+        return self.max if self.next_max == NONE else self.next_max
+
+
+class Node(NamedTuple):
+    """A Redis server. `older`: what master_replid2 holds. A replica has the reign of its master."""
+
+    master: bool
+    reign: int
+    older: int = NONE
+    hash: Hash | None = None
+    #: The highest number issued anywhere when its reign began, or through it since.
+    last: int = 0
+
+
+Left = tuple[Reply, Hash | None]
+
+
+def _same_reign(node: Node, fence: int, guards: Guards) -> bool:
+    return fence == node.reign or (not guards.replid and fence == node.older != NONE)
+
+
+def armed(node: Node, at: int, born: int, store: int) -> Hash:
+    """The hash holds no numbers any more, only the floor."""
+    return Hash(at, at, at, node.reign, born, store)
+
+
+def _second(hash: Hash) -> Hash:
+    """Buffer 2 takes the place of buffer 1."""
+    return hash._replace(
+        cur=hash.next_cur, max=hash.next_max, mark=hash.next_mark, next_cur=NONE, next_max=NONE, next_mark=NONE
+    )
+
+
+def _drawn(node: Node, guards: Guards, n: int, *, electing: bool, leasing: bool) -> Left:  # noqa: PLR0911 - the statuses
+    hash = node.hash
+    if guards.role and not node.master:
+        return ("notmaster",), hash
+    if hash is None:
+        return ("empty",), None
+    if guards.fence and not _same_reign(node, hash.fence, guards):
+        return ("fenced",), hash
+    if leasing and hash.born == NONE:
+        return ("corrupt",), hash
+    if hash.cur >= hash.max:
+        if hash.next_max != NONE:
+            hash = _second(hash)._replace(asked=NOBODY)
+        elif guards.reserved_only:
+            return ("exhausted",), hash
+        else:
+            hash = hash._replace(max=hash.max + n)
+    low = hash.cur
+    high = min(low + n, hash.max) if guards.clamp else low + n
+    hash = hash._replace(cur=high)
+    granted: Reply = ("ok", low, high, hash.fence, hash.born) if leasing else ("ok", low, high)
+    if hash.next_max != NONE or not electing or high < hash.mark or hash.asked == STANDS:
+        return granted, hash
+    return (*granted, "extend", hash.max), hash._replace(asked=STANDS)
+
+
+def next(node: Node, guards: Guards, n: int, *, electing: bool) -> Left:
+    """`next`; without `electing` the window is negative."""
+    return _drawn(node, guards, n, electing=electing, leasing=False)
+
+
+def lease(node: Node, guards: Guards, n: int, *, electing: bool) -> Left:
+    """`lease`, likewise."""
+    return _drawn(node, guards, n, electing=electing, leasing=True)
+
+
+def open(node: Node, guards: Guards, born: int, store: int, role: Literal["claim", "mine", "look"]) -> Left:
+    """`open`. Its reply: reign, born, top, cur, due, elected."""
+    hash = node.hash
+    if guards.role and not node.master:
+        return ("notmaster",), hash
+    if hash and hash.store not in (NONE, store):
+        return ("otherstore", hash.store), hash
+    if hash is None or not _same_reign(node, hash.fence, guards) or NONE in (hash.born, hash.store):
+        if hash is None or guards.arm_empties:
+            hash = armed(node, hash.top if hash else 0, born, store)
+        else:
+            hash = hash._replace(fence=node.reign, born=born, store=store)
+    due = hash.next_max == NONE and hash.cur >= hash.mark
+    elected = due and role != "look" and (role == "mine" or hash.asked != STANDS)
+    if elected:
+        hash = hash._replace(asked=STANDS)
+    return ("open", node.reign, hash.born, hash.top, hash.cur, int(due), int(elected)), hash
+
+
+def load(node: Node, guards: Guards, low: int, high: int, reign: int, born: int) -> Left:  # noqa: PLR0911 - the statuses
+    """`load`."""
+    hash = node.hash
+    if guards.role and not node.master:
+        return ("notmaster",), hash
+    if hash is None:
+        return ("stale", "missing"), None
+    if guards.load_reign and (reign != node.reign or not _same_reign(node, hash.fence, guards)):
+        return ("stale", "reign"), hash
+    if guards.load_born and hash.born != born:
+        return ("stale", "born"), hash
+    if guards.load_top and low < hash.top:
+        return ("stale", "below"), hash
+    if guards.load_full and hash.next_max != NONE:
+        return ("full",), hash
+    hash = hash._replace(asked=NOBODY)
+    if hash.cur < hash.max:
+        return ("next",), hash._replace(next_cur=low, next_max=high, next_mark=mark(low, high))
+    return ("current",), hash._replace(cur=low, max=high, mark=mark(low, high))
+
+
+def give_back(node: Node, guards: Guards, used: int, high: int, reign: int, born: int) -> Left:
+    """`giveback`."""
+    hash = node.hash
+    if guards.role and not node.master:
+        return ("notmaster",), hash
+    if hash is None:
+        return ("spent", "missing"), None
+    if guards.give_reign and (reign != node.reign or not _same_reign(node, hash.fence, guards)):
+        return ("spent", "reign"), hash
+    if guards.give_born and hash.born != born:
+        return ("spent", "born"), hash
+    if guards.give_cur and hash.cur != high:
+        return ("spent", "cur"), hash
+    return ("back",), hash._replace(cur=used, asked=NOBODY if used < hash.mark else hash.asked)
+
+
+def floor(node: Node, guards: Guards, at: int, born: int, store: int) -> Left:
+    """`floor`. Its reply: cur and top, now and before; NONE if the hash was missing."""
+    hash = node.hash
+    if guards.role and not node.master:
+        return ("notmaster",), hash
+    if hash and hash.store not in (NONE, store):
+        return ("otherstore", hash.store), hash
+    before = (hash.cur, hash.top) if hash else (NONE, NONE)
+    if not guards.floor_stays:
+        return ("floored", 0, 0, *before), None
+    written = born if guards.floor_born or hash is None else hash.born
+    if hash is None or not _same_reign(node, hash.fence, guards) or at >= hash.top:
+        hash = armed(node, max(at, hash.top if hash else 0), written, store)
+    else:
+        if at >= hash.max:
+            hash = _second(hash)
+        hash = hash._replace(cur=max(hash.cur, at), born=written, store=store, asked=NOBODY)
+    return ("floored", hash.cur, hash.top, *before), hash

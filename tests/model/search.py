@@ -1,0 +1,64 @@
+"""The search: every state that the bounds allow, breadth first, so that the first harm found has a shortest trace."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.model import faults, processes
+from tests.model.issuing import gap
+from tests.model.state import State, Step, World
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`harm` is empty if all `states` keep the promises; otherwise `trace` leads to it."""
+
+    states: int
+    harm: str = ""
+    trace: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{number:3}. {label}" for number, label in enumerate(self.trace, 1)]
+        return "\n".join([self.harm or "no harm", f"{self.states} states", *lines])
+
+
+def steps(world: World, state: State) -> Iterator[Step]:
+    """All that may happen in that state."""
+    yield from processes.steps(world, state)
+    yield from faults.steps(world, state)
+
+
+def _key(state: State) -> State:
+    """Processes have no names: states that differ in who is who are one."""
+    return state._replace(processes=tuple(sorted(state.processes)))
+
+
+def search(world: World, most: int = 1_000_000) -> Found:
+    """Visit every state, until one breaks a promise. AssertionError if there are more than `most`."""
+    start = world.start()
+    first = _key(start)
+    came: dict[State, tuple[State, str] | None] = {first: None}
+    queue = deque([(start, first)])
+    while queue:
+        state, key = queue.popleft()
+        for label, after, harm in steps(world, state):
+            broken = harm or gap(world, after)
+            if broken:
+                return Found(len(came), broken, [*_trace(came, key), label])
+            next_state = faults.forgotten(world, after)
+            next_key = _key(next_state)
+            if next_key not in came:
+                came[next_key] = (key, label)
+                queue.append((next_state, next_key))
+        assert len(came) <= most, f"more than {most} states: make the bounds of {world} smaller"
+    return Found(len(came))
+
+
+def _trace(came: dict[State, tuple[State, str] | None], key: State) -> list[str]:
+    labels = []
+    at = came[key]
+    while at is not None:
+        key, label = at
+        labels.append(label)
+        at = came[key]
+    return labels[::-1]
