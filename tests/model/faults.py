@@ -168,9 +168,10 @@ def _store_goes_back(world: World, state: State) -> Steps:
         yield f"backup of the store, at {state.store.max}", world.spent("backup", state._replace(backup=(state.store,))), ""
     if state.backup and state.backup[0].max < state.store.max and world.may("restore", state):
         # With the issuers stopped: nothing of theirs is on its way any more.
-        stopped = (FRESH,) * len(state.processes)
-        after = state._replace(store=state.backup[0], processes=stopped, net=(), restored=True)
-        yield f"the store is restored to {after.store.max}, the issuers stopped", world.spent("restore", after), ""
+        after = state._replace(store=state.backup[0], restored=True)
+        if not world.running:
+            after = after._replace(processes=(FRESH,) * len(state.processes), net=())
+        yield f"the store is restored to {after.store.max}", world.spent("restore", after), ""
 
 
 def _recovery(world: World, state: State) -> Steps:

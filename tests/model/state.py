@@ -115,7 +115,8 @@ class World:
     `faults`: how many of each kind may come: see faults.py. `lease`: how many numbers are drawn ahead, 0: none. `stops`:
     processes stop in order, and give back what they hold. `strict`: Redis alone serves, and order is watched; otherwise
     each process's own, unless two masters may be alive at once. `cautious`: the store is restored with the issuers
-    stopped, and nobody starts before `recover` has ended. `after_halt`: keys are lost only once the tag is halted. `gap`:
+    stopped, and nobody starts before `recover` has ended. `after_halt`: keys are lost only once the tag is halted.
+    `running`: against the rule, the issuers go on through a restore. `gap`:
     the most numbers that one event may cost, watched if it isn't 0.
     """
 
@@ -130,6 +131,7 @@ class World:
     strict: bool = True
     cautious: bool = True
     after_halt: bool = False
+    running: bool = False
     gap: int = 0
 
     @property
@@ -149,6 +151,9 @@ class World:
 
     def may(self, fault: str, state: State) -> bool:
         """Whether that fault may still come."""
+        # Asked at every step, and most worlds know few faults.
+        if fault not in self.faults:
+            return False
         return any(left and name == fault for name, left in zip(self.faults, state.left, strict=True))
 
     def spent(self, fault: str, state: State) -> State:

@@ -1,0 +1,123 @@
+"""Each guard is left out of the model once, and the search must find the harm: else the model proves nothing of it.
+
+The harms: REPEAT, a number is issued twice; ABOVE, one above the store's max; ORDER, one after a higher one; RETIRED, one
+up to a floor that its process knew of; TAKEN, the store hands out numbers that were issued; DEAD, something was taken in
+where nobody can draw it; PUSHED OUT, numbers were overwritten.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import pytest
+
+from tests.model.guards import Guards, without
+from tests.model.search import search
+from tests.model.worlds import SMALL
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Without these guards that world must show that harm. `step`: what must come up in its trace."""
+
+    guards: tuple[str, ...]
+    harm: str
+    world: str
+    step: str
+
+
+def left_out(guards: str, harm: str, world: str, step: str) -> Mutation:
+    return Mutation(tuple(guards.split()), harm, world, step)
+
+
+MUTATIONS = [
+    left_out("role", "REPEAT", "a lagging replica is promoted", "from B"),
+    left_out("replid", "REPEAT", "a lagging replica is promoted", "B is promoted"),
+    left_out("replid", "REPEAT", "Redis goes back to a snapshot", "A starts again"),
+    left_out("fence", "REPEAT", "a lagging replica is promoted", "B is promoted"),
+    left_out("fence", "REPEAT", "Redis goes back to a snapshot", "A starts again"),
+    left_out("clamp", "ABOVE", "leases given back", "leases"),
+    left_out("reserved_only", "REPEAT", "a process crashes, replies are lost, keys are lost", "draws"),
+    left_out("reserved_only", "ABOVE", "a process crashes, replies are lost, keys are lost", "draws"),
+    left_out("arm_empties", "REPEAT", "Redis goes back to a snapshot", "opens on A"),
+    left_out("load_born", "ORDER", "a process crashes, replies are lost, keys are lost", "loses its keys"),
+    left_out("load_top", "ORDER", "recovered under load", "load of"),
+    left_out("load_full", "PUSHED OUT", "what one fault costs", "load of"),
+    left_out("floor_born", "RETIRED", "leases, and a recovery", "raised: A is floored"),
+    left_out("floor_stays", "REPEAT", "the store is restored, direct", "the store is restored"),
+    left_out("give_born", "RETIRED", "leases, and a recovery", "giveback of"),
+    left_out("give_cur", "REPEAT", "leases given back", "giveback of"),
+    left_out("give_once", "REPEAT", "leases given back, and a copy", "a copy is still on its way"),
+    left_out("sent_is_spent", "REPEAT", "a process crashes, replies are lost, keys are lost", "and hands it back"),
+    left_out("rejoin_floors", "ORDER", "direct, one process", "draws from Redis again"),
+    left_out("fork_drops", "REPEAT", "forked", "forks"),
+    left_out("lease_looks", "RETIRED", "leases, and a recovery", "looks whether its leases still hold"),
+    left_out("hand_above", "REPEAT", "one process goes on through a restore", "the store is restored"),
+    left_out("certain", "REPEAT", "a process crashes, replies are lost, keys are lost", "hears nothing"),
+    left_out("halts", "REPEAT", "halted, then keys are lost", "looks again"),
+    left_out("version", "REPEAT", "direct, and handed back", "a copy is still on its way"),
+    left_out("tombstone", "REPEAT", "deleted and made again", "the tag is made again"),
+    left_out("told", "REPEAT", "the store is restored, direct", "recover raises"),
+]
+
+
+@pytest.mark.covers("N.1")
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: f"{' '.join(each.guards)}: {each.harm}, {each.world}")
+def test_without_the_guard_the_search_finds_the_harm(mutation: Mutation) -> None:
+    shows(mutation)
+
+
+def shows(mutation: Mutation) -> None:
+    found = search(replace(SMALL[mutation.world], guards=without(*mutation.guards)), mutation.harm, most=60_000)
+    assert found.harm, f"no harm without {mutation.guards} in {found.states} states"
+    assert any(mutation.step in label for label in found.trace), str(found)
+
+
+def is_harmless(guards: str, harm: str, world: str) -> None:
+    found = search(replace(SMALL[world], guards=without(*guards.split())), harm, most=60_000)
+    assert not found.harm, str(found)
+
+
+# ------------------------------------------------------------------------------------------------ two belts
+
+
+def test_a_load_in_another_reign_is_lost_and_without_born_it_comes_out_of_order() -> None:
+    """Born is fresh in each reign, so it alone keeps numbers in order. Without the reign a load is only said to be taken.
+
+    What a hash of another reign took in cannot be drawn: it is a gap that nobody was told of.
+    """
+    world = "Redis goes back to a snapshot"
+    shows(left_out("load_reign", "DEAD", world, "A starts again"))
+    is_harmless("load_reign", "ORDER", world)
+    is_harmless("load_reign", "REPEAT", world)
+    shows(left_out("load_reign load_born", "ORDER", world, "A starts again"))
+
+
+def test_a_tail_given_back_in_another_reign_is_lost() -> None:
+    """The same, of `giveback`: in the hash of an older reign nobody draws the numbers that it took back."""
+    shows(left_out("give_reign", "DEAD", "leases across a rollback", "A starts again"))
+    is_harmless("give_reign", "REPEAT", "leases across a rollback")
+
+
+def test_a_second_copy_of_a_load_repeats_as_soon_as_one_of_its_belts_is_gone() -> None:
+    """Loads go out once, though born and top together refuse every copy that the model knows: either alone doesn't."""
+    world = "a load arrives twice"
+    is_harmless("load_once", "", world)
+    shows(left_out("load_once load_born", "REPEAT", world, "a copy is still on its way"))
+    shows(left_out("load_once load_top", "REPEAT", world, "a copy is still on its way"))
+
+
+def test_a_store_behind_hands_out_what_was_issued_and_without_the_top_it_is_issued_again() -> None:
+    """Without at_least the store hands out taken ranges, and nobody is told; of loading them only `top` keeps Redis."""
+    world = "the store is restored, nobody recovers"
+    shows(left_out("at_least", "TAKEN", world, "the store is restored"))
+    is_harmless("at_least", "REPEAT", world)
+    shows(left_out("at_least load_top", "REPEAT", world, "the store is restored"))
+
+
+def test_every_guard_is_left_out_somewhere() -> None:
+    paired = {"load_reign", "give_reign", "load_once", "at_least"}
+    assert {guard for each in MUTATIONS for guard in each.guards} | paired == {field.name for field in fields(Guards)}
+
+
+def test_a_guard_that_is_none_is_an_error() -> None:
+    with pytest.raises(TypeError):
+        without("no_such_guard")
