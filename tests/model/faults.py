@@ -6,7 +6,7 @@ doesn't reach Redis), "snapshot", "rollback" to it, "promote", "flush", "backup"
 
 from collections.abc import Iterator
 
-from tests.model import scripts
+from tests.model import scripts, store
 from tests.model.guards import INTACT
 from tests.model.processes import name
 from tests.model.scripts import Node
@@ -62,9 +62,9 @@ def _arrival(world: World, state: State, message: Message) -> Steps:
         return
     for where, node in enumerate(state.nodes):
         if kind == "load":
-            reply, hash = scripts.load(node, world.guards, low, high, reign, born)
+            reply, hash = scripts.load(node, world.guards, low, high, reign=reign, born=born)
         else:
-            reply, hash = scripts.give_back(node, world.guards, low, high, reign, born)
+            reply, hash = scripts.give_back(node, world.guards, low, high, reign=reign, born=born)
         after = put_hash(state, where, hash)
         harm = ""
         if reply[0] in ("notmaster", "stale", "full", "spent"):
@@ -99,13 +99,11 @@ def _welcome(state: State, message: Message) -> bool:
 
 
 def _handed_back(world: World, state: State, message: Message) -> Step:
-    store = state.store
-    same = store.version == message.version or not world.guards.version
-    label = f"hand back of ({message.low}, {message.high}] arrives"
-    if store.max != message.high or not same:
-        return f"{label}: refused", _refused(world, state), ""
-    after = store._replace(max=message.low, version=fresh_version(state))
-    return f"{label}: done", state._replace(store=after), ""
+    _, low, high, _, _, seen = message
+    done, after = store.hand_back(state.store, world.guards, low, high, seen=seen, version=fresh_version(state))
+    if not done:
+        return f"hand back of ({low}, {high}] arrives: refused", _refused(world, state), ""
+    return f"hand back of ({low}, {high}] arrives: done", state._replace(store=after), ""
 
 
 def _refused(world: World, state: State) -> State:
@@ -165,7 +163,11 @@ def _demoted(state: State, where: int, master: int) -> State:
 
 def _store_goes_back(world: World, state: State) -> Steps:
     if world.may("backup", state):
-        yield f"backup of the store, at {state.store.max}", world.spent("backup", state._replace(backup=(state.store,))), ""
+        yield (
+            f"backup of the store, at {state.store.max}",
+            world.spent("backup", state._replace(backup=(state.store,))),
+            "",
+        )
     if state.backup and state.backup[0].max < state.store.max and world.may("restore", state):
         # With the issuers stopped: nothing of theirs is on its way any more.
         after = state._replace(store=state.backup[0], restored=True)
@@ -187,8 +189,7 @@ def _recovery(world: World, state: State) -> Steps:
         rest.remove(duty)
         after = state._replace(duties=tuple(rest))
         if duty.done == "read":
-            store = state.store
-            raised = store._replace(max=max(store.max, duty.at), version=fresh_version(state), halted=False)
+            raised = store.recover(state.store, duty.at, fresh_version(state))
             after = after._replace(store=raised, duties=tuple(sorted((*rest, Duty("raised", raised.max)))))
             yield f"recover raises the store to {raised.max}", after, ""
             continue
@@ -202,12 +203,10 @@ def _recovery(world: World, state: State) -> Steps:
 
 
 def _deletion(world: World, state: State) -> Steps:
-    store = state.store
-    if not store.deleted and world.may("delete", state):
-        buried = store._replace(deleted=True, version=fresh_version(state))
-        after = state._replace(store=buried, duties=(*state.duties, Duty("delete", store.max)))
+    if world.may("delete", state) and not state.store.deleted:
+        buried = store.bury(state.store, fresh_version(state))
+        after = state._replace(store=buried, duties=(*state.duties, Duty("delete", buried.max)))
         yield "the tag is deleted", world.spent("delete", after), ""
-    if store.deleted:
-        kept = store.max if world.guards.tombstone else 0
-        made = store._replace(max=kept, deleted=False, version=fresh_version(state))
-        yield f"the tag is made again, at {kept}", state._replace(store=made), ""
+    if state.store.deleted:
+        made = store.make_again(state.store, world.guards, fresh_version(state))
+        yield f"the tag is made again, at {made.max}", state._replace(store=made), ""

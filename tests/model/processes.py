@@ -1,8 +1,8 @@
-"""What a process does, as issuer/core has it: each step is one that another process's steps may come before or after."""
+"""What a process does, as issuer/core has it, in steps that other processes' steps may come between."""
 
 from collections.abc import Iterator
 
-from tests.model import scripts
+from tests.model import scripts, store
 from tests.model.issuing import issue
 from tests.model.state import (
     FRESH,
@@ -151,14 +151,10 @@ def _works(state: State, at: int, work: Work) -> State:
 
 def _reserved(world: World, state: State, at_least: int) -> tuple[str, State]:
     """Reserve a step: "ok", "refused", "behind", or "" beyond the bounds; and the state after it."""
-    store = state.store
-    if store.deleted or (store.halted and world.guards.halts):
-        return "refused", state
-    if store.max < at_least and world.guards.at_least:
-        return "behind", state
-    if store.max + world.step > world.highest:
+    outcome, after = store.reserve(state.store, world.guards, world.step, at_least, fresh_version(state))
+    if outcome == "ok" and after.max > world.highest:
         return "", state
-    return "ok", state._replace(store=store._replace(max=store.max + world.step, version=fresh_version(state)))
+    return "refused" if outcome in ("halted", "deleted") else outcome, state._replace(store=after)
 
 
 def _reserve(world: World, state: State, at: int) -> Steps:
@@ -207,7 +203,7 @@ def _confirm(world: World, state: State, at: int) -> Steps:
 
 
 def _halted(state: State, below: int) -> State:
-    return state._replace(store=state.store._replace(halted=state.store.halted or state.store.max < below))
+    return state._replace(store=store.halt(state.store, below, fresh_version(state)))
 
 
 def _load(world: World, state: State, at: int) -> Steps:

@@ -1,7 +1,7 @@
 """The six scripts, on one hash: what each of them replies, and what it leaves.
 
-The search explores these functions, and the walks hold them against the real scripts. A number is an int; reigns, borns and
-stores are ints too, compared for equality alone.
+The search explores these functions, and the walks hold them against the real scripts. A number is an int; reigns,
+borns and stores are ints too, compared for equality alone.
 """
 
 from typing import Literal, NamedTuple
@@ -123,7 +123,7 @@ def open(node: Node, guards: Guards, born: int, store: int, role: Literal["claim
     return ("open", node.reign, hash.born, hash.top, hash.cur, int(due), int(elected)), hash
 
 
-def load(node: Node, guards: Guards, low: int, high: int, reign: int, born: int) -> Left:  # noqa: PLR0911 - the statuses
+def load(node: Node, guards: Guards, low: int, high: int, *, reign: int, born: int) -> Left:  # noqa: PLR0911 - statuses
     """`load`."""
     hash = node.hash
     if guards.role and not node.master:
@@ -144,7 +144,7 @@ def load(node: Node, guards: Guards, low: int, high: int, reign: int, born: int)
     return ("current",), hash._replace(cur=low, max=high, mark=mark(low, high))
 
 
-def give_back(node: Node, guards: Guards, used: int, high: int, reign: int, born: int) -> Left:
+def give_back(node: Node, guards: Guards, used: int, high: int, *, reign: int, born: int) -> Left:
     """`giveback`."""
     hash = node.hash
     if guards.role and not node.master:

@@ -6,18 +6,10 @@ from typing import Literal, NamedTuple
 
 from tests.model.guards import INTACT, Guards
 from tests.model.scripts import Hash, Node
+from tests.model.store import Store
 
 #: The id of the one store there is.
 STORE = 1
-
-
-class Store(NamedTuple):
-    """The tag's record."""
-
-    max: int = 0
-    version: int = 1
-    halted: bool = False
-    deleted: bool = False
 
 
 class Piece(NamedTuple):
@@ -112,10 +104,10 @@ Step = tuple[str, State, str]
 class World:
     """The bounds of a search, and the guards that hold in it.
 
-    `faults`: how many of each kind may come: see faults.py. `lease`: how many numbers are drawn ahead, 0: none. `stops`:
-    processes stop in order, and give back what they hold. `strict`: Redis alone serves, and order is watched; otherwise
-    each process's own, unless two masters may be alive at once. `cautious`: the store is restored with the issuers
-    stopped, and nobody starts before `recover` has ended. `after_halt`: keys are lost only once the tag is halted.
+    `faults`: how many of each kind may come: see faults.py. `lease`: how many numbers are drawn ahead, 0: none.
+    `stops`: processes stop in order, and give back what they hold. `strict`: Redis alone serves, and order is watched;
+    otherwise each process's own, unless two masters may be alive at once. `cautious`: after a restore nobody starts
+    before `recover` has ended. `after_halt`: keys are lost only once the tag is halted.
     `running`: against the rule, the issuers go on through a restore. `gap`:
     the most numbers that one event may cost, watched if it isn't 0.
     """
@@ -192,8 +184,10 @@ def _hashes(state: State) -> list[Hash]:
 
 
 def _pieces(state: State) -> list[Piece | Work | Message]:
-    held = [piece for process in state.processes for piece in (*process.hand, process.work)]
-    return [*held, *state.net]
+    held: list[Piece | Work | Message] = [*state.net]
+    for process in state.processes:
+        held += [*process.hand, process.work]
+    return held
 
 
 def fresh_born(state: State) -> int:

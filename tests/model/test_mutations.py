@@ -1,8 +1,8 @@
 """Each guard is left out of the model once, and the search must find the harm: else the model proves nothing of it.
 
-The harms: REPEAT, a number is issued twice; ABOVE, one above the store's max; ORDER, one after a higher one; RETIRED, one
-up to a floor that its process knew of; TAKEN, the store hands out numbers that were issued; DEAD, something was taken in
-where nobody can draw it; PUSHED OUT, numbers were overwritten.
+The harms: REPEAT, a number is issued twice; ABOVE, one above the store's max; ORDER, one after a higher one; RETIRED,
+one up to a floor that its process knew of; TAKEN, the store hands out numbers that were issued; DEAD, something was
+taken in where nobody can draw it; PUSHED OUT, numbers were overwritten.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -80,9 +80,10 @@ def is_harmless(guards: str, harm: str, world: str) -> None:
 
 
 def test_a_load_in_another_reign_is_lost_and_without_born_it_comes_out_of_order() -> None:
-    """Born is fresh in each reign, so it alone keeps numbers in order. Without the reign a load is only said to be taken.
+    """Born is fresh in each reign, so it alone keeps numbers in order.
 
-    What a hash of another reign took in cannot be drawn: it is a gap that nobody was told of.
+    Without the reign a load is only said to be taken: what a hash of another reign took in cannot be drawn, and is a
+    gap that nobody was told of.
     """
     world = "Redis goes back to a snapshot"
     shows(left_out("load_reign", "DEAD", world, "A starts again"))

@@ -1,4 +1,4 @@
-"""The bounds that are searched. Small ones find what large ones would: each guard left out shows its harm in one of them."""
+"""The bounds that are searched: each guard that is left out shows its harm in one of the small ones."""
 
 from tests.model.state import World
 
@@ -8,7 +8,7 @@ SMALL = {
     "Redis goes back to a snapshot": World({"snapshot": 1, "rollback": 1}, step=2, highest=4),
     "a lagging replica is promoted": World({"promote": 1}, nodes=2, step=2, highest=4),
     "recovered under load": World({"recover": 1, "flush": 1}, step=2, highest=4),
-    "leases, and a recovery": World({"recover": 1}, lease=2, strict=False, stops=True, processes=1, step=2),
+    "leases, and a recovery": World({"recover": 1}, lease=2, strict=False, stops=True, processes=1, step=2, highest=4),
     "leases given back": World({"flush": 1}, lease=2, strict=False, stops=True, step=2, highest=4),
     "leases given back, and a copy": World({"copy": 1}, lease=1, strict=False, stops=True, step=2, highest=2),
     "leases across a rollback": World(
@@ -20,7 +20,9 @@ SMALL = {
     "forked": World({"fork": 1, "cut": 1}, strict=False, lease=2, highest=3),
     "deleted and made again": World({"delete": 1, "cut": 1}, strict=False, step=2, highest=2),
     "the store is restored, and recovered": World({"backup": 1, "restore": 1, "recover": 2}, highest=3),
-    "the store is restored, direct": World({"backup": 1, "restore": 1, "recover": 1, "cut": 1}, strict=False, highest=3),
+    "the store is restored, direct": World(
+        {"backup": 1, "restore": 1, "recover": 1, "cut": 1}, strict=False, highest=3
+    ),
     "the store is restored, nobody recovers": World({"backup": 1, "restore": 1}, cautious=False),
     "halted, then keys are lost": World({"backup": 1, "restore": 1, "flush": 1}, cautious=False, after_halt=True),
     "one process goes on through a restore": World(
@@ -34,10 +36,11 @@ LARGE = {
     "rolled back and flushed": World({"snapshot": 1, "rollback": 1, "flush": 1}, step=2),
     "there and back": World({"promote": 2}, nodes=2, step=2, highest=4),
     "recovered twice under load": World({"recover": 2}),
-    "leases, and a rollback": World({"snapshot": 1, "rollback": 1}, lease=1, strict=False, stops=True, step=2, highest=4),
+    "leases, and a rollback": World({"snapshot": 1, "rollback": 1}, lease=1, strict=False, step=2, highest=4),
     "leases, and a recovery under load": World({"recover": 1}, lease=2, strict=False, stops=True, step=2, highest=4),
     "direct beside leases": World({"cut": 1}, lease=1, strict=False, stops=True, step=2, highest=4),
-    "direct, with longer numbers": World({"cut": 2, "copy": 1}, strict=False, stops=True, step=2, highest=4),
+    "deleted, with direct": World({"delete": 1, "cut": 1}, strict=False, step=2, highest=4),
+    "direct, and a hand back twice": World({"cut": 1, "copy": 1}, strict=False, stops=True, step=2, highest=4),
     "restored, with direct": World({"backup": 1, "restore": 1, "recover": 1, "cut": 1}, strict=False),
-    "three processes": World({"flush": 1}, processes=3, step=2, highest=4),
+    "three processes": World({"crash": 1, "flush": 1}, processes=3, step=2, highest=6),
 }

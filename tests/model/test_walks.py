@@ -1,0 +1,93 @@
+"""The model goes where the real scripts go, on long random walks; a change of either is seen."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.lua.hashes import mutated
+from tests.lua.test_faults import FENCE
+from tests.lua.test_lease_mutations import ASKED, CUR
+from tests.lua.test_mutations import BELOW, BORN_CHECK, CURRENT, FULL, NOTMASTER, NOW_SINCE, OTHER
+from tests.model.guards import without
+from tests.model.walk import DisagreementError, Walk
+from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.live
+
+Start = Callable[..., RedisServer]
+
+#: What walks must have met to be worth anything: every status of the scripts, each with its reason.
+MET = {
+    *("next ok", "next exhausted", "next empty", "next fenced", "next notmaster"),
+    *("lease ok", "lease exhausted", "lease empty", "lease fenced", "lease notmaster", "lease corrupt"),
+    *("giveback back", "giveback spent missing", "giveback spent reign", "giveback spent born", "giveback spent cur"),
+    *("giveback notmaster", "open open", "open otherstore", "open notmaster"),
+    *("load current", "load next", "load full", "load notmaster"),
+    *("load stale missing", "load stale reign", "load stale born", "load stale below"),
+    *("floor floored", "floor notmaster", "reserve ok", "reserve behind", "reserve halted"),
+    *("hand_back True", "hand_back False"),
+}
+
+
+def pair(start: Start) -> list[RedisServer]:
+    """Two masters. A script that forgets to ask for the role may write to a replica, and be seen."""
+    return [start("--replica-read-only", "no"), start("--replica-read-only", "no")]
+
+
+@pytest.mark.covers("N.6")
+def test_the_model_walks_as_the_real_scripts_do(start_redis: Start) -> None:
+    """A seed of the day beside the fixed ones: a failure tells it."""
+    servers = pair(start_redis)
+    met: set[str] = set()
+    for seed in (1, 2, 3, random.SystemRandom().randrange(10**9)):
+        walk = Walk([server.wipe().start() for server in servers], seed)
+        walk.go(700)
+        met |= walk.seen
+    assert MET - met == set()
+
+
+HDEL_ASKED = "redis.call('HDEL', key, 'asked')\n"
+
+#: Changes of the scripts, harmful or not: whoever makes one changes the model first.
+CHANGES = {
+    "next without its fence": {"next": [(FENCE, "")]},
+    "next on a replica": {"next": [NOTMASTER]},
+    "next elects again and again": {"next": [(f"not ({NOW_SINCE})", "true")]},
+    "next without the clamp": {"next": [("if overflow or less(max, high) then", "if overflow then")]},
+    "lease without its fence": {"lease": [(FENCE, "")]},
+    "open keeps numbers of another reign": {
+        "open": [("if not current or not born or not store then", "if missing or not born or not store then")]
+    },
+    "open for another store": {"open": [(OTHER, "")]},
+    "open ignores who was elected": {"open": [(f"not ({NOW_SINCE})", "true")]},
+    "open elects who only looks": {"open": [("if due and role ~= 'look' then", "if due then")]},
+    "load in another reign": {"load": [(CURRENT, "")]},
+    "load with another born": {"load": [(BORN_CHECK, "")]},
+    "load below the top": {"load": [(BELOW, "")]},
+    "load into a full hash": {"load": [(FULL, "")]},
+    "load leaves the election": {"load": [(HDEL_ASKED, "")]},
+    "floor keeps born": {"floor": [("arm(highest, fresh, store_id)", "arm(highest, born or fresh, store_id)")]},
+    "floor lowers cur": {"floor": [("if less(cur, at) then cur = at end", "cur = at")]},
+    "floor leaves the election": {"floor": [(HDEL_ASKED, "")]},
+    "giveback wherever cur stands": {"giveback": [(CUR, "")]},
+    "giveback leaves the election": {"giveback": [(ASKED, "")]},
+}
+
+
+@pytest.mark.covers("N.1")
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_script_that_was_changed_alone_leaves_the_model(change: str, start_redis: Start) -> None:
+    servers = pair(start_redis)
+    with pytest.raises(DisagreementError, match=r"seed 1, step \d+: "):
+        Walk(servers, 1, texts=mutated(**CHANGES[change]), changing=40).go(3000)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    ["fence", "clamp", "arm_empties", "load_reign", "load_born", "load_top", "floor_born", "give_cur", "at_least"],
+)
+def test_a_model_that_was_changed_alone_leaves_the_scripts(guard: str, start_redis: Start) -> None:
+    servers = pair(start_redis)
+    with pytest.raises(DisagreementError):
+        Walk(servers, 1, guards=without(guard), changing=40).go(3000)
