@@ -48,14 +48,15 @@ def _arrivals(world: World, state: State) -> Steps:
         if message in state.net[:at]:
             continue
         rest = state._replace(net=(*state.net[:at], *state.net[at + 1 :]))
-        for label, after, harm in _arrival(world, rest, message):
+        for label, after, harm in arrival(world, rest, message):
             yield label, after, harm
             if not once[message.kind] and world.may("copy", state):
                 again = world.spent("copy", after)._replace(net=state.net)
                 yield f"{label}; a copy is still on its way", again, harm
 
 
-def _arrival(world: World, state: State, message: Message) -> Steps:
+def arrival(world: World, state: State, message: Message) -> Steps:
+    """The message arrives, at any server."""
     kind, low, high, reign, born, _ = message
     if kind == "handback":
         yield _handed_back(world, state, message)

@@ -38,7 +38,7 @@ def steps(world: World, state: State) -> Steps:
         if process in state.processes[:at]:
             continue
         yield from _serve(world, state, at)
-        yield from _extend(world, state, at)
+        yield from extension(world, state, at)
         if process.way == "redis":
             yield from _draw(world, state, at)
             yield from _look(world, state, at)
@@ -119,7 +119,8 @@ def _look(world: World, state: State, at: int) -> Steps:
 # ------------------------------------------------------------------------------------------------ extension
 
 
-def _extend(world: World, state: State, at: int) -> Steps:
+def extension(world: World, state: State, at: int) -> Steps:
+    """The next step of that process's extension: open, reserve, load."""
     match state.processes[at].work.done:
         case "" if state.processes[at].way == "redis":
             yield from _open(world, state, at)

@@ -5,10 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
+from issuer import gateway
+from issuer.core import extend as core
+from issuer.core.extend import Extension
+from issuer.core.steps import Steps
 from tests.lua.hashes import mutated
 from tests.lua.test_faults import FENCE
 from tests.lua.test_lease_mutations import ASKED, CUR
 from tests.lua.test_mutations import BELOW, BORN_CHECK, CURRENT, FULL, NOTMASTER, NOW_SINCE, OTHER
+from tests.model.extension import ExtensionWalk
 from tests.model.guards import without
 from tests.model.walk import DisagreementError, Walk
 from tests.servers.redis import RedisServer
@@ -91,3 +96,57 @@ def test_a_model_that_was_changed_alone_leaves_the_scripts(guard: str, start_red
     servers = pair(start_redis)
     with pytest.raises(DisagreementError):
         Walk(servers, 1, guards=without(guard), changing=40).go(3000)
+
+
+# ------------------------------------------------------------------------------------------------ issuer.core.extend
+
+#: How an extension may end, and what it may want in between.
+ENDINGS = {
+    "open",
+    "store",
+    "load",
+    "ended: loaded",
+    "ended: ready",
+    "ended: stale",
+    "ended: Halted",
+    "ended: StoreBehind",
+}
+
+
+def test_the_model_extends_as_the_core_does(start_redis: Start) -> None:
+    server = start_redis()
+    met: set[str] = set()
+    for seed in (1, 2, random.SystemRandom().randrange(10**9)):
+        walk = ExtensionWalk([server.wipe().start()], seed)
+        walk.go(1500)
+        met |= walk.seen
+    assert ENDINGS - met == set()
+
+
+def believing(*_: object, **__: object) -> Steps[None]:
+    """Take no second look, and halt nothing."""
+    yield from ()
+
+
+def reserving_blindly(tag: str, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
+    """Ask the store for a segment, whatever is taken."""
+    assert at_least >= 0
+    return (yield from RESERVE_AND_LOAD(tag, key, opened, at_least=0))
+
+
+RESERVE_AND_LOAD = core._reserve_and_load
+
+
+@pytest.mark.parametrize(("name", "mutant"), [("confirm_behind", believing), ("_reserve_and_load", reserving_blindly)])
+def test_a_core_that_was_changed_alone_leaves_the_model(
+    name: str, mutant: object, start_redis: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, name, mutant)
+    with pytest.raises(DisagreementError):
+        ExtensionWalk([start_redis()], 1).go(3000)
+
+
+@pytest.mark.parametrize("guard", ["at_least", "halts", "load_born", "load_top"])
+def test_a_model_that_was_changed_alone_leaves_the_core(guard: str, start_redis: Start) -> None:
+    with pytest.raises(DisagreementError):
+        ExtensionWalk([start_redis()], 1, guards=without(guard)).go(3000)

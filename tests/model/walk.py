@@ -18,6 +18,7 @@ from tests.model import scripts, store
 from tests.model.guards import INTACT as ALL_GUARDS
 from tests.model.guards import Guards
 from tests.model.scripts import LAPSED, NOBODY, NONE, Hash, Node, Reply
+from tests.model.state import STORE
 from tests.model.store import Store
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -59,6 +60,11 @@ class DisagreementError(AssertionError):
 class Walk:
     """Two servers, a store, and the model of them. `changing`: how many of 1000 steps befall the servers themselves."""
 
+    #: How often each step comes.
+    steps: Mapping[str, int] = STEPS
+    #: In how many draws of ten the caller may be elected.
+    electing = 7
+
     def __init__(
         self,
         servers: list[RedisServer],
@@ -76,6 +82,9 @@ class Walk:
         self.log: list[str] = []
         self.names: dict[str, int] = {}
         self.count = 0
+        self.store = MemoryStore()
+        self.store_id = self.store.store_id(timeout=1)
+        assert self.named(self.store_id) == STORE
         self.tags = [self.tag(server) for server in servers]
         self.follows = [False] * len(servers)
         self.nodes = [Node(True, self.named(tag.reign())) for tag in self.tags]
@@ -84,7 +93,6 @@ class Walk:
         self.opened: list[tuple[int, str, int]] = []
         self.leased: list[tuple[int, int, str, int]] = []
         self.reserved: list[tuple[Reservation, int]] = []
-        self.store = MemoryStore()
         made = self.store.create(TAG, above=0, step=STEP, limit=2**62, order="trend", description="", timeout=1)
         self.record = Store(0, self.named(made.version))
         self.backups: list[tuple[Snapshot, Store]] = []
@@ -106,7 +114,7 @@ class Walk:
 
     def go(self, steps: int) -> None:
         for _ in range(steps):
-            table = SERVER_STEPS if self.chance.randrange(1000) < self.changing else STEPS
+            table = SERVER_STEPS if self.chance.randrange(1000) < self.changing else self.steps
             (name,) = self.chance.choices(list(table), list(table.values()))
             self.log.append(name)
             step: Callable[[int], None] = getattr(self, name)
@@ -161,7 +169,7 @@ class Walk:
     def put(self, at: int, hash: Hash | None) -> None:
         """Set the hash of a server, and of the one that follows it."""
         self.nodes[at] = self.nodes[at]._replace(hash=hash)
-        if self.follows[1 - at]:
+        if len(self.nodes) > 1 and self.follows[1 - at]:
             self.nodes[1 - at] = self.nodes[1 - at]._replace(hash=hash)
 
     def pick(self, remembered: list[Any]) -> Any:
@@ -171,12 +179,12 @@ class Walk:
     # ------------------------------------------------------------------------------------------------ the scripts
 
     def next(self, at: int) -> None:
-        n, electing = self.chance.randint(1, 6), self.chance.random() < 0.7
+        n, electing = self.chance.randint(1, 6), self.chance.randrange(10) < self.electing
         real = self.tags[at].next(n, WINDOW if electing else -1)
         self.script(at, "next", real, scripts.next(self.nodes[at], self.guards, n, electing=electing))
 
     def lease(self, at: int) -> None:
-        n, electing = self.chance.randint(1, 6), self.chance.random() < 0.7
+        n, electing = self.chance.randint(1, 6), self.chance.randrange(10) < self.electing
         real = self.tags[at].lease(n, WINDOW if electing else -1)
         left = scripts.lease(self.nodes[at], self.guards, n, electing=electing)
         self.script(at, "lease", real, left, words=(3, 4))
@@ -202,8 +210,8 @@ class Walk:
 
     def open(self, at: int) -> None:
         role, born = self.chance.choice(("claim", "claim", "mine", "look")), self.fresh()
-        real = self.tags[at].open(born, "store-1", WINDOW, role)
-        left = scripts.open(self.nodes[at], self.guards, self.named(born), self.named("store-1"), role)  # type: ignore[arg-type]  # one of three words
+        real = self.tags[at].open(born, self.store_id, WINDOW, role)
+        left = scripts.open(self.nodes[at], self.guards, self.named(born), STORE, role)  # type: ignore[arg-type]  # one of three words
         self.script(at, "open", real, left, words=(1, 2) if real[0] == "open" else ())
         if real[0] == "open":
             self.opened = [*self.opened, (int(real[3]), real[1], self.named(real[2]))][-REMEMBERED:]
@@ -228,8 +236,8 @@ class Walk:
         hash, born = self.nodes[at].hash, self.fresh()
         lowest, highest = (max(0, hash.cur - 5), hash.top + 3) if hash else (0, self.record.max + 5)
         floor = self.chance.randint(lowest, highest)
-        real = self.tags[at].floor(floor, born, "store-1")
-        left = scripts.floor(self.nodes[at], self.guards, floor, self.named(born), self.named("store-1"))
+        real = self.tags[at].floor(floor, born, self.store_id)
+        left = scripts.floor(self.nodes[at], self.guards, floor, self.named(born), STORE)
         self.script(at, "floor", real, left)
 
     def other_store(self, at: int) -> None:
