@@ -19,7 +19,7 @@ def assert_kept(name: str, world: World) -> None:
     assert f"| {name} | {found.states} |" in README, f"tests/model/README.md: {name} has {found.states} states now"
 
 
-@pytest.mark.covers("1.1", "N.6")
+@pytest.mark.covers("0.9", "1.1", "1.3", "1.11", "N.6")
 @pytest.mark.parametrize("name", SMALL)
 def test_no_order_of_events_breaks_a_promise(name: str) -> None:
     assert_kept(name, SMALL[name])

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.lua.test_mutations import BELOW, BORN_CHECK, CURRENT, FULL, NOTMASTER
 from tests.model.extension import ExtensionWalk
 from tests.model.guards import without
 from tests.model.walk import DisagreementError, Walk
+from tests.servers.binaries import find_servers
 from tests.servers.redis import RedisServer
 
 pytestmark = pytest.mark.live
@@ -35,12 +37,12 @@ MET = {
 }
 
 
-def pair(start: Start) -> list[RedisServer]:
+def pair(start: Start, binary: Path | None = None) -> list[RedisServer]:
     """Two masters. A script that forgets to ask for the role may write to a replica, and be seen."""
-    return [start("--replica-read-only", "no"), start("--replica-read-only", "no")]
+    return [start("--replica-read-only", "no", binary=binary) for _ in range(2)]
 
 
-@pytest.mark.covers("N.6")
+@pytest.mark.covers("1.11")
 def test_the_model_walks_as_the_real_scripts_do(start_redis: Start) -> None:
     """A seed of the day beside the fixed ones: a failure tells it."""
     servers = pair(start_redis)
@@ -50,6 +52,14 @@ def test_the_model_walks_as_the_real_scripts_do(start_redis: Start) -> None:
         walk.go(700)
         met |= walk.seen
     assert MET - met == set()
+
+
+@pytest.mark.parametrize("name", find_servers())
+def test_it_does_so_on_each_server(name: str, start_redis: Start) -> None:
+    """Servers of other ages and makers name their reigns at other moments; what the scripts do is the same."""
+    walk = Walk(pair(start_redis, find_servers()[name]), 4, changing=50)
+    walk.go(700)
+    assert {"next fenced", "next notmaster", "load stale reign"} <= walk.seen
 
 
 HDEL_ASKED = "redis.call('HDEL', key, 'asked')\n"
