@@ -114,6 +114,14 @@ def test_a_store_behind_hands_out_what_was_issued_and_without_the_top_it_is_issu
     shows(left_out("at_least load_top", "REPEAT", world, "the store is restored"))
 
 
+def test_a_store_restored_while_issuers_run_repeats_with_every_guard_in_place() -> None:
+    """Why the rule is to stop them: what they hold, and loads on their way, `recover` cannot know of."""
+    world = replace(SMALL["the store is restored, direct"], running=True)
+    found = search(world, "REPEAT", most=60_000)
+    assert found.harm, f"no harm in {found.states} states"
+    assert any("raised: A is floored" in label for label in found.trace), str(found)
+
+
 def test_every_guard_is_left_out_somewhere() -> None:
     paired = {"load_reign", "give_reign", "load_once", "at_least"}
     assert {guard for each in MUTATIONS for guard in each.guards} | paired == {field.name for field in fields(Guards)}
