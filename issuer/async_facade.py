@@ -21,7 +21,7 @@ from issuer.core.doctor.examination import Examination
 from issuer.core.doctor.finding import Finding
 from issuer.core.hand import spend_all
 from issuer.core.inspection import Inspection, inspect
-from issuer.core.requests import TAKE_MOST, whole
+from issuer.core.requests import TAKE_MOST, Named, whole
 from issuer.core.retire import Recovery
 from issuer.core.source import Job
 from issuer.core.steps import Steps, ask
@@ -218,17 +218,27 @@ class AsyncIssuer:
     # ------------------------------------------------------------------ operations
 
     async def recover(
-        self, tag: str | None = None, *, at_least: int = 0, dry_run: bool = False, timeout: float | None = None
+        self,
+        tag: str | None = None,
+        *,
+        at_least: int = 0,
+        from_journal: Named = (),
+        dry_run: bool = False,
+        timeout: float | None = None,
     ) -> list[Recovery]:
         """Make sure that nothing up to the highest number known is issued again; see Issuer.recover."""
         lowest = whole(at_least, "at_least", 0, HIGHEST)
         if tag is None and lowest:
             raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
-        names = [check_tag(tag)] if tag is not None else [record.tag for record in await self.tags(timeout=timeout)]
+        if tag is not None:
+            check_tag(tag)
+        journals = await self._run(requests.journals(from_journal), self._deadline(timeout), tag)
+        said = await self._run(retire.witnesses(journals), self._deadline(timeout), tag)
+        names = [tag] if tag is not None else sorted({*said, *(each.tag for each in await self.tags(timeout=timeout))})
         done: list[Recovery] = []
         failed: list[IssuerError] = []
         for name in names:
-            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run)
+            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run, said=said.get(name))
             try:
                 done.append(await self._run(steps, self._deadline(timeout), name))
             except IssuerError as error:

@@ -10,6 +10,7 @@
     │   ├── StoreUnavailable  the store did not answer in time
     │   └── RedisUnavailable  Redis did not answer in time
     ├── CorruptState          Redis or the store holds something that this program never writes
+    ├── JournalDamaged        a line of a journal isn't as it was written
     ├── FenceError            this Redis can't be trusted to move forward only
     └── StoreBehind           the store went back in time: run `issuer recover`
 
@@ -96,6 +97,18 @@ class RedisUnavailable(Unavailable):
 
 class CorruptState(IssuerError):
     """Redis or the store holds a value that this program never writes. It was left as it is, and nothing was issued."""
+
+
+class JournalDamaged(IssuerError):
+    """A line of a journal isn't as it was written, and it isn't a torn last one. Nothing was taken from the file.
+
+    `path`: the file; `line`: which one, counted from 1.
+    """
+
+    def __init__(self, message: str, *, tag: str | None = None, path: str, line: int) -> None:
+        super().__init__(message, tag=tag)
+        self.path = path
+        self.line = line
 
 
 class FenceError(IssuerError):

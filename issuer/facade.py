@@ -20,7 +20,7 @@ from issuer.core.doctor.examination import Examination
 from issuer.core.doctor.finding import Finding
 from issuer.core.hand import spend_all
 from issuer.core.inspection import Inspection, inspect
-from issuer.core.requests import TAKE_MOST, whole
+from issuer.core.requests import TAKE_MOST, Named, whole
 from issuer.core.retire import Recovery
 from issuer.core.source import Job
 from issuer.core.steps import Steps, ask
@@ -233,23 +233,36 @@ class Issuer:
     # ------------------------------------------------------------------ operations
 
     def recover(
-        self, tag: str | None = None, *, at_least: int = 0, dry_run: bool = False, timeout: float | None = None
+        self,
+        tag: str | None = None,
+        *,
+        at_least: int = 0,
+        from_journal: Named = (),
+        dry_run: bool = False,
+        timeout: float | None = None,
     ) -> list[Recovery]:
         """Make sure that nothing up to the highest number known is issued again, then let reservations go on.
 
-        The highest number known: what the store, its ledger, Redis, and `at_least` (one tag only) say. No tag: all of
-        them; each has `timeout` for itself, and the first error is raised when all have been tried. Idempotent; safe
-        from several machines at once and under load.
-        `dry_run` changes nothing. Raises UnknownTag, StoreUnavailable, RedisUnavailable.
+        The highest number known: what the store, its ledger, Redis, the journals and `at_least` (one tag only) say. No
+        tag: all of them; each has `timeout` for itself, and the first error is raised when all have been tried.
+        Idempotent; safe from several machines at once and under load. `dry_run` changes nothing.
+
+        from_journal: paths of journals, in any order, or what `persistence.journal.read` returned. A tag that they know
+        and the store has lost is made again. Journals of another store count if this one is empty, or was made from
+        them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable, RedisUnavailable.
         """
         lowest = whole(at_least, "at_least", 0, HIGHEST)
         if tag is None and lowest:
             raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
-        names = [check_tag(tag)] if tag is not None else [record.tag for record in self.tags(timeout=timeout)]
+        if tag is not None:
+            check_tag(tag)
+        journals = self._run(requests.journals(from_journal), self._deadline(timeout), tag)
+        said = self._run(retire.witnesses(journals), self._deadline(timeout), tag)
+        names = [tag] if tag is not None else sorted({*said, *(each.tag for each in self.tags(timeout=timeout))})
         done: list[Recovery] = []
         failed: list[IssuerError] = []
         for name in names:
-            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run)
+            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run, said=said.get(name))
             try:
                 done.append(self._run(steps, self._deadline(timeout), name))
             except IssuerError as error:

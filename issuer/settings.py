@@ -45,6 +45,7 @@ class Settings:
     longer is replaced, so keep it well below `timeout`, and the same on every process.
     redis_timeout: how long one round trip to Redis may take, above 0.
     lease: how many numbers of a trend tag to draw ahead, 0..1 000 000, for tags that don't say it themselves.
+    journal: the file to which every reservation is appended before it is used; "": none.
     """
 
     redis_url: Setting
@@ -54,6 +55,7 @@ class Settings:
     store_timeout: Setting
     redis_timeout: Setting
     lease: Setting
+    journal: Setting
 
     @property
     def embedded(self) -> bool:
@@ -104,6 +106,7 @@ def load(
         "store_timeout": 3.0,
         "redis_timeout": 1.0,
         "lease": 0,
+        "journal": "",
     }
     settings = Settings(**{name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
     return _checked(settings)
@@ -132,6 +135,13 @@ def _lease(lease: object) -> int:
     return number
 
 
+def _path(path: object) -> str:
+    """Return the path of a file; ConfigurationError if it is none."""
+    if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes) or "\0" in named:
+        raise ConfigurationError(f"{path!r} is no path of a file")
+    return named
+
+
 def _prefix(prefix: object) -> str:
     """Return the prefix if it can stand before the braces of a Redis key; ConfigurationError otherwise."""
     if (
@@ -152,6 +162,8 @@ def _checked(settings: Settings) -> Settings:
                 value = seconds(float(value) if isinstance(value, str) else value, name, zero=name == "timeout")
             elif name == "lease":
                 value = _lease(value)
+            elif name == "journal":
+                value = _path(value)
             elif name == "prefix":
                 value = _prefix(value)
             elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":

@@ -22,6 +22,7 @@ from issuer.errors import ConfigurationError
 from issuer.facade import Issuer, close_all
 from persistence.contract import Store
 from persistence.errors import StoreError
+from persistence.journalled import Journalled
 from persistence.opening import mask, open_store
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def connect(
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
     lease: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
     scheduler: Literal["background"] | BaseScheduler | None = "background",
     config: str | os.PathLike[str] | None = None,
 ) -> Issuer:
@@ -62,6 +64,7 @@ def connect(
     Store; None: from the settings. prefix: what the Redis keys begin with. timeout: seconds that a call may wait, 0 or
     more; store_timeout, redis_timeout: that one request to the store, one round trip to Redis may take, above 0. lease:
     how many numbers of a trend tag to draw ahead, 0 (none) .. 1 000 000, for tags that don't say it themselves.
+    journal: a file to which every reservation is appended before it is used, in a directory that is there; "": none.
     scheduler: "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler
     scheduler of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
 
@@ -69,8 +72,9 @@ def connect(
     """
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
-    given = {"prefix": prefix, "timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
-    return Issuer(*_parts(redis, store, {**given, "lease": lease}, config, connections=_redis), scheduler)
+    times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
+    given = {"prefix": prefix, **times, "lease": lease, "journal": journal}
+    return Issuer(*_parts(redis, store, given, config, connections=_redis), scheduler)
 
 
 def aconnect(
@@ -82,6 +86,7 @@ def aconnect(
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
     lease: int | None = None,
+    journal: str | os.PathLike[str] | None = None,
     scheduler: Literal["background"] | AsyncIOScheduler | None = "background",
     config: str | os.PathLike[str] | None = None,
 ) -> AsyncIssuer:
@@ -91,8 +96,9 @@ def aconnect(
     """
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {scheduler!r}")
-    given = {"prefix": prefix, "timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
-    return AsyncIssuer(*_parts(redis, store, {**given, "lease": lease}, config, connections=_async_redis), scheduler)
+    times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
+    given = {"prefix": prefix, **times, "lease": lease, "journal": journal}
+    return AsyncIssuer(*_parts(redis, store, given, config, connections=_async_redis), scheduler)
 
 
 def _parts(
@@ -106,16 +112,18 @@ def _parts(
     """Put together what both colours need."""
     named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
     settings = settings_.load({**given, **named}, config=config)
-    opened = _store(settings.store_url.value)
+    named_store = settings.store_url.value
+    opened = _store(named_store, settings.journal.value)
+    own_store = not isinstance(named_store, Store)
     try:
         to_redis = connections(settings.redis_url.value, settings.redis_timeout.value)
     except ConfigurationError:
-        if opened is not store:
+        if own_store:
             opened.close()
         raise
     terms = Terms(
         store=opened,
-        own_store=opened is not store,
+        own_store=own_store,
         prefix=settings.prefix.value,
         timeout=settings.timeout.value,
         store_timeout=settings.store_timeout.value,
@@ -125,7 +133,13 @@ def _parts(
     return terms, to_redis
 
 
-def _store(named: object) -> Store:
+def _store(named: object, journal: str) -> Store:
+    """Return the store, and its journal beside it if there is to be one."""
+    store = _opened(named)
+    return Journalled(store, journal) if journal else store
+
+
+def _opened(named: object) -> Store:
     if isinstance(named, Store):
         return named
     if not isinstance(named, str):

@@ -4,6 +4,7 @@ StoreError
 ├── Unavailable      no answer, or an answer that can't be trusted: whatever was asked may have happened
 ├── Misconfigured    this store can't be used as it is set up; asking again won't help
 ├── Corrupt          what lies there isn't ours, or isn't an int64
+├── Damaged          a line of a journal isn't as it was written
 ├── TagMissing       no such tag, or it was deleted
 ├── TagPresent       the tag exists already
 ├── LimitHit         the tag's limit leaves too few numbers
@@ -34,6 +35,16 @@ class Corrupt(StoreError):
     def __init__(self, tag: str, problem: str) -> None:
         super().__init__(f"tag {tag!r}: {problem}")
         self.tag = tag
+        self.problem = problem
+
+
+class Damaged(StoreError):
+    """A line of a journal, counted from 1, isn't as it was written; nothing was taken from the file."""
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        super().__init__(f"journal {path}, line {line}: {problem}")
+        self.path = path
+        self.line = line
         self.problem = problem
 
 

@@ -17,6 +17,7 @@ from issuer.errors import (
     FenceError,
     InvalidArgument,
     IssuerError,
+    JournalDamaged,
     StoreBehind,
     Unavailable,
     UnknownTag,
@@ -34,7 +35,7 @@ INTERRUPTED: Final = 130
 _CODES: Final = (
     (UnknownTag, UNKNOWN_TAG),
     ((InvalidArgument, ConfigurationError), USAGE),
-    ((StoreBehind, CorruptState), PROBLEM),
+    ((StoreBehind, CorruptState, JournalDamaged), PROBLEM),
     ((Unavailable, FenceError), UNREACHABLE),
 )
 

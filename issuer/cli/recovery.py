@@ -14,9 +14,12 @@ from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, code_of, complain
 from issuer.cli.session import Session
 from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
+from issuer.core.outcomes import store_error
 from issuer.core.retire import Recovery
-from issuer.errors import IssuerError
+from issuer.errors import ConfigurationError, IssuerError
 from issuer.facade import Issuer
+from persistence.errors import StoreError
+from persistence.journal import Journals, read
 
 #: From so many tags on there is a progress bar.
 MANY = 20
@@ -33,7 +36,12 @@ class _Outcome:
     def row(self) -> tuple[object, ...]:
         if self.recovery is None:
             return (self.tag, "failed", "", "")
-        return (self.tag, self.recovery.old, self.recovery.new, self.recovery.gap)
+        return (
+            self.tag,
+            "lost" if self.recovery.old is None else self.recovery.old,
+            self.recovery.new,
+            self.recovery.gap,
+        )
 
     def content(self) -> dict[str, Any]:
         if self.recovery is None:
@@ -48,6 +56,7 @@ class _Outcome:
       issuer recover orders --dry-run
       issuer recover --all --yes
       issuer recover orders --at-least 123456  the highest number that your tables hold
+      issuer recover --all --from-journal /var/lib/issuer/journal
     """,
 )
 @tag_argument(required=False)
@@ -55,6 +64,14 @@ class _Outcome:
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--at-least", metavar="N", type=click.IntRange(min=0), help="N is taken, whatever the servers say.")
+@click.option(
+    "--from-journal",
+    "paths",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Count what this journal says, too; may be given again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list; talk goes to stderr.")
 @click.pass_context
 def recover(
@@ -65,12 +82,14 @@ def recover(
     dry_run: bool,
     yes: bool,
     at_least: int | None,
+    paths: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Make sure that no number of TAG that is known anywhere is issued again.
 
-    The highest number that the store, its ledger and Redis know becomes the store's max, old -> new; at most `gap`
-    numbers are lost by that. Harmless twice, from several machines at once, and under load. Needed after a store or a
+    The highest number that the store, its ledger, Redis and the journals given know becomes the store's max, old ->
+    new; at most `gap` numbers are lost by that. A tag that a journal knows and the store has lost is made again: its
+    old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a
     Redis was restored from a backup.
     """
     if (tag is None) is not everything:
@@ -80,12 +99,13 @@ def recover(
     if not dry_run:
         check_askable(yes=yes)
     issuer = Session.of(context).connect()
-    names = [record.tag for record in issuer.tags()] if tag is None else [tag]
+    journals = _read(paths)
+    names = sorted({*_tags_of(journals), *(each.tag for each in issuer.tags())}) if tag is None else [tag]
     if not names:
         say("no tags in this store")
     failed: list[_Outcome] = []
     if dry_run or not yes:
-        planned = list(_each(issuer, names, at_least or 0, dry_run=True))
+        planned = list(_each(issuer, names, at_least or 0, journals, dry_run=True))
         failed = [outcome for outcome in planned if outcome.recovery is None]
         names = [outcome.tag for outcome in planned if outcome.recovery is not None]
         if dry_run:
@@ -94,20 +114,34 @@ def recover(
             say(_table(planned))
             asked(f"Recover {len(names)} tags?" if everything else f"Recover {plain(names[0])}?", yes=False)
     if not dry_run:
-        done = list(_each(issuer, names, at_least or 0, dry_run=False))
+        done = list(_each(issuer, names, at_least or 0, journals, dry_run=False))
         failed += [outcome for outcome in done if outcome.recovery is None]
         _print(done, as_json=as_json)
     context.exit(max((code_of(outcome.error) for outcome in failed if outcome.error), default=OK))
 
 
-def _each(issuer: Issuer, names: list[str], at_least: int, *, dry_run: bool) -> Iterator[_Outcome]:
+def _read(paths: tuple[str, ...]) -> Journals:
+    try:
+        return read(paths)
+    except StoreError as error:
+        raise store_error(error, None) from error
+
+
+def _tags_of(journals: Journals) -> set[str]:
+    return {name for tags in journals.stores.values() for name in tags}
+
+
+def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *, dry_run: bool) -> Iterator[_Outcome]:
     """Recover one tag after the other; one that fails is told and doesn't keep the others waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
     label = "looking" if dry_run else "recovering"
     with click.progressbar(names, label=label, file=sys.stderr, hidden=hidden) as bar:
         for name in bar:
             try:
-                yield _Outcome(name, issuer.recover(name, at_least=at_least, dry_run=dry_run)[0])
+                yield _Outcome(name, issuer.recover(name, at_least=at_least, from_journal=journals, dry_run=dry_run)[0])
+            except ConfigurationError:
+                # It is about the servers or the journals as a whole: the other tags would tell it again.
+                raise
             except IssuerError as error:
                 complain(error)
                 yield _Outcome(name, None, error)

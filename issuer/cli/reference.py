@@ -57,7 +57,7 @@ def config(session: Session, *, as_json: bool) -> None:
 
 def _shown(name: str, value: object) -> str:
     if isinstance(value, str):
-        return value
+        return value or "none"
     return f"{value} numbers" if name == "lease" else f"{value:g} s"
 
 

@@ -8,6 +8,7 @@ from issuer.errors import (
     FenceError,
     InvalidArgument,
     IssuerError,
+    JournalDamaged,
     LimitReached,
     StoreBehind,
     StoreUnavailable,
@@ -18,7 +19,7 @@ from issuer.gateway import Drawn, Floored, GivenBack, Leased, Loaded, Opened
 from persistence import errors as store_errors
 
 
-def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:  # noqa: PLR0911 - one line per case
+def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:  # noqa: C901, PLR0911 - one line per case
     """Return the public error that says the same."""
     match error:
         case store_errors.TagMissing():
@@ -46,6 +47,14 @@ def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:
             return StoreBehind(error.tag, max=error.max)
         case store_errors.Corrupt():
             return CorruptState(f"the store's record of tag {error.tag!r}: {error.problem}", tag=error.tag)
+        case store_errors.Damaged():
+            return JournalDamaged(
+                f"{error}. Rename the file, so that a new one is begun; for `recover` take that line out of a copy of "
+                "it, and say `--at-least` with the highest number that your tables hold",
+                tag=tag,
+                path=error.path,
+                line=error.line,
+            )
         case store_errors.Misconfigured():
             return ConfigurationError(f"store: {error}", tag=tag)
     return StoreUnavailable(f"store: {error}", tag=tag)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import os
+from collections.abc import Sequence
 from typing import Literal
 
 from issuer.core import retire
@@ -10,10 +12,15 @@ from issuer.core.extend import DEFAULT_STEP
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
 from issuer.keys import check_description, check_tag
+from persistence import journal
+from persistence.journal import Journals
 from persistence.records import HIGHEST, LEASE_MOST, Order, Tag
 
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000
+
+#: How journals are named: by paths, or as what was read from them.
+Named = Sequence[str | os.PathLike[str]] | Journals
 
 
 def whole(value: int, name: str, lowest: int, highest: int) -> int:
@@ -120,3 +127,13 @@ def check_reserving(record: Tag, n: int) -> None:
         raise InvalidArgument(f"tag {tag!r} is strict; ranges are reserved of trend tags only", tag=tag, value=n)
     if n > record.limit:
         raise InvalidArgument(f"n is {n}, above the limit {record.limit} of tag {tag!r}", tag=tag, value=n)
+
+
+def journals(named: Named) -> Steps[Journals]:
+    """Read the journals, if they aren't read yet. InvalidArgument if one path was given in place of several."""
+    if isinstance(named, Journals):
+        return named
+    if isinstance(named, (str, bytes, os.PathLike)):
+        raise InvalidArgument(f"from_journal is a list of paths, not {named!r}", value=named)
+    # The driver's way of calling what blocks.
+    return (yield from ask(lambda _store, _timeout: journal.read(named)))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from issuer import gateway
-from issuer.core.extend import known
 from issuer.core.outcomes import refused
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import UnknownTag
+from issuer.errors import ConfigurationError, UnknownTag
 from persistence.contract import Store
-from persistence.records import Tag, fresh_version
+from persistence.journal import Journals, Known
+from persistence.records import HIGHEST, Tag, fresh_version
 
 #: Two segments can be in Redis at once, so the ledger's newest two are what a lost hash may have held.
 BUFFERS = 2
@@ -22,38 +22,109 @@ BUFFERS = 2
 class Recovery:
     """What `recover` did, or would do, to a tag.
 
-    `old`: the store's max before; `new`: its max after, below which no number will be issued any more. `gap`: at most
-    so many numbers are lost by it: reserved, not yet issued, and skipped now.
+    `old`: the store's max before, None: it had lost the tag, which is made again from the journals; `new`: its max
+    after, below which no number will be issued any more. `gap`: at most so many numbers are lost by it: reserved, not
+    yet issued, and skipped now.
     """
 
     tag: str
-    old: int
+    old: int | None
     new: int
     gap: int
 
 
-def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool) -> Steps[Recovery]:
-    """Raise the store to the highest number that store, ledger, Redis and `at_least` know of; floor the hash there.
+def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
+    """Raise the store to the highest number that store, ledger, Redis, journals and `at_least` know of; floor the hash.
+
+    `said`: what the journals say of the tag. A tag that the store doesn't know, or knows as deleted, is made again if
+    they know it; if they know it as deleted it ends as a tombstone.
 
     Safe twice, from several machines, and under load: `max` only rises, and a load on its way finds another born. What
     was reserved before the store was raised is at or below the floor; what is reserved after lies above it.
     """
-    record = yield from known(tag)
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if said is None and (record is None or record.deleted):
+        raise UnknownTag(tag)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=BUFFERS, timeout=timeout))
-    highest = max(record.max, at_least, *(entry.high for entry in ledger))
-    issued = record.max
+    highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
+    issued = record.max if record else said.beneath(BUFFERS) if said else 0
     if key is not None:
         hash = yield from send(gateway.peek(key))
         # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
         fields = (hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max)
         highest = max(highest, *(field or 0 for field in fields))
-        issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=record.max)
+        issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
     if not dry_run:
-        raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=highest, timeout=timeout))
-        highest = raised.max
+        highest = yield from _raised(tag, record, highest, said)
         if key is not None:
             yield from floor(tag, key, highest, "repair")
-    return Recovery(tag, record.max, highest, max(0, highest - issued))
+    return Recovery(tag, record.max if record else None, highest, max(0, highest - issued))
+
+
+def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:
+    """Raise the store's record, made again if need be, and return its max."""
+    if said is not None and (record is None or record.deleted):
+        if record is not None and said.record.deleted and record.max >= highest:
+            return record.max
+        again, above = said.record, min(highest, HIGHEST - 1)
+        full = highest >= again.limit
+        # A new tag must have a number left, which the recovery below takes from one that has none.
+        limit = above + 1 if full else again.limit
+        highest = limit if full else highest
+        yield from ask(
+            lambda store, timeout: store.create(
+                tag,
+                above=above,
+                step=again.step,
+                limit=limit,
+                order=again.order,
+                lease=again.lease,
+                description=again.description,
+                timeout=timeout,
+            )
+        )
+    raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=highest, timeout=timeout))
+    if said is not None and said.record.deleted and (record is None or record.deleted):
+        raised = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
+    return raised.max
+
+
+def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
+    """Return what the journals say of this store's tags, by tag; changes nothing.
+
+    Those of another store count if this one is new and is to take its place, or has been made from them: they make
+    tags, and raise none that is there. ConfigurationError otherwise, since they may have been named by mistake.
+    """
+    if not journals.stores:
+        return {}
+    store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
+    said = dict(journals.stores.get(store_id, {}))
+    foreign = {store: tags for store, tags in journals.stores.items() if store != store_id}
+    if foreign:
+        records = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
+        live = {record.tag: record.max for record in records}
+        for store, tags in foreign.items():
+            problem = _too_late(live, tags, said)
+            if problem:
+                raise ConfigurationError(
+                    f"these are journals of another store (id {store}, this one is {store_id}), and {problem}: name "
+                    "the journals of this store; or, if it took the other's place, say `--at-least` for each tag"
+                )
+        for tags in foreign.values():
+            for name, known in tags.items():
+                said[name] = known.joined(said[name]) if name in said else known
+    return said
+
+
+def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
+    """Say why a store with these tags, and the max of each, can't be made from another one's journals; "" if it can."""
+    for name, max in live.items():
+        taken = foreign[name].top if name in foreign else 0
+        if taken > max and not (name in own and own[name].top >= taken):
+            return f"tag {name!r} stands at max {max} here and at {taken} there"
+    missing = [name for name, known in foreign.items() if name not in live and not known.record.deleted]
+    strangers = [name for name in live if name not in foreign]
+    return f"they know tag {missing[0]!r} and not {strangers[0]!r}" if missing and strangers else ""
 
 
 def delete(tag: str, key: str | None) -> Steps[Tag]:

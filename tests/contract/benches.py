@@ -8,6 +8,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from persistence.journalled import Journalled
 from persistence.memory import MemoryStore
 from persistence.mongodb import MongoStore
 from persistence.records import HIGHEST, Order
@@ -130,7 +131,7 @@ class SQLiteBench(Bench):
         self.path = path
         super().__init__()
 
-    def make(self) -> SQLiteStore:
+    def make(self) -> Store:
         return SQLiteStore(self.path)
 
     def connect(self) -> sqlite3.Connection:
@@ -160,6 +161,17 @@ class SQLiteBench(Bench):
             statement = f'UPDATE tags SET "{name}" = ? WHERE tag = ?'  # noqa: S608 - a column named by the test
             connection.execute(statement, (value, tag))
         connection.close()
+
+
+class JournalledBench(SQLiteBench):
+    """An SQLite store with a journal beside it, which is rotated every few lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.journal = path.with_name("journal")
+        super().__init__(path)
+
+    def make(self) -> Store:
+        return Journalled(SQLiteStore(self.path), self.journal, rotate_at=2000)
 
 
 class MongoBench(Bench):

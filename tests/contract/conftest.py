@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 import pytest
 
-from tests.contract.benches import Bench, MemoryBench, MongoBench, SQLiteBench
+from tests.contract.benches import Bench, JournalledBench, MemoryBench, MongoBench, SQLiteBench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +49,17 @@ def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "mongodb"])
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+@pytest.fixture(params=["memory", "sqlite", "journalled", "mongodb"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store in turn."""
     if request.param == "memory":
         yield MemoryBench()
     elif request.param == "sqlite":
         yield request.getfixturevalue("sqlite_bench")
+    elif request.param == "journalled":
+        journalled = JournalledBench(tmp_path / "store.db")
+        yield journalled
+        journalled.close()
     else:
         yield from _mongo_bench(request.getfixturevalue("mongo_url"))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.e2e.conftest import Cli
 
-NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "lease"]
+NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "lease", "journal"]
 
 
 def test_without_any_settings_every_value_is_the_default(cli: Cli, home: Path) -> None:
@@ -30,6 +30,7 @@ def test_each_value_names_the_source_that_won(cli: Cli, home: Path) -> None:
         "store_timeout": (3.0, "default"),
         "redis_timeout": (2.0, "issuer.toml"),
         "lease": (0, "default"),
+        "journal": ("", "default"),
     }
 
 

@@ -1,0 +1,439 @@
+"""A journal: what was reserved of a store, in a file outside it, so that a store that lost it can be brought up again.
+
+A line is a JSON object that ends with the CRC-32 of all that stands before it. The first one of a file is the head: it
+names the store. Every other one is about a tag and has its settings:
+
+* `reserve`: (low, high] was reserved. It is in the file, with fsync, before a number of it is used.
+* `hand back`: segments, by id, end earlier now.
+* `tag`: the tag was made, changed, recovered or deleted; or what a rotation carries over of it.
+
+A line's newline is written when fsync has returned: a line without one is torn, by a kill or a full disk, and nothing
+of it was ever used; whoever appends next cuts it off. A line with one that doesn't check is damaged, which is an error.
+All processes append to one file, under its flock: for local file systems, which know hard links too.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import random
+import re
+import socket
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from zlib import crc32
+
+from persistence.contract import Deadline
+from persistence.errors import Corrupt, Damaged, Misconfigured, Unavailable
+from persistence.records import Tag, is_number, now_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+#: A file is followed by the next one when it has grown by so many bytes: about 12 000 reservations.
+ROTATE_AT = 4 * 1024 * 1024
+
+#: How many segments of a tag are remembered one by one, the highest. A hand back is about the highest of one process,
+#: which holds three at most; of those below it is enough to know where they end.
+KEPT = 8
+
+_FORMAT = 1
+_HEAD = b'{"kind":"journal",'
+#: The head is all that is read before an append; it is shorter than this.
+_HEAD_MOST = 4096
+#: About the longest line that there is, in bytes: a description of 1000 bytes can take six times as many.
+_LINE_MOST = 8192
+_LINE = re.compile(rb'(\{.*?),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
+#: What a line says of the tag's record.
+_SETTINGS = ("step", "limit", "order", "lease", "description", "deleted")
+
+_random = random.SystemRandom()
+
+
+def encoded(fields: Mapping[str, object]) -> bytes:
+    """Return the line without its newline. It is ASCII, so neither a newline nor a NUL is in it."""
+    text = json.dumps(fields, separators=(",", ":")).encode()[:-1]
+    return b'%s,"crc":"%08x"}' % (text, crc32(text))
+
+
+def decoded(line: bytes) -> dict[str, Any] | None:
+    """Return what the line says; None if it isn't exactly as it was written."""
+    found = _LINE.fullmatch(line)
+    if found is None or crc32(found[1]) != int(found[2], 16):
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(found[1] + b"}")
+    except ValueError:
+        return None
+    return fields
+
+
+def _whole(tail: bytes) -> bytes:
+    """Return the whole line that the end of a file holds, b"" if it is torn.
+
+    What comes behind a line is no part of it: the byte of a newline that a power cut kept from the disk.
+    """
+    found = _LINE.match(tail)
+    return found[0] if found is not None and decoded(found[0]) is not None else b""
+
+
+@dataclass(slots=True)
+class Known:
+    """What journals know of one tag. `record` has the settings as they were last; its `max` means nothing."""
+
+    record: Tag
+    floor: int = 0
+    segments: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def top(self) -> int:
+        """The highest number that was ever reserved and not handed back."""
+        return max([self.floor, *self.segments.values()])
+
+    def beneath(self, newest: int) -> int:
+        """Return the highest number beneath the newest so many segments."""
+        highs = sorted(self.segments.values(), reverse=True)
+        return max([self.floor, *highs[newest:]])
+
+    def ends(self, segment: str, high: int) -> None:
+        """Take note of where a segment ends; of several ends, in whatever order they come, the lowest holds."""
+        self.segments[segment] = min(high, self.segments.get(segment, high))
+        if len(self.segments) > 2 * KEPT:
+            by_end = sorted(self.segments.items(), key=lambda each: each[1])
+            self.floor = max(self.floor, by_end[-KEPT - 1][1])
+            self.segments = dict(by_end[-KEPT:])
+
+    def joined(self, other: Known) -> Known:
+        """Return what both know: the later settings, the higher numbers."""
+        later = max(self, other, key=lambda each: each.record.timestamp)
+        return Known(later.record, max(self.floor, other.floor), {**self.segments, **other.segments})
+
+    def line(self) -> dict[str, object]:
+        """Return all of it as one line of the kind `tag`."""
+        return about(self.record, "tag", floor=self.floor, segments=self.segments)
+
+
+def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
+    """Return the fields of a line about a tag: who says it and when, the tag's settings, and more."""
+    settings = {name: getattr(record, name) for name in _SETTINGS}
+    said = {"time": now_ms(), "host": socket.gethostname(), "pid": os.getpid()}
+    return {"kind": kind, "tag": record.tag, **more, **settings, "changed": record.timestamp, **said}
+
+
+class Journals:
+    """What was read from journals. `stores`: by the id of the store, then by tag."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, dict[str, Known]] = {}
+
+    def take(self, file: IO[bytes], name: str) -> None:
+        """Read one file. Raises Damaged for a line that isn't as it was written, unless it is the last and torn."""
+        tags: dict[str, Known] = {}
+        for number, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                text = line[:-1]
+            else:
+                text = _whole(line)
+                if not text and (number > 1 or _begins_a_journal(line)):
+                    break
+            fields = decoded(text)
+            if fields is None:
+                raise Damaged(name, number, "it is not as it was written")
+            if (fields.get("kind") == "journal") is not (number == 1):
+                raise Damaged(name, number, "a journal has a head as its first line, and only there")
+            try:
+                if number == 1:
+                    tags = self.stores.setdefault(_store_of(fields, name), {})
+                else:
+                    _note(tags, fields)
+            except (Corrupt, KeyError, TypeError, AttributeError) as error:
+                raise Damaged(name, number, f"no version of this program writes that: {error}") from error
+
+
+def _begins_a_journal(torn: bytes) -> bool:
+    return torn[: len(_HEAD)] == _HEAD[: len(torn)]
+
+
+def _store_of(head: Mapping[str, Any], name: str) -> str:
+    if head["format"] != _FORMAT:
+        raise Misconfigured(f"{name} was written by a newer version (format {head['format']}): upgrade")
+    return str(head["store"])
+
+
+def _end(tag: str, value: object) -> int:
+    if not is_number(value):
+        raise Corrupt(tag, f"a number of the store, not {value!r}")
+    return int(value)  # type: ignore[call-overload, no-any-return]  # `is_number` says so
+
+
+def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
+    changed = fields["changed"]
+    settings = {name: fields[name] for name in _SETTINGS}
+    made = {"max": 0, "created": changed, "timestamp": changed, "version": "", "halted": False}
+    record = Tag.checked(fields["tag"], {**settings, **made})
+    known = tags.setdefault(record.tag, Known(record))
+    if record.timestamp >= known.record.timestamp:
+        known.record = record
+    match fields["kind"]:
+        case "reserve":
+            known.ends(fields["id"], _end(record.tag, fields["high"]))
+        case "hand back":
+            for segment, high in fields["segments"].items():
+                known.ends(segment, _end(record.tag, high))
+        case "tag":
+            known.floor = max(known.floor, _end(record.tag, fields["floor"]))
+            for segment, high in fields["segments"].items():
+                known.ends(segment, _end(record.tag, high))
+        case kind:
+            raise Corrupt(record.tag, f"a line of the kind {kind!r}")
+
+
+def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
+    """Read journals, in any order, while others may append to them.
+
+    Raises Damaged, and Misconfigured for a file that can't be read or is of a newer version.
+    """
+    journals = Journals()
+    for path in paths:
+        try:
+            with Path(path).open("rb") as file:
+                journals.take(file, os.fspath(path))
+        except OSError as error:
+            raise Misconfigured(f"journal {os.fspath(path)} can't be read: {error}") from error
+    return journals
+
+
+class Journal:
+    """The journal at `path`, which many threads and processes append to. Its directory must be there.
+
+    It is opened for each line: so a forked child shares no lock with its parent (10 us, beside the fsync). When it has
+    grown by `rotate_at` bytes it is kept as `path.1`, `path.2` ..., and the new one begins with all that recovery needs
+    of it, so that these may be deleted.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:
+        # Absolute from the start: a later chdir must not lead to another file.
+        self.path = Path(path).absolute()
+        self._rotate_at = rotate_at
+        #: Whether the last append failed. Then a reservation is not asked for before a line can be written again: else
+        #: each attempt on a full disk would cost a segment.
+        self._has_failed = False
+
+    def prepare(self, store_id: str, *, timeout: float) -> None:
+        """See that a line can be appended, as far as that can be seen, and rotate if it is time.
+
+        It is called before the store is asked: what fails here costs no number. `timeout`: for the lock, in seconds.
+        Raises Misconfigured if the file can't be written to, is no journal or another store's, Damaged if it is to be
+        rotated and a line of it isn't as it was written, and Unavailable.
+        """
+        with self._errors():
+            try:
+                descriptor = self._open(os.O_RDWR)
+            except FileNotFoundError:
+                if self.path.parent.is_dir() and os.access(self.path.parent, os.W_OK | os.X_OK):
+                    return
+                raise
+            try:
+                due = self._is_due(descriptor, self._head(descriptor, store_id))
+            finally:
+                _close(descriptor)
+            if due or self._has_failed:
+                self._set_right(store_id, Deadline(timeout))
+
+    def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> None:
+        """Append a line; it is on the disk when this returns. `timeout`: for the lock, in seconds; fsync has none.
+
+        Raises Unavailable, and Misconfigured as `prepare` does. The line may have been written all the same.
+        """
+        with self._errors():
+            descriptor = self._locked(Deadline(timeout))
+            try:
+                self._mend(descriptor)
+                if self._head(descriptor, store_id) is None:
+                    _write(descriptor, [_new_head(store_id, 0)])
+                    self._sync_directory()
+                _write(descriptor, [encoded(fields)])
+            except OSError:
+                self._has_failed = True
+                raise
+            finally:
+                _close(descriptor)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise Misconfigured(f"journal {self.path}: nothing can be appended to it: {error}") from error
+        except OSError as error:
+            raise Unavailable(f"journal {self.path}: {error}") from error
+
+    def _open(self, flags: int, suffix: str = "") -> int:
+        descriptor = os.open(f"{self.path}{suffix}", flags | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        _descriptors.add(descriptor)
+        return descriptor
+
+    def _locked(self, deadline: Deadline) -> int:
+        """Open the file that is at the path, and lock it."""
+        while True:
+            descriptor = self._open(os.O_RDWR | os.O_CREAT)
+            try:
+                while not _lock(descriptor):
+                    time.sleep(min(deadline.left(), _random.uniform(0.0005, 0.005)))
+                if self._is_there(descriptor):
+                    return descriptor
+            except BaseException:
+                _close(descriptor)
+                raise
+            # Rotated, or moved away, while the lock was waited for.
+            _close(descriptor)
+
+    def _is_there(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
+        """Return the head, None of an empty file. Misconfigured if it isn't one, or names another store."""
+        beginning = os.pread(descriptor, _HEAD_MOST, 0)
+        line, ended, _ = beginning.partition(b"\n")
+        if not ended and len(beginning) < _HEAD_MOST and _begins_a_journal(beginning):
+            return None
+        head = decoded(line)
+        if head is None or head.get("kind") != "journal":
+            raise Misconfigured(f"{self.path} is no journal, or its first line is damaged: name another file")
+        store = _store_of(head, str(self.path))
+        if store != store_id:
+            raise Misconfigured(
+                f"journal {self.path} is of another store (id {store}, this one is {store_id}): rename it, give it to "
+                "`recover --from-journal` if that store is lost, and a new one is begun"
+            )
+        return head
+
+    def _mend(self, descriptor: int) -> None:
+        """End the last line if it is whole, cut it off if it is torn. The lock says that nobody is writing it."""
+        size = os.fstat(descriptor).st_size
+        if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+            return
+        content = os.pread(descriptor, size, 0)
+        begins = content.rfind(b"\n") + 1
+        whole = _whole(content[begins:])
+        if begins == 0 and not whole and not _begins_a_journal(content):
+            raise Misconfigured(f"{self.path} is no journal: name another file")
+        os.ftruncate(descriptor, begins + len(whole))
+        if whole:
+            os.write(descriptor, b"\n")
+
+    def _is_due(self, descriptor: int, head: dict[str, Any] | None) -> bool:
+        # Without what was carried over: with many tags that alone may be larger than a file should be.
+        return head is not None and os.fstat(descriptor).st_size - head["carried"] >= self._rotate_at
+
+    def _set_right(self, store_id: str, deadline: Deadline) -> None:
+        """Under the lock: try whether there is room again, and rotate if it is still time to."""
+        descriptor = self._locked(deadline)
+        try:
+            self._mend(descriptor)
+            if self._has_failed:
+                _try_to_write(descriptor)
+                self._has_failed = False
+            if self._is_due(descriptor, self._head(descriptor, store_id)):
+                self._rotate(descriptor, store_id)
+        finally:
+            _close(descriptor)
+
+    def _rotate(self, full: int, store_id: str) -> None:
+        """Keep the file under another name and put a new one in its place. Who waits for its lock looks again then."""
+        journals = Journals()
+        with os.fdopen(os.dup(full), "rb") as file:
+            file.seek(0)
+            journals.take(file, str(self.path))
+        lines = [encoded(known.line()) for known in journals.stores[store_id].values()]
+        fresh = self._open(os.O_RDWR | os.O_CREAT | os.O_TRUNC, ".new")
+        try:
+            _write(fresh, [_new_head(store_id, sum(len(line) + 1 for line in lines)), *lines])
+        finally:
+            _close(fresh)
+        # A link, not a rename: at no moment is there no file at the path, which another process would then make.
+        self._link()
+        Path(f"{self.path}.new").replace(self.path)
+        self._sync_directory()
+
+    def _link(self) -> None:
+        beside = (each.name.removeprefix(f"{self.path.name}.") for each in self.path.parent.iterdir())
+        last = max((int(name) for name in beside if name.isdecimal()), default=0)
+        os.link(self.path, f"{self.path}.{last + 1}")
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _new_head(store_id: str, carried: int) -> bytes:
+    return encoded({"kind": "journal", "format": _FORMAT, "store": store_id, "carried": carried, "time": now_ms()})
+
+
+def _write(descriptor: int, lines: Iterable[bytes]) -> None:
+    """Append the lines and wait until they are on the disk, then end the last one."""
+    before = os.fstat(descriptor).st_size
+    rest = b"\n".join(lines)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            os.ftruncate(descriptor, before)
+        raise
+    # If there is no room for it: the line is whole and on the disk, and whoever comes next ends it.
+    with suppress(OSError):
+        os.write(descriptor, b"\n")
+
+
+def _try_to_write(descriptor: int) -> None:
+    """OSError if there is no room for a long line. A process that is killed here leaves a torn line."""
+    before = os.fstat(descriptor).st_size
+    try:
+        if os.write(descriptor, b" " * _LINE_MOST) < _LINE_MOST:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+    finally:
+        os.ftruncate(descriptor, before)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _close(descriptor: int) -> None:
+    # Unlocked first: a child that was forked just now has the file open too, and would keep the lock.
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    _descriptors.discard(descriptor)
+    os.close(descriptor)
+
+
+#: What is open at this moment. A forked child closes it: if its parent is killed, the child would keep the lock.
+_descriptors: set[int] = set()
+
+
+def _close_in_child() -> None:
+    for descriptor in list(_descriptors):
+        with suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,136 @@
+"""A store with a journal beside it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Unpack
+
+from persistence.contract import Deadline, Store
+from persistence.errors import StoreError, Unavailable
+from persistence.journal import ROTATE_AT, Journal, about
+from persistence.records import Changes, LedgerEntry, Making, Reservation, Tag, check_reserving, shortened
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+log = logging.getLogger("issuer.journal")
+
+
+class Journalled(Store):
+    """The store given, of which every reservation, hand back and change of a tag is appended to the journal at `path`.
+
+    A reservation whose line could not be written is Unavailable: nobody gets its numbers. Closing it closes the store.
+    A journal that can't be written to at all, or is another store's, is Misconfigured before the store is asked.
+    """
+
+    def __init__(self, store: Store, path: str | os.PathLike[str], *, rotate_at: int = ROTATE_AT) -> None:
+        self._store = store
+        self._journal = Journal(path, rotate_at=rotate_at)
+        self.shared = store.shared
+
+    @property
+    def url(self) -> str:
+        """The store's."""
+        return self._store.url
+
+    def store_id(self, *, timeout: float) -> str:
+        """See `Store.store_id`."""
+        return self._store.store_id(timeout=timeout)
+
+    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
+        """See `Store.create`."""
+        deadline = Deadline(timeout)
+        store_id = self._checked(deadline)
+        made = self._store.create(tag, timeout=deadline.left(), **settings)
+        return self._changed(store_id, made, settings["above"], deadline)
+
+    def get(self, tag: str, *, timeout: float) -> Tag | None:
+        """See `Store.get`."""
+        return self._store.get(tag, timeout=timeout)
+
+    def tags(self, *, timeout: float) -> list[Tag]:
+        """See `Store.tags`."""
+        return self._store.tags(timeout=timeout)
+
+    def reserve(
+        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+    ) -> Reservation:
+        """See `Store.reserve`. It returns when the segment is in the journal, on the disk."""
+        check_reserving(n, at_least)
+        deadline = Deadline(timeout)
+        store_id = self._checked(deadline)
+        got = self._store.reserve(tag, n, at_least=at_least, exact=exact, reason=reason, timeout=deadline.left())
+        line = about(got.tag, "reserve", low=got.low, high=got.high, id=got.entry)
+        self._append(store_id, line, deadline)
+        return got
+
+    def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
+        """See `Store.hand_back`. Journalled last: a line that is missing leaves the journal's numbers too high."""
+        _, highs = shortened(held, used)
+        deadline = Deadline(timeout)
+        store_id = self._store.store_id(timeout=deadline.left())
+        taken_back = self._store.hand_back(held, used, timeout=deadline.left())
+        if taken_back:
+            try:
+                self._append(store_id, about(held[-1].tag, "hand back", segments=highs), deadline)
+            except Unavailable as error:
+                log.warning("%s", error)
+        return taken_back
+
+    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
+        """See `Store.configure`."""
+        deadline = Deadline(timeout)
+        store_id = self._checked(deadline)
+        changed = self._store.configure(tag, timeout=deadline.left(), **changes)
+        return self._changed(store_id, changed, changes.get("raise_to") or 0, deadline)
+
+    def delete(self, tag: str, *, timeout: float) -> Tag:
+        """See `Store.delete`."""
+        deadline = Deadline(timeout)
+        store_id = self._checked(deadline)
+        return self._changed(store_id, self._store.delete(tag, timeout=deadline.left()), 0, deadline)
+
+    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+        """See `Store.halt`."""
+        return self._store.halt(tag, below=below, timeout=timeout)
+
+    def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
+        """See `Store.recover`."""
+        deadline = Deadline(timeout)
+        store_id = self._checked(deadline)
+        recovered = self._store.recover(tag, at_least=at_least, timeout=deadline.left())
+        return self._changed(store_id, recovered, at_least, deadline)
+
+    def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
+        """See `Store.ledger`."""
+        return self._store.ledger(tag, newest=newest, timeout=timeout)
+
+    def prune(self, *, before: int, timeout: float) -> int:
+        """See `Store.prune`."""
+        return self._store.prune(before=before, timeout=timeout)
+
+    def after_fork(self) -> None:
+        """See `Store.after_fork`."""
+        self._store.after_fork()
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._store.close()
+
+    def _checked(self, deadline: Deadline) -> str:
+        """Return the store's id, once the journal is seen to be this store's and fit for another line."""
+        store_id = self._store.store_id(timeout=deadline.left())
+        self._journal.prepare(store_id, timeout=deadline.left())
+        return store_id
+
+    def _changed(self, store_id: str, record: Tag, floor: int, deadline: Deadline) -> Tag:
+        self._append(store_id, about(record, "tag", floor=floor, segments={}), deadline)
+        return record
+
+    def _append(self, store_id: str, line: dict[str, object], deadline: Deadline) -> None:
+        """Append the line; whatever goes wrong is Unavailable, since the store has been changed already."""
+        try:
+            self._journal.append(store_id, line, timeout=deadline.left())
+        except StoreError as error:
+            raise Unavailable(f"{error}; a {line['kind']} of tag {line['tag']!r} is not journalled") from error
