@@ -4,7 +4,7 @@ A line is a JSON object that ends with the CRC-32 of all that stands before it. 
 names the store. Every other one is about a tag and has its settings:
 
 * `reserve`: (low, high] was reserved. It is in the file, with fsync, before a number of it is used.
-* `hand back`: segments, by id, end earlier now.
+* `hand back`: segments, by id, end at that number now, or were handed back whole if they begin above it.
 * `tag`: the tag was made, changed, recovered or deleted; or what a rotation carries over of it.
 
 A line's newline is written when fsync has returned: a line without one is torn, by a kill or a full disk, and nothing
@@ -156,7 +156,7 @@ class Journals:
 
 
 def _begins_a_journal(torn: bytes) -> bool:
-    return torn[: len(_HEAD)] == _HEAD[: len(torn)]
+    return len(torn) < _HEAD_MOST and torn[: len(_HEAD)] == _HEAD[: len(torn)]
 
 
 def _store_of(head: Mapping[str, Any], name: str) -> str:
@@ -303,7 +303,7 @@ class Journal:
         """Return the head, None of an empty file. Misconfigured if it isn't one, or names another store."""
         beginning = os.pread(descriptor, _HEAD_MOST, 0)
         line, ended, _ = beginning.partition(b"\n")
-        if not ended and len(beginning) < _HEAD_MOST and _begins_a_journal(beginning):
+        if not ended and _begins_a_journal(beginning):
             return None
         head = decoded(line)
         if head is None or head.get("kind") != "journal":

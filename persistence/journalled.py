@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Unpack
 from persistence.contract import Deadline, Store
 from persistence.errors import StoreError, Unavailable
 from persistence.journal import ROTATE_AT, Journal, about
-from persistence.records import Changes, LedgerEntry, Making, Reservation, Tag, check_reserving, shortened
+from persistence.records import (
+    Changes,
+    LedgerEntry,
+    Making,
+    Reservation,
+    StoreFacts,
+    Tag,
+    check_reserving,
+    shortened,
+)
 
 if TYPE_CHECKING:
     import os
@@ -67,13 +76,14 @@ class Journalled(Store):
 
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
         """See `Store.hand_back`. Journalled last: a line that is missing leaves the journal's numbers too high."""
-        _, highs = shortened(held, used)
+        rest, highs = shortened(held, used)
         deadline = Deadline(timeout)
         store_id = self._store.store_id(timeout=deadline.left())
         taken_back = self._store.hand_back(held, used, timeout=deadline.left())
         if taken_back:
+            line = about(held[-1].tag, "hand back", segments=dict.fromkeys(highs, rest))
             try:
-                self._append(store_id, about(held[-1].tag, "hand back", segments=highs), deadline)
+                self._append(store_id, line, deadline)
             except Unavailable as error:
                 log.warning("%s", error)
         return taken_back
@@ -109,6 +119,10 @@ class Journalled(Store):
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""
         return self._store.prune(before=before, timeout=timeout)
+
+    def examine(self, *, timeout: float) -> StoreFacts:
+        """See `Store.examine`."""
+        return self._store.examine(timeout=timeout)
 
     def after_fork(self) -> None:
         """See `Store.after_fork`."""

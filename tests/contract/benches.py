@@ -131,7 +131,7 @@ class SQLiteBench(Bench):
         self.path = path
         super().__init__()
 
-    def make(self) -> Store:
+    def make(self) -> SQLiteStore:
         return SQLiteStore(self.path)
 
     def connect(self) -> sqlite3.Connection:
@@ -170,7 +170,7 @@ class JournalledBench(SQLiteBench):
         self.journal = path.with_name("journal")
         super().__init__(path)
 
-    def make(self) -> Store:
+    def make(self) -> Store:  # type: ignore[override]  # a store all the same
         return Journalled(SQLiteStore(self.path), self.journal, rotate_at=2000)
 
 

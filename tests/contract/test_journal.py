@@ -1,0 +1,441 @@
+"""The journal: what it knows is exact, whatever was cut off is ignored, whatever is damaged is found."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from persistence import journal as journal_
+from persistence.contract import Deadline
+from persistence.errors import Damaged, Misconfigured, StoreError, Unavailable
+from persistence.journal import Journal, Journals, encoded, read
+from persistence.journalled import Journalled
+from persistence.memory import MemoryStore
+from tests.contract.benches import TIMEOUT, create, get, reserve
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persistence.contract import Store
+    from persistence.records import Reservation
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def store(path: Path) -> Journalled:
+    return Journalled(MemoryStore(), path)
+
+
+def taken_from(content: bytes) -> Journals:
+    journals = Journals()
+    journals.take(io.BytesIO(content), "journal")
+    return journals
+
+
+def tops(journals: Journals) -> dict[str, int]:
+    return {tag: known.top for tags in journals.stores.values() for tag, known in tags.items()}
+
+
+def files(path: Path) -> list[Path]:
+    """All that were rotated, the oldest first, and the present one."""
+    old = sorted(path.parent.glob(f"{path.name}.*"), key=lambda each: int(each.suffix[1:]))
+    return [*old, path]
+
+
+def fill(store: Store, count: int = 5) -> None:
+    create(store, step=10, order="trend")
+    for _ in range(count - 1):
+        reserve(store)
+
+
+# ------------------------------------------------------------------------------------------------------ what it knows
+
+
+@pytest.mark.covers("3.29")
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("rotate_at", [1500, 1_000_000])
+def test_it_knows_the_exact_max_of_every_tag_whatever_was_done(path: Path, seed: int, rotate_at: int) -> None:
+    chance = random.Random(seed)
+    memory = MemoryStore()
+    store = Journalled(memory, path, rotate_at=rotate_at)
+    names = ["orders", "users", "später {1}"]
+    for tag in names:
+        create(store, tag, above=chance.randrange(100), step=chance.randrange(1, 50))
+    _use(store, names, chance)
+    store.delete("users", timeout=TIMEOUT)
+    expected = {tag: get(memory, tag).max for tag in names}
+    assert tops(read([path])) == expected
+    assert (len(files(path)) > 3) is (rotate_at < 10_000)
+    for order in (files(path), files(path)[::-1], files(path) * 2):
+        said = read(order).stores[memory.store_id(timeout=TIMEOUT)]
+        # A hand back may meet a segment that is no longer remembered one by one: then it is too high, never too low.
+        assert all(said[tag].top >= expected[tag] for tag in names)
+    for tag, known in read(files(path)).stores[memory.store_id(timeout=TIMEOUT)].items():
+        record, now = known.record, get(memory, tag)
+        assert (record.step, record.limit, record.order) == (now.step, now.limit, now.order)
+        assert (record.lease, record.description, record.deleted) == (now.lease, now.description, now.deleted)
+
+
+def _use(store: Store, names: list[str], chance: random.Random) -> None:
+    """Reserve, hand back, change and recover, at random."""
+    held: dict[str, list[Reservation]] = {tag: [] for tag in names}
+    for _ in range(150):
+        tag = chance.choice(names)
+        match chance.randrange(8):
+            case 0:
+                last = held.pop(tag)[-chance.randrange(1, 4) :]
+                held[tag] = []
+                if last:
+                    store.hand_back(last, chance.randint(last[0].low, last[0].high), timeout=TIMEOUT)
+            case 1:
+                store.configure(tag, step=chance.randrange(1, 50), timeout=TIMEOUT)
+            case 2:
+                store.configure(tag, raise_to=get(store, tag).max + chance.randrange(10), timeout=TIMEOUT)
+                held[tag] = []
+            case 3:
+                store.recover(tag, at_least=get(store, tag).max + chance.randrange(3), timeout=TIMEOUT)
+                held[tag] = []
+            case _:
+                got = reserve(store, tag=tag)
+                if held[tag] and held[tag][-1].high != got.low:
+                    held[tag] = []
+                held[tag].append(got)
+
+
+def test_a_segment_is_in_the_file_before_it_is_returned(store: Journalled, path: Path) -> None:
+    create(store, step=10)
+    for _ in range(3):
+        high = reserve(store).high
+        assert tops(read([path])) == {"orders": high}
+
+
+def test_each_line_is_synced_before_it_counts(store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[bytes] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(path.read_bytes())
+
+    monkeypatch.setattr(os, "fsync", noting)
+    fill(store, 2)
+    # The head, its directory, the tag, the segment: each without its newline, which says that it was synced.
+    assert len(synced) == 4
+    assert [content.endswith(b"}") for content in synced] == [True, False, True, True]
+    assert path.read_bytes() == synced[-1] + b"\n"
+
+
+# ------------------------------------------------------------------------------------------------ torn and damaged
+
+
+@pytest.mark.covers("3.29")
+def test_a_tail_torn_at_any_byte_is_ignored_and_the_next_line_stands_behind_it(store: Journalled, path: Path) -> None:
+    fill(store)
+    content = path.read_bytes()
+    ends = [at for at, byte in enumerate(content) if byte == ord("\n")]
+    maxima = [{}, {"orders": 0}, {"orders": 10}, {"orders": 20}, {"orders": 30}, {"orders": 40}]
+    for cut in range(len(content) + 1):
+        # A line without its newline is whole: it may have been the last that a power cut let through.
+        whole = sum(end <= cut for end in ends)
+        path.write_bytes(content[:cut])
+        assert tops(read([path])) == maxima[max(0, whole - 1)] if whole else not tops(read([path]))
+    for cut in range(ends[-2] + 1, len(content)):
+        path.write_bytes(content[:cut])
+        high = reserve(store).high
+        assert tops(read([path])) == {"orders": high}
+        assert path.read_bytes().startswith(content[: ends[-2] + 1])
+        assert path.read_bytes().count(b"\n") == len(ends) + (cut == ends[-1])
+
+
+def test_mutation_without_mending_a_torn_line_becomes_a_damaged_middle(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    path.write_bytes(path.read_bytes()[:-20])
+    monkeypatch.setattr(Journal, "_mend", lambda *_: None)
+    reserve(store)
+    reserve(store)
+    with pytest.raises(Damaged):
+        read([path])
+
+
+def _damages(content: bytes) -> list[tuple[int, bytes]]:
+    """Each byte in turn: one bit of it flipped, and as the bytes that mean something."""
+    return [
+        (at, content[:at] + bytes([other]) + content[at + 1 :])
+        for at, byte in enumerate(content)
+        for other in {byte ^ 1, byte ^ 32, byte ^ 128, 0, ord("\n"), ord("}"), ord('"'), ord("9")} - {byte}
+    ]
+
+
+def test_damage_at_any_byte_is_found_and_its_line_named(store: Journalled, path: Path) -> None:
+    fill(store, 4)
+    content = path.read_bytes()
+    right = tops(taken_from(content))
+    unnoticed, found = set(), []
+    for at, damaged in _damages(content):
+        try:
+            assert tops(taken_from(damaged)) == right
+            unnoticed.add(at)
+        except Damaged as error:
+            found.append((at, error))
+    # The newline of the last line: the line itself is whole.
+    assert unnoticed == {len(content) - 1}
+    for at, told in found:
+        assert told.line == content.count(b"\n", 0, at) + 1
+        assert (told.path, f"line {told.line}" in str(told)) == ("journal", True)
+
+
+def test_mutation_without_the_checksum_damage_lowers_the_max(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 4)
+    content = path.read_bytes()
+    right = tops(taken_from(content))
+    monkeypatch.setattr(journal_, "crc32", lambda _: 0)
+    unsummed = journal_._LINE.sub(rb'\1,"crc":"00000000"}', content)
+    assert tops(taken_from(unsummed)) == right
+    wrong = 0
+    for _, damaged in _damages(unsummed):
+        try:
+            wrong += tops(taken_from(damaged)).get("orders", 0) < right["orders"]
+        except StoreError:
+            continue
+    assert wrong > 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "journal", "format": 1, "store": "x", "carried": 0},
+        {"kind": "unheard of"},
+        {"kind": "tag", "floor": 1.5},
+        {"kind": "tag", "floor": 2**63},
+        {"kind": "reserve", "high": -1, "id": "a"},
+        {"kind": "reserve", "high": 5},
+        {"kind": "hand back", "segments": [1]},
+        {"kind": "reserve", "tag": None},
+        {"kind": "tag", "step": 0},
+    ],
+)
+def test_a_line_that_nobody_writes_is_damage_too(store: Journalled, path: Path, line: dict[str, object]) -> None:
+    fill(store, 2)
+    good = next(iter(read([path]).stores.values()))["orders"].line()
+    bad = line if line["kind"] == "journal" else {**good, **line}
+    if line == {"kind": "reserve", "high": 5}:
+        bad.pop("id", None)
+    with path.open("ab") as file:
+        file.write(encoded(bad) + b"\n")
+    with pytest.raises(Damaged, match="line 4"):
+        read([path])
+
+
+# --------------------------------------------------------------------------------------------- what is not for writing
+
+
+def test_the_journal_of_another_store_is_refused_before_anything_is_asked(store: Journalled, path: Path) -> None:
+    fill(store)
+    before = path.read_bytes()
+    memory = MemoryStore()
+    create(memory, step=10)
+    other = Journalled(memory, path)
+    changes: list[Callable[[], object]] = [
+        lambda: reserve(other),
+        lambda: create(other, "users"),
+        lambda: other.configure("orders", step=5, timeout=TIMEOUT),
+        lambda: other.delete("orders", timeout=TIMEOUT),
+        lambda: other.recover("orders", at_least=99, timeout=TIMEOUT),
+    ]
+    records = memory.snapshot()
+    for change in changes:
+        with pytest.raises(Misconfigured, match="another store"):
+            change()
+    assert memory.snapshot() == records
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content", ["my notes", "my notes\n", '{"kind":"journal"}\n', "\0" * 5000, '{"kind":"journal",' * 300]
+)
+def test_a_file_that_is_no_journal_is_refused_and_left_alone(store: Journalled, path: Path, content: str) -> None:
+    path.write_text(content)
+    with pytest.raises(Misconfigured, match="no journal"):
+        create(store)
+    assert path.read_text() == content
+    assert store.tags(timeout=TIMEOUT) == []
+    with pytest.raises(Damaged, match="line 1"):
+        read([path])
+
+
+def test_a_newer_format_is_refused(store: Journalled, path: Path) -> None:
+    path.write_bytes(encoded({"kind": "journal", "format": 2, "store": "x"}) + b"\n")
+    with pytest.raises(Misconfigured, match="upgrade"):
+        create(store)
+    with pytest.raises(Misconfigured, match="upgrade"):
+        read([path])
+
+
+def test_a_path_where_nothing_can_be_written_costs_no_number(tmp_path: Path) -> None:
+    memory = MemoryStore()
+    create(memory)
+    for path in (tmp_path / "missing" / "journal", tmp_path):
+        with pytest.raises(Misconfigured, match="journal"):
+            reserve(Journalled(memory, path))
+    with pytest.raises(Misconfigured, match="can't be read"):
+        read([tmp_path / "missing"])
+    assert get(memory).max == 0
+
+
+# ----------------------------------------------------------------------------------------------- lock, rotation, fork
+
+
+def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, path: Path) -> None:
+    fill(store)
+    before = path.read_bytes()
+    holder = Journal(path)._locked(Deadline(TIMEOUT))
+    with pytest.raises(Unavailable, match="not journalled"):
+        store.reserve("orders", None, reason="test", timeout=0.05)
+    assert path.read_bytes() == before
+    journal_._close(holder)
+    assert reserve(store).low == 50
+
+
+def _append_while_rotating(store: Journalled, path: Path) -> None:
+    """Somebody waits for the lock of a file that is rotated meanwhile."""
+    rotating = Journal(path)
+    full = rotating._locked(Deadline(TIMEOUT))
+    waiting = threading.Thread(target=lambda: reserve(store))
+    waiting.start()
+    until(lambda: len(journal_._descriptors) > 1)
+    rotating._rotate(full, store.store_id(timeout=TIMEOUT))
+    journal_._close(full)
+    waiting.join(TIMEOUT)
+    assert not waiting.is_alive()
+
+
+def test_who_waited_while_it_was_rotated_appends_to_the_new_file(store: Journalled, path: Path) -> None:
+    fill(store)
+    _append_while_rotating(store, path)
+    assert tops(read([path])) == {"orders": 50}
+    assert tops(read(files(path)[:1])) == {"orders": 40}
+
+
+def test_mutation_without_looking_again_the_line_goes_to_the_old_file(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    monkeypatch.setattr(Journal, "_is_there", lambda *_: True)
+    _append_while_rotating(store, path)
+    assert tops(read([path])) == {"orders": 40}
+
+
+def test_a_damaged_file_is_not_rotated_away_and_no_number_is_reserved(path: Path) -> None:
+    memory = MemoryStore()
+    store = Journalled(memory, path, rotate_at=1000)
+    fill(store, 4)
+    path.write_bytes(path.read_bytes().replace(b'"high":10', b'"high":90') + b"torn")
+    for _ in range(3):
+        with pytest.raises(Damaged, match="line 3"):
+            reserve(store)
+    assert get(memory).max == 30
+    path.rename(path.with_name("damaged"))
+    assert reserve(store).high == 40
+    assert tops(read([path])) == {"orders": 40}
+
+
+def test_many_tags_are_carried_over_once_not_at_every_line(path: Path) -> None:
+    store = Journalled(MemoryStore(), path, rotate_at=4000)
+    for number in range(30):
+        create(store, f"tag {number}")
+    before = len(files(path))
+    for _ in range(20):
+        reserve(store, tag="tag 0")
+    assert len(files(path)) - before <= 3
+    assert len(tops(read([path]))) == 30
+
+
+def _forked_child_that_waits() -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.read(_never, 1)
+        finally:
+            os._exit(0)
+    return pid
+
+
+_never, _never_written = os.pipe()
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_doesnt_keep_the_lock_of_a_parent_that_died(
+    store: Journalled, path: Path, *, guarded: bool
+) -> None:
+    fill(store)
+    descriptor = Journal(path)._locked(Deadline(TIMEOUT))
+    if not guarded:
+        journal_._descriptors.clear()
+    child = _forked_child_that_waits()
+    try:
+        # What the kernel does for a process that is killed: it closes, without unlocking.
+        os.close(descriptor)
+        journal_._descriptors.discard(descriptor)
+        if guarded:
+            assert reserve(store).low == 40
+        else:
+            with pytest.raises(Unavailable):
+                store.reserve("orders", None, reason="test", timeout=0.3)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def _failing(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
+def test_a_disk_that_fails_costs_one_segment_however_often_it_is_tried(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+) -> None:
+    memory = MemoryStore()
+    store = Journalled(memory, path)
+    fill(store, 3)
+    before = path.read_bytes()
+    if not guarded:
+        monkeypatch.setattr(journal_, "_try_to_write", lambda _: None)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", _failing)
+        for _ in range(5):
+            with pytest.raises(Unavailable, match="Input/output error"):
+                reserve(store)
+        assert get(memory).max == 20 + (10 if guarded else 50)
+        assert path.read_bytes() == before
+    assert reserve(store).low == get(memory).max - 10
+    assert tops(read([path])) == {"orders": get(memory).max}
+
+
+def test_a_hand_back_that_cant_be_journalled_is_done_all_the_same_and_told(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(store, 2)
+    got = reserve(store)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", _failing)
+        assert store.hand_back([got], 15, timeout=TIMEOUT)
+    assert get(store).max == 15
+    assert "hand back of tag 'orders' is not journalled" in caplog.text
+    assert tops(read([path])) == {"orders": 20}
