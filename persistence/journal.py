@@ -35,8 +35,9 @@ from persistence.records import Tag, is_number, now_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: A file is followed by the next one when it has grown by so many bytes: about 12 000 reservations.
-ROTATE_AT = 4 * 1024 * 1024
+#: A file is followed by the next one when it has grown by so many bytes: about 7 500 reservations. Reading it, for
+#: what is to be carried over, takes 0.2 s.
+ROTATE_AT = 2 * 1024 * 1024
 
 #: How many segments of a tag are remembered one by one, the highest. A hand back is about the highest of one process,
 #: which holds three at most; of those below it is enough to know where they end.
