@@ -5,7 +5,8 @@ names the store. Every other one is about a tag and has its settings:
 
 * `reserve`: (low, high] was reserved. It is in the file, with fsync, before a number of it is used.
 * `hand back`: segments, by id, end at that number now, or were handed back whole if they begin above it.
-* `tag`: the tag was made, changed, recovered or deleted; or what a rotation carries over of it.
+* `tag`: it was made, changed, recovered or deleted. `floor`: its max is not lower. A new file begins with one for each
+  tag, of what the store knows then, or the file before it.
 
 A line's newline is written when fsync has returned: a line without one is torn, by a kill or a full disk, and nothing
 of it was ever used; whoever appends next cuts it off. A line with one that doesn't check is damaged, which is an error.
@@ -29,11 +30,11 @@ from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
 from persistence.contract import Deadline
-from persistence.errors import Corrupt, Damaged, Misconfigured, Unavailable
+from persistence.errors import Corrupt, Damaged, Misconfigured, StoreError, Unavailable
 from persistence.records import Tag, is_number, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: A file is followed by the next one when it has grown by so many bytes: about 7 500 reservations. Reading it, for
 #: what is to be carried over, takes 0.2 s.
@@ -161,8 +162,8 @@ def _begins_a_journal(torn: bytes) -> bool:
 
 
 def _store_of(head: Mapping[str, Any], name: str) -> str:
-    if head["format"] != _FORMAT:
-        raise Misconfigured(f"{name} was written by a newer version (format {head['format']}): upgrade")
+    if head.get("format") != _FORMAT:
+        raise Misconfigured(f"{name} was written by a newer version (format {head.get('format')}): upgrade")
     return str(head["store"])
 
 
@@ -222,48 +223,66 @@ class Journal:
         self.path = Path(path).absolute()
         self._rotate_at = rotate_at
         #: Whether the last append failed. Then a reservation is not asked for before a line can be written again: else
-        #: each attempt on a full disk would cost a segment.
+        #: each attempt on a full disk, or while a stopped process has the lock, would cost a segment.
         self._has_failed = False
 
-    def prepare(self, store_id: str, *, timeout: float) -> None:
+    def prepare(self, store_id: str, *, timeout: float) -> bool:
         """See that a line can be appended, as far as that can be seen, and rotate if it is time.
 
-        It is called before the store is asked: what fails here costs no number. `timeout`: for the lock, in seconds.
-        Raises Misconfigured if the file can't be written to, is no journal or another store's, Damaged if it is to be
-        rotated and a line of it isn't as it was written, and Unavailable.
+        False: there is no journal yet, so `begin` one. It is called before the store is asked: what fails here costs no
+        number. `timeout`: for the lock, in seconds. Raises Misconfigured if the file can't be written to, is no journal
+        or another store's, Damaged if it is to be rotated and a line of it isn't as it was written, and Unavailable.
         """
         with self._errors():
             try:
                 descriptor = self._open(os.O_RDWR)
             except FileNotFoundError:
                 if self.path.parent.is_dir() and os.access(self.path.parent, os.W_OK | os.X_OK):
-                    return
+                    return False
                 raise
             try:
-                due = self._is_due(descriptor, self._head(descriptor, store_id))
+                head = self._head(descriptor, store_id)
+                due = self._is_due(descriptor, head)
             finally:
                 _close(descriptor)
             if due or self._has_failed:
                 self._set_right(store_id, Deadline(timeout))
+            return head is not None
 
-    def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> None:
-        """Append a line; it is on the disk when this returns. `timeout`: for the lock, in seconds; fsync has none.
+    def begin(self, store_id: str, tags: Iterable[Mapping[str, object]], *, timeout: float) -> None:
+        """Begin the journal with a line of the kind `tag` for each tag of the store; nothing if there is one by now.
 
-        Raises Unavailable, and Misconfigured as `prepare` does. The line may have been written all the same.
+        Raises what `prepare` raises.
         """
         with self._errors():
             descriptor = self._locked(Deadline(timeout))
             try:
                 self._mend(descriptor)
                 if self._head(descriptor, store_id) is None:
-                    _write(descriptor, [_new_head(store_id, 0)])
-                    self._sync_directory()
-                _write(descriptor, [encoded(fields)])
-            except OSError:
-                self._has_failed = True
-                raise
+                    self._put(store_id, [encoded(fields) for fields in tags])
             finally:
                 _close(descriptor)
+
+    def append(self, store_id: str, fields: Mapping[str, object], *, timeout: float) -> bool:
+        """Append a line; it is on the disk when this returns True. False: there is no journal any more, `begin` one.
+
+        `timeout`: for the lock, in seconds; fsync has none. Raises Unavailable, and Misconfigured as `prepare` does.
+        The line may have been written all the same.
+        """
+        try:
+            with self._errors():
+                descriptor = self._locked(Deadline(timeout))
+                try:
+                    self._mend(descriptor)
+                    if self._head(descriptor, store_id) is None:
+                        return False
+                    _write(descriptor, [encoded(fields)])
+                    return True
+                finally:
+                    _close(descriptor)
+        except StoreError:
+            self._has_failed = True
+            raise
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -354,14 +373,17 @@ class Journal:
         with os.fdopen(os.dup(full), "rb") as file:
             file.seek(0)
             journals.take(file, str(self.path))
-        lines = [encoded(known.line()) for known in journals.stores[store_id].values()]
+        # A link, not a rename: at no moment is there no file at the path, which another process would then make.
+        self._link()
+        self._put(store_id, [encoded(known.line()) for known in journals.stores[store_id].values()])
+
+    def _put(self, store_id: str, lines: Sequence[bytes]) -> None:
+        """Put a new file with these lines in the place of the one whose lock is held: all of it, or nothing."""
         fresh = self._open(os.O_RDWR | os.O_CREAT | os.O_TRUNC, ".new")
         try:
             _write(fresh, [_new_head(store_id, sum(len(line) + 1 for line in lines)), *lines])
         finally:
             _close(fresh)
-        # A link, not a rename: at no moment is there no file at the path, which another process would then make.
-        self._link()
         Path(f"{self.path}.new").replace(self.path)
         self._sync_directory()
 

@@ -52,7 +52,7 @@ class Journalled(Store):
         deadline = Deadline(timeout)
         store_id = self._checked(deadline)
         made = self._store.create(tag, timeout=deadline.left(), **settings)
-        return self._changed(store_id, made, settings["above"], deadline)
+        return self._changed(store_id, made, made.max, deadline)
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         """See `Store.get`."""
@@ -99,7 +99,8 @@ class Journalled(Store):
         """See `Store.delete`."""
         deadline = Deadline(timeout)
         store_id = self._checked(deadline)
-        return self._changed(store_id, self._store.delete(tag, timeout=deadline.left()), 0, deadline)
+        tombstone = self._store.delete(tag, timeout=deadline.left())
+        return self._changed(store_id, tombstone, tombstone.max, deadline)
 
     def halt(self, tag: str, *, below: int, timeout: float) -> bool:
         """See `Store.halt`."""
@@ -135,16 +136,32 @@ class Journalled(Store):
     def _checked(self, deadline: Deadline) -> str:
         """Return the store's id, once the journal is seen to be this store's and fit for another line."""
         store_id = self._store.store_id(timeout=deadline.left())
-        self._journal.prepare(store_id, timeout=deadline.left())
+        if not self._journal.prepare(store_id, timeout=deadline.left()):
+            self._begin(store_id, deadline)
         return store_id
 
+    def _begin(self, store_id: str, deadline: Deadline) -> None:
+        """Begin the journal with what the store holds by now: else it would not know a tag that nobody uses."""
+        records = self._store.tags(timeout=deadline.left())
+        lines = [_floored(record, record.max) for record in records]
+        self._journal.begin(store_id, lines, timeout=deadline.left())
+
     def _changed(self, store_id: str, record: Tag, floor: int, deadline: Deadline) -> Tag:
-        self._append(store_id, about(record, "tag", floor=floor, segments={}), deadline)
+        self._append(store_id, _floored(record, floor), deadline)
         return record
 
     def _append(self, store_id: str, line: dict[str, object], deadline: Deadline) -> None:
         """Append the line; whatever goes wrong is Unavailable, since the store has been changed already."""
         try:
-            self._journal.append(store_id, line, timeout=deadline.left())
+            while not self._journal.append(store_id, line, timeout=deadline.left()):
+                self._begin(store_id, deadline)
         except StoreError as error:
             raise Unavailable(f"{error}; a {line['kind']} of tag {line['tag']!r} is not journalled") from error
+
+
+def _floored(record: Tag, floor: int) -> dict[str, object]:
+    """Return the line that says how the tag is set, and that its max is not below that.
+
+    Not its max, where the change did not set it: segments from before may still be handed back.
+    """
+    return about(record, "tag", floor=floor, segments={})

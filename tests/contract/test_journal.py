@@ -7,7 +7,7 @@ import io
 import os
 import random
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -131,9 +131,9 @@ def test_each_line_is_synced_before_it_counts(store: Journalled, path: Path, mon
 
     monkeypatch.setattr(os, "fsync", noting)
     fill(store, 2)
-    # The head, its directory, the tag, the segment: each without its newline, which says that it was synced.
-    assert len(synced) == 4
-    assert [content.endswith(b"}") for content in synced] == [True, False, True, True]
+    # The new file before it has its name, its directory, the tag, the segment. Each line without its newline, which
+    # says that it was synced.
+    assert [content[-1:] for content in synced] == [b"", b"\n", b"}", b"}"]
     assert path.read_bytes() == synced[-1] + b"\n"
 
 
@@ -305,9 +305,12 @@ def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, p
     fill(store)
     before = path.read_bytes()
     holder = Journal(path)._locked(Deadline(TIMEOUT))
-    with pytest.raises(Unavailable, match="not journalled"):
-        store.reserve("orders", None, reason="test", timeout=0.05)
+    for message in ("not journalled", "not done within", "not done within"):
+        with pytest.raises(Unavailable, match=message):
+            store.reserve("orders", None, reason="test", timeout=0.05)
     assert path.read_bytes() == before
+    # However often it is tried, it costs one segment.
+    assert get(store).max == 50
     journal_._close(holder)
     assert reserve(store).low == 50
 
@@ -439,3 +442,57 @@ def test_a_hand_back_that_cant_be_journalled_is_done_all_the_same_and_told(
     assert get(store).max == 15
     assert "hand back of tag 'orders' is not journalled" in caplog.text
     assert tops(read([path])) == {"orders": 20}
+
+
+# ------------------------------------------------------------------------------------- a journal for a store in use
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
+def test_a_new_journal_knows_the_tags_that_nobody_uses_any_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+) -> None:
+    memory = MemoryStore()
+    create(memory, "quiet", above=4000, step=10)
+    create(memory, step=10)
+    reserve(memory)
+    if not guarded:
+        monkeypatch.setattr(MemoryStore, "tags", lambda *_, **__: [])
+    reserve(Journalled(memory, path))
+    expected = {"quiet": 4000, "orders": 20} if guarded else {"orders": 20}
+    assert tops(read([path])) == expected
+
+
+def test_a_journal_that_is_moved_away_while_it_is_used_is_followed_by_one_that_knows_as_much(
+    store: Journalled, path: Path
+) -> None:
+    fill(store)
+    create(store, "quiet", above=99)
+    moved = path.rename(path.with_name("moved"))
+    assert reserve(store).low == 40
+    assert tops(read([path])) == {"orders": 50, "quiet": 99}
+    assert tops(read([moved])) == {"orders": 40, "quiet": 99}
+
+
+def test_a_journal_that_is_moved_away_after_the_store_was_asked_is_begun_again_first(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryStore()
+    store = Journalled(memory, path)
+    fill(store)
+    create(store, "quiet", above=99)
+    reserved = MemoryStore.reserve
+
+    def moving(*arguments: Any, **options: Any) -> Reservation:
+        path.rename(path.with_name("moved"))
+        return reserved(*arguments, **options)
+
+    monkeypatch.setattr(MemoryStore, "reserve", moving)
+    assert reserve(store).high == 50
+    assert tops(read([path])) == {"orders": 50, "quiet": 99}
+
+
+def test_a_file_that_is_empty_becomes_a_journal(store: Journalled, path: Path) -> None:
+    path.touch()
+    fill(store, 2)
+    assert tops(read([path])) == {"orders": 10}
+    assert sorted(path.parent.iterdir()) == [path]
