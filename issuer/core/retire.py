@@ -36,8 +36,8 @@ class Recovery:
 def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
     """Raise the store to the highest number that store, ledger, Redis, journals and `at_least` know of; floor the hash.
 
-    `said`: what the journals say of the tag. A tag that the store doesn't know, or knows as deleted, is made again if
-    they know it; if they know it as deleted it ends as a tombstone.
+    `said`: what the journals say of the tag. A tag that the store doesn't know is made again if they know it, and so is
+    one that was made again after the store's tombstone; one that they know as deleted ends as a tombstone.
 
     Safe twice, from several machines, and under load: `max` only rises, and a load on its way finds another born. What
     was reserved before the store was raised is at or below the floor; what is reserved after lies above it.
@@ -63,8 +63,11 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
 
 def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:
     """Raise the store's record, made again if need be, and return its max."""
+    deleted = False
     if said is not None and (record is None or record.deleted):
-        if record is not None and said.record.deleted and record.max >= highest:
+        # A tombstone that is younger than what the journals know was left by somebody without a journal.
+        deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
+        if record is not None and deleted and record.max >= highest:
             return record.max
         again, above = said.record, min(highest, HIGHEST - 1)
         full = highest >= again.limit
@@ -84,7 +87,7 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
             )
         )
     raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=highest, timeout=timeout))
-    if said is not None and said.record.deleted and (record is None or record.deleted):
+    if deleted:
         raised = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     return raised.max
 

@@ -17,10 +17,12 @@ from persistence import journal
 from persistence.errors import Unavailable
 from persistence.journalled import Journalled
 from persistence.memory import MemoryStore
+from persistence.records import now_ms
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.servers.mongo import MongoServer
 from tests.servers.redis import RedisServer
+from tests.waiting import until
 
 StartRedis = Callable[..., RedisServer]
 
@@ -358,3 +360,30 @@ def test_a_tag_deleted_after_the_backup_was_taken_goes_on_above_when_it_is_made_
             ids.next("a")
         ids.create("a")
         assert ids.next("a") > max(numbers)
+
+
+def test_a_tag_made_again_after_the_backup_of_its_tombstone_lives(connect: Connect, place: Place) -> None:
+    memory = MemoryStore()
+    with connect(redis=None, store=memory, journal=place.journal, scheduler=None) as ids:
+        ids.create("a", step=10)
+        ids.delete("a")
+        backup = memory.snapshot()
+        until(lambda: now_ms() > backup.tags["a"].timestamp)
+        ids.create("a", step=20)
+        numbers = ids.take("a", 30)
+        memory.restore(backup)
+        assert ids.recover(from_journal=[place.journal])[0].old == 0
+        assert [(record.tag, record.step) for record in ids.tags()] == [("a", 20)]
+        assert ids.next("a") > max(numbers)
+
+
+def test_a_tag_deleted_by_somebody_without_a_journal_stays_deleted(connect: Connect, place: Place) -> None:
+    memory = MemoryStore()
+    with connect(redis=None, store=memory, journal=place.journal, scheduler=None) as ids:
+        ids.create("a", step=10)
+        last = ids.take("a", 30)[-1]
+        with issuer.connect(redis=None, store=memory, journal="") as other:
+            other.delete("a")
+        for _ in range(2):
+            assert ids.recover(from_journal=[place.journal])[0].new >= last
+            assert ids.tags() == []
