@@ -12,9 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from issuer.async_facade import AsyncIssuer
+from issuer.core.discrepancies import (
+    AboveMax,
+    DamagedEntry,
+    DamagedHash,
+    Discrepancy,
+    OtherStore,
+    OutsideLedger,
+    Overlap,
+    RedisAboveMax,
+)
 from issuer.core.doctor.finding import Finding
-from issuer.core.inspection import Inspection, RedisState, StoreState
+from issuer.core.inspection import Inspection, RedisState, StoreState, Waste
 from issuer.core.retire import Recovery
+from issuer.core.verification import Provenance
 from issuer.errors import (
     ConfigurationError,
     CorruptState,
@@ -32,13 +43,17 @@ from issuer.errors import (
 from issuer.facade import Issuer
 from issuer.wiring import aconnect, connect, default
 from persistence.contract import Store
-from persistence.records import Tag
+from persistence.records import LedgerEntry, Tag
 
 # Without `next`, which would shadow the builtin in `from issuer import *`.
 __all__ = [
+    "AboveMax",
     "AsyncIssuer",
     "ConfigurationError",
     "CorruptState",
+    "DamagedEntry",
+    "DamagedHash",
+    "Discrepancy",
     "FenceError",
     "Finding",
     "Inspection",
@@ -46,8 +61,14 @@ __all__ = [
     "Issuer",
     "IssuerError",
     "JournalDamaged",
+    "LedgerEntry",
     "LimitReached",
+    "OtherStore",
+    "OutsideLedger",
+    "Overlap",
+    "Provenance",
     "Recovery",
+    "RedisAboveMax",
     "RedisState",
     "RedisUnavailable",
     "Store",
@@ -57,6 +78,7 @@ __all__ = [
     "Tag",
     "TagExists",
     "UnknownTag",
+    "Waste",
     "aconnect",
     "connect",
     "default",

@@ -9,6 +9,7 @@ import weakref
 from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -16,6 +17,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from issuer.clock import Deadline
 from issuer.core import requests, retire
+from issuer.core.discrepancies import Discrepancy
 from issuer.core.doctor.diagnosis import judge
 from issuer.core.doctor.examination import Examination
 from issuer.core.doctor.finding import Finding
@@ -25,16 +27,17 @@ from issuer.core.requests import TAKE_MOST, Named, whole
 from issuer.core.retire import Recovery
 from issuer.core.source import Job
 from issuer.core.steps import Steps, ask
+from issuer.core.verification import Audit, Provenance, who
 from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.asyncio.line import Line
 from issuer.drivers.asyncio.runner import Runner, new_flight
 from issuer.drivers.roster import Roster
-from issuer.drivers.terms import CLOSING, LEDGER_KEPT, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
+from issuer.drivers.terms import CLOSING, STREAM_LEASE, Terms
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, UnknownTag
 from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Tasks
 from issuer.settings import seconds
-from persistence.records import HIGHEST, Order, Tag, now_ms
+from persistence.records import HIGHEST, LEDGER_KEPT, Order, Tag, now_ms
 
 T = TypeVar("T")
 
@@ -213,9 +216,36 @@ class AsyncIssuer:
 
     async def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
         """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
-        return await self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        seen = await self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        line = self._roster.lines.get(tag)
+        return seen if line is None else replace(seen, waiting=line.waiting)
 
     # ------------------------------------------------------------------ operations
+
+    async def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
+        """Hold the tag's ledger, the store and Redis against each other; see Issuer.verify."""
+        findings: list[Discrepancy] = []
+        names = [check_tag(tag)] if tag is not None else [record.tag for record in await self.tags(timeout=timeout)]
+        for name in names:
+            audit = Audit(name, self._key(name))
+            try:
+                while await self._run(audit.go_on(), self._deadline(timeout), name):
+                    pass
+            except UnknownTag:
+                if tag is not None:
+                    raise
+            else:
+                findings += audit.findings
+        return findings
+
+    async def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
+        """Return what is known of a number; see Issuer.who."""
+        wanted = whole(number, "number", 1, HIGHEST)
+        return await self._run(who(check_tag(tag), self._key(tag), wanted), self._deadline(timeout), tag)
+
+    async def halt(self, tag: str, *, timeout: float | None = None) -> None:
+        """Stop the tag's reservations at once, for every process, until `recover`; see Issuer.halt."""
+        await self._run(retire.halt(check_tag(tag)), self._deadline(timeout), tag)
 
     async def recover(
         self,

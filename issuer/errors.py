@@ -118,17 +118,17 @@ class FenceError(IssuerError):
 class StoreBehind(IssuerError):
     """The store's `max` is below numbers that are known to be taken: it was restored from a backup, or lost writes.
 
-    `max` is what the store says, `taken` the highest number known to be taken (None: another process found out).
-    Reservations of the tag are stopped until `issuer recover` has run.
+    `max` is what the store says, `taken` the highest number known to be taken. None: the tag is halted, since another
+    process found out, or somebody ran `issuer halt`. Its reservations are stopped until `issuer recover` has run.
     """
 
     def __init__(self, tag: str, *, max: int, taken: int | None = None) -> None:
-        known = f" although {taken} is taken" if taken is not None else ""
-        super().__init__(
-            f"the store is behind: tag {tag!r} stands at max {max}{known}. Its reservations are stopped until "
-            f"`issuer recover {tag}` has run",
-            tag=tag,
+        found = (
+            f"the store is behind: tag {tag!r} stands at max {max} although {taken} is taken"
+            if taken is not None
+            else f"tag {tag!r} is halted at max {max}, by `issuer halt` or as the store was found to be behind"
         )
+        super().__init__(f"{found}. Its reservations are stopped until `issuer recover {tag}` has run", tag=tag)
         self.max = max
         self.taken = taken
 

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
 from types import TracebackType
 from typing import Literal, Self, TypeVar
@@ -15,6 +16,7 @@ from apscheduler.schedulers.base import BaseScheduler
 
 from issuer.clock import Deadline
 from issuer.core import requests, retire
+from issuer.core.discrepancies import Discrepancy
 from issuer.core.doctor.diagnosis import judge
 from issuer.core.doctor.examination import Examination
 from issuer.core.doctor.finding import Finding
@@ -24,16 +26,17 @@ from issuer.core.requests import TAKE_MOST, Named, whole
 from issuer.core.retire import Recovery
 from issuer.core.source import Job
 from issuer.core.steps import Steps, ask
+from issuer.core.verification import Audit, Provenance, who
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.line import Line
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.drivers.roster import Roster
-from issuer.drivers.terms import CLOSING, LEDGER_KEPT, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError
+from issuer.drivers.terms import CLOSING, STREAM_LEASE, Terms
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, UnknownTag
 from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Threads
 from issuer.settings import seconds
-from persistence.records import HIGHEST, Order, Tag, now_ms
+from persistence.records import HIGHEST, LEDGER_KEPT, Order, Tag, now_ms
 
 T = TypeVar("T")
 
@@ -228,9 +231,48 @@ class Issuer:
 
         Redis that can't be reached is told in `redis_error`; a store that can't be reached raises StoreUnavailable.
         """
-        return self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        seen = self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        line = self._roster.lines.get(tag)
+        return seen if line is None else replace(seen, waiting=line.waiting)
 
     # ------------------------------------------------------------------ operations
+
+    def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
+        """Hold the tag's ledger, the store and Redis against each other, changing nothing; return what is wrong.
+
+        An empty list: no two segments overlap, and nothing lies above the store's max. No tag: all of them. At most 100
+        findings a tag. Reads the whole ledger, 2000 entries at a time; `timeout` is for each such piece. Safe under
+        load: what others do meanwhile is no finding. Raises UnknownTag, StoreUnavailable, RedisUnavailable.
+        """
+        findings: list[Discrepancy] = []
+        names = [check_tag(tag)] if tag is not None else [record.tag for record in self.tags(timeout=timeout)]
+        for name in names:
+            audit = Audit(name, self._key(name))
+            try:
+                while self._run(audit.go_on(), self._deadline(timeout), name):
+                    pass
+            except UnknownTag:
+                if tag is not None:
+                    raise
+            else:
+                findings += audit.findings
+        return findings
+
+    def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
+        """Return what is known of a number, 1..2^63-1: who reserved its segment, when, and what for.
+
+        With Redis away only the store is asked. Raises UnknownTag.
+        """
+        wanted = whole(number, "number", 1, HIGHEST)
+        return self._run(who(check_tag(tag), self._key(tag), wanted), self._deadline(timeout), tag)
+
+    def halt(self, tag: str, *, timeout: float | None = None) -> None:
+        """Stop the tag's reservations at once, for every process, until `recover`; then StoreBehind is raised.
+
+        What has been reserved is issued still: both buffers in Redis, leases, segments of processes. Twice is harmless.
+        Raises UnknownTag.
+        """
+        self._run(retire.halt(check_tag(tag)), self._deadline(timeout), tag)
 
     def recover(
         self,

@@ -226,8 +226,9 @@ def _floored(reply: Any) -> Floored:
     return Floored(status)
 
 
-#: The fields of the hash that `inspect` and `doctor` look at.
-FIELDS = ("cur", "max", "mark", "next_cur", "next_max", "fence", "born", "store")
+#: The fields of the hash that hold numbers, and those that `peek` reads after them.
+NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark")
+FIELDS = (*NUMBERS, "fence", "born", "store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +240,10 @@ class Hash:
     mark: int | None
     next_cur: int | None
     next_max: int | None
+    next_mark: int | None
     fence: str | None
     born: str | None
-    store: str | None = None
+    store: str | None
     corrupt: str | None = None
 
 
@@ -252,13 +254,13 @@ def peek(key: str) -> Call[Hash]:
 
 def _hash(reply: Any) -> Hash:
     words = [None if word is None else word.decode(errors="replace") for word in reply]
-    fine = [word is None or _whole(word) for word in words[:5]]
-    cur, max, mark, next_cur, next_max = (
-        int(word) if word is not None and ok else None for word, ok in zip(words, fine, strict=False)
+    numbers, (fence, born, store) = words[: len(NUMBERS)], words[len(NUMBERS) :]
+    fine = [word is None or _whole(word) for word in numbers]
+    corrupt = next((name for name, ok in zip(NUMBERS, fine, strict=True) if not ok), None)
+    cur, max, mark, next_cur, next_max, next_mark = (
+        int(word) if word is not None and ok else None for word, ok in zip(numbers, fine, strict=True)
     )
-    corrupt = next((name for name, ok in zip(FIELDS, fine, strict=False) if not ok), None)
-    fence, born, store = words[5:]
-    return Hash(cur, max, mark, next_cur, next_max, fence, born, store, corrupt)
+    return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, corrupt)
 
 
 def _whole(word: str) -> bool:
@@ -312,6 +314,11 @@ def server_time() -> Call[int]:
 
 def _milliseconds(reply: Any) -> int:
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+def replication_info(key: str) -> Call[dict[str, str]]:
+    """`INFO replication` of the server that holds the key: its role, and the reign as `master_replid`."""
+    return Call(pack("INFO", "replication"), "", _info, repeatable=True, key=key)
 
 
 def _info(reply: Any) -> dict[str, str]:

@@ -24,9 +24,9 @@ from persistence.errors import Unavailable
 from persistence.records import StoreFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from persistence.records import LedgerEntry, Order, Reservation, Tag
+    from persistence.records import LedgerEntry, LedgerPage, Order, Position, Reservation, Tag
 
 _LOGIN = re.compile(r"([:/][^:/@\s]+:)\S+@")
 _SECRET_PARAMETER = re.compile(
@@ -155,10 +155,10 @@ class Store(ABC):
         """Leave a tombstone and return it; the tombstone as it is if there was one. TagMissing if never made."""
 
     @abstractmethod
-    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
-        """Stop reservations until `recover`, if `max` is still lower than `below`. Returns whether it is halted now.
+    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
+        """Stop reservations until `recover`, if `max` is still lower than `below`; None: whatever it is.
 
-        TagMissing.
+        Returns whether it is halted now. TagMissing.
         """
 
     @abstractmethod
@@ -171,6 +171,21 @@ class Store(ABC):
     @abstractmethod
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         """At most `newest` entries of the tag, the highest numbers first."""
+
+    @abstractmethod
+    def segments(
+        self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
+    ) -> LedgerPage:
+        """Return the `count` entries (1..2^63-1) that follow the position `beyond`; None: from the start.
+
+        In the order of high, low and id, the highest first; `upward`: the lowest first. Found by an index, so that
+        every page costs the same. An entry of which nothing changes meanwhile is on exactly one page; a hand back
+        moves its entry down. A damaged entry doesn't hide the others, and what no number compares with may be left out.
+        """
+
+    @abstractmethod
+    def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        """Return those of the tag's entries that have one of these ids, as they stand now, in no order. Corrupt."""
 
     @abstractmethod
     def prune(self, *, before: int, timeout: float) -> int:

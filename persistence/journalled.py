@@ -11,7 +11,9 @@ from persistence.journal import ROTATE_AT, Journal, about
 from persistence.records import (
     Changes,
     LedgerEntry,
+    LedgerPage,
     Making,
+    Position,
     Reservation,
     StoreFacts,
     Tag,
@@ -21,7 +23,7 @@ from persistence.records import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 log = logging.getLogger("issuer.journal")
 
@@ -102,7 +104,7 @@ class Journalled(Store):
         tombstone = self._store.delete(tag, timeout=deadline.left())
         return self._changed(store_id, tombstone, tombstone.max, deadline)
 
-    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
         """See `Store.halt`."""
         return self._store.halt(tag, below=below, timeout=timeout)
 
@@ -116,6 +118,16 @@ class Journalled(Store):
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         """See `Store.ledger`."""
         return self._store.ledger(tag, newest=newest, timeout=timeout)
+
+    def segments(
+        self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
+    ) -> LedgerPage:
+        """See `Store.segments`."""
+        return self._store.segments(tag, beyond=beyond, upward=upward, count=count, timeout=timeout)
+
+    def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        """See `Store.entries`."""
+        return self._store.entries(tag, ids, timeout=timeout)
 
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 from persistence.contract import Store
@@ -13,7 +13,9 @@ from persistence.errors import Misconfigured, TagMissing, Unavailable
 from persistence.records import (
     Changes,
     LedgerEntry,
+    LedgerPage,
     Making,
+    Position,
     Reservation,
     StoreFacts,
     Tag,
@@ -25,7 +27,7 @@ from persistence.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +150,10 @@ class MemoryStore(Store):
                 raise TagMissing(tag)
             return self._put(found.buried())
 
-    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
         """See `Store.halt`."""
-        check_argument("below", below)
+        if below is not None:
+            check_argument("below", below)
         with self._locked(timeout):
             return self._put(self._live(tag).stopped(below)).halted
 
@@ -165,6 +168,24 @@ class MemoryStore(Store):
         check_argument("newest", newest)
         with self._locked(timeout):
             return self._entries(tag)[:newest]
+
+    def segments(
+        self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
+    ) -> LedgerPage:
+        """See `Store.segments`."""
+        check_argument("count", count, 1)
+        with self._locked(timeout):
+            found = self._entries(tag)
+        if upward:
+            found.reverse()
+        if beyond is not None:
+            found = [each for each in found if (_position(each) > beyond if upward else _position(each) < beyond)]
+        return LedgerPage.of([asdict(each) for each in found[:count]], count)
+
+    def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        """See `Store.entries`."""
+        with self._locked(timeout):
+            return [self._ledger[each] for each in ids if each in self._ledger and self._ledger[each].tag == tag]
 
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""
@@ -183,7 +204,7 @@ class MemoryStore(Store):
 
     def _entries(self, tag: str) -> list[LedgerEntry]:
         mine = (each for each in self._ledger.values() if each.tag == tag)
-        return sorted(mine, key=lambda each: (each.high, each.low, each.id), reverse=True)
+        return sorted(mine, key=_position, reverse=True)
 
     def after_fork(self) -> None:
         """Refuse from now on: a copy of the parent's records is no authority."""
@@ -204,6 +225,10 @@ class MemoryStore(Store):
             self._tags = dict(backup.tags)
             if ledger:
                 self._ledger = dict(backup.ledger)
+
+
+def _position(entry: LedgerEntry) -> Position:
+    return entry.high, entry.low, entry.id
 
 
 _naming = threading.Lock()

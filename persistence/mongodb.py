@@ -24,6 +24,7 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
+from persistence import mongoledger
 from persistence.contract import Deadline, Store, mask
 from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
 from persistence.mongo_server import facts, translated
@@ -32,7 +33,9 @@ from persistence.records import (
     LEASE_MOST,
     Changes,
     LedgerEntry,
+    LedgerPage,
     Making,
+    Position,
     Reservation,
     StoreFacts,
     Tag,
@@ -45,9 +48,9 @@ from persistence.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from pymongo.collection import Collection
+    from pymongo.collection import Collection as MongoCollection
     from pymongo.database import Database
 
 Document = dict[str, Any]
@@ -91,15 +94,11 @@ def _record(found: Mapping[str, Any]) -> Tag:
     return Tag.checked(str(found.get("_id")), found)
 
 
-def _entry(found: Mapping[str, Any]) -> LedgerEntry:
-    return LedgerEntry.checked({**found, "id": found.get("_id")})
-
-
 class _Session:
     """The collections, with the guarantees that they need, and the deadline of one call."""
 
     def __init__(self, database: Database[Document], deadline: Deadline) -> None:
-        def collection(name: str) -> Collection[Document]:
+        def collection(name: str) -> MongoCollection[Document]:
             return database.get_collection(
                 name,
                 write_concern=WriteConcern("majority", j=True),
@@ -245,11 +244,7 @@ class MongoStore(Store):
             self._hints[tag] = after
             # By what was sent, never by a step read again: that may have changed since.
             entry = LedgerEntry(tag=tag, low=after.max - size, high=after.max, reason=reason)
-            fields = asdict(entry)
-            fields["_id"] = fields.pop("id")
-            for name in ("low", "high", "time"):
-                fields[name] = Int64(fields[name])
-            session.segments.insert_one(fields)
+            session.segments.insert_one(mongoledger.document(entry))
         return Reservation(after, entry.low, entry.high, entry.id)
 
     def _advance(self, session: _Session, tag: str, n: int | None, *, at_least: int, exact: bool) -> tuple[Tag, int]:
@@ -335,16 +330,19 @@ class MongoStore(Store):
                     return after
                 session.pause()
 
-    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
         """See `Store.halt`."""
-        check_argument("below", below)
-        condition = {"deleted": False, "halted": False, "max": {"$lt": Int64(below)}}
+        if below is not None:
+            check_argument("below", below)
+        condition: Document = {"deleted": False, "halted": False}
+        if below is not None:
+            condition["max"] = {"$lt": Int64(below)}
         with self._session(timeout) as session:
             while True:
                 if session.change(tag, condition, {"$set": {"halted": True}}) is not None:
                     return True
                 found = session.live(tag)
-                if found.halted or found.max >= below:
+                if found.halted or (below is not None and found.max >= below):
                     return found.halted
                 session.pause()
 
@@ -366,23 +364,27 @@ class MongoStore(Store):
         if newest == 0:
             return []  # to MongoDB a limit of 0 is none
         with self._session(timeout) as session:
-            return [_entry(each) for each in self._newest(session, tag, newest)]
+            return [LedgerEntry.checked(each) for each in mongoledger.rows(session.segments, tag, newest)]
 
-    @staticmethod
-    def _newest(session: _Session, tag: str, count: int) -> Iterator[Document]:
-        order = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymongo.DESCENDING)]
-        return session.segments.find({"tag": tag}).sort(order).limit(min(count, 2**31 - 1))
+    def segments(
+        self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
+    ) -> LedgerPage:
+        """See `Store.segments`."""
+        check_argument("count", count, 1)
+        with self._session(timeout) as session:
+            found = mongoledger.rows(session.segments, tag, count, beyond=beyond, upward=upward)
+            return LedgerPage.of(found, count)
+
+    def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        """See `Store.entries`."""
+        with self._session(timeout) as session:
+            return mongoledger.by_id(session.segments, tag, ids)
 
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""
         check_argument("before", before)
-        dropped = 0
         with self._session(timeout) as session:
-            for tag in session.segments.distinct("tag"):
-                kept = [each["_id"] for each in self._newest(session, tag, 1)]
-                old = {"tag": tag, "time": {"$lt": Int64(before)}, "_id": {"$nin": kept}}
-                dropped += session.segments.delete_many(old).deleted_count
-        return dropped
+            return mongoledger.prune(session.segments, before)
 
     def examine(self, *, timeout: float) -> StoreFacts:
         """See `Store.examine`."""
@@ -421,7 +423,7 @@ class MongoStore(Store):
                 session = _Session(self._connected(), deadline)
                 if not self._store_id:
                     store_id = self._check_meta(session)
-                    session.segments.create_index([("tag", pymongo.ASCENDING), ("high", pymongo.DESCENDING)])
+                    session.segments.create_index(mongoledger.INDEX)
                     self._store_id = store_id
                 yield session
         except (StoreError, ValueError):

@@ -36,6 +36,9 @@ HIGHEST = 2**63 - 1
 #: The longest lease: what a process that dies takes with it.
 LEASE_MOST = 1_000_000
 
+#: Ledger entries are kept for so many milliseconds: 90 days. The newest of each tag stays for ever.
+LEDGER_KEPT = 90 * 24 * 3600 * 1000
+
 #: What a setting may be, lowest and highest.
 _RANGES = {
     "step": (1, HIGHEST),
@@ -279,10 +282,11 @@ class Tag:
         self.live()
         return self.changed(max=max(self.max, at_least), halted=False)
 
-    def stopped(self, below: int) -> Tag:
-        """Return the record halted if `max` is lower than `below`, else itself. TagMissing."""
+    def stopped(self, below: int | None) -> Tag:
+        """Return the record halted if `max` is lower than `below`, or that is None, else itself. TagMissing."""
         self.live()
-        return self if self.halted or self.max >= below else self.changed(halted=True)
+        in_time = below is None or self.max < below
+        return self.changed(halted=True) if in_time and not self.halted else self
 
     def buried(self) -> Tag:
         """Return the tombstone."""
@@ -334,6 +338,38 @@ class LedgerEntry:
         if entry.high < entry.low:
             raise Corrupt(tag, f"ledger entry {entry.id}: high {entry.high} is below low {entry.low}")
         return entry
+
+    def holds(self, number: int) -> bool:
+        """Whether the number is one of the segment's."""
+        return self.low < number <= self.high
+
+
+#: Where an entry stands in the order of the ledger: its high, low and id.
+Position = tuple[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPage:
+    """Some of a tag's ledger entries, in order. `damaged`: what no store writes, and so has no place in `entries`.
+
+    `last`: the position after which the next page begins; None if nothing lies there.
+    """
+
+    entries: list[LedgerEntry]
+    damaged: list[Corrupt]
+    last: Position | None
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, object]], count: int) -> LedgerPage:
+        """Build the page from what a store holds, having been asked for `count`."""
+        entries, damaged = [], []
+        for row in rows:
+            try:
+                entries.append(LedgerEntry.checked(row))
+            except Corrupt as error:
+                damaged.append(error)
+        end = rows[-1] if len(rows) == count else None
+        return cls(entries, damaged, None if end is None else (end.get("high"), end.get("low"), end.get("id")))
 
 
 def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, int]]:

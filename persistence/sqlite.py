@@ -24,7 +24,9 @@ from persistence.errors import Misconfigured, TagMissing, Unavailable
 from persistence.records import (
     Changes,
     LedgerEntry,
+    LedgerPage,
     Making,
+    Position,
     Reservation,
     StoreFacts,
     Tag,
@@ -36,7 +38,7 @@ from persistence.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 #: The oldest SQLite library with which this is tested: RETURNING, and the end of several WAL races.
 OLDEST = (3, 35)
@@ -106,7 +108,10 @@ _PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(_TAG_COLUMNS)}) VALUES ({_mark
 _PUT_ENTRY = f"INSERT INTO segments ({_names(_ENTRY_COLUMNS)}) VALUES ({_marks(_ENTRY_COLUMNS)})"  # noqa: S608 - see above
 _GET_TAGS = f"SELECT {_names(_TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
 _NEWEST_FIRST = "ORDER BY high DESC, low DESC, id DESC LIMIT ?"
-_GET_ENTRIES = f"SELECT {_names(_ENTRY_COLUMNS)} FROM segments WHERE tag = ? {_NEWEST_FIRST}"  # noqa: S608 - see above
+_OLDEST_FIRST = "ORDER BY high, low, id LIMIT ?"
+_OF_TAG = f"SELECT {_names(_ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa: S608 - see above
+_BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # high alone is for the index
+_ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
 _PRUNE = """DELETE FROM segments WHERE time < ? AND id <> (
     SELECT newest.id FROM segments AS newest WHERE newest.tag = segments.tag
     ORDER BY newest.high DESC, newest.low DESC, newest.id DESC LIMIT 1)"""
@@ -133,6 +138,10 @@ def _record(row: Sequence[object]) -> Tag:
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
     return Tag.checked(str(fields["tag"]), fields)
+
+
+def _entry(row: Sequence[object]) -> dict[str, object]:
+    return dict(zip(_ENTRY_COLUMNS, row, strict=True))
 
 
 class SQLiteStore(Store):
@@ -222,9 +231,10 @@ class SQLiteStore(Store):
                 raise TagMissing(tag)
             return self._write(connection, found.buried())
 
-    def halt(self, tag: str, *, below: int, timeout: float) -> bool:
+    def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
         """See `Store.halt`."""
-        check_argument("below", below)
+        if below is not None:
+            check_argument("below", below)
         return self._change(tag, timeout, lambda found: found.stopped(below)).halted
 
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
@@ -236,8 +246,25 @@ class SQLiteStore(Store):
         """See `Store.ledger`."""
         check_argument("newest", newest)
         with self._transaction(timeout, "BEGIN") as connection:
-            rows = connection.execute(_GET_ENTRIES, (tag, newest)).fetchall()
-        return [LedgerEntry.checked(dict(zip(_ENTRY_COLUMNS, row, strict=True))) for row in rows]
+            rows = connection.execute(f"{_OF_TAG} {_NEWEST_FIRST}", (tag, newest)).fetchall()
+        return [LedgerEntry.checked(_entry(row)) for row in rows]
+
+    def segments(
+        self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
+    ) -> LedgerPage:
+        """See `Store.segments`."""
+        check_argument("count", count, 1)
+        first = f"{_OF_TAG} {_OLDEST_FIRST if upward else _NEWEST_FIRST}"
+        statement = first if beyond is None else _ABOVE if upward else _BELOW
+        with self._transaction(timeout, "BEGIN") as connection:
+            rows = connection.execute(statement, (tag, *(beyond or ())[:1], *(beyond or ()), count))
+            return LedgerPage.of([_entry(row) for row in rows], count)
+
+    def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
+        """See `Store.entries`."""
+        with self._transaction(timeout, "BEGIN") as connection:
+            rows = [connection.execute(f"{_OF_TAG} AND id = ?", (tag, each)).fetchone() for each in ids]
+        return [LedgerEntry.checked(_entry(row)) for row in rows if row is not None]
 
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from issuer.cli import bench, completion, demo, doctor, keeper, numbers, recovery, reference, tags
+from issuer.cli import bench, completion, demo, doctor, keeper, numbers, recovery, reference, tags, verification
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
 from issuer.cli.text import color, say
@@ -79,6 +79,9 @@ for _command in (
     tags.create,
     tags.set,
     tags.delete,
+    verification.verify,
+    verification.who,
+    recovery.halt,
     recovery.recover,
     doctor.doctor,
     keeper.keeper,

@@ -1,4 +1,4 @@
-"""`issuer recover`."""
+"""`issuer halt`, and `issuer recover`, which ends it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,45 @@ class _Outcome:
         if self.recovery is None:
             return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": str(self.error)}
         return asdict(self.recovery)
+
+
+@click.command(
+    short_help="Stop reserving, until recover.",
+    epilog="""\b
+    Examples:
+      issuer halt orders
+      issuer halt --all --yes
+    """,
+)
+@tag_argument(required=False)
+@click.option("--all", "everything", is_flag=True, help="Every tag of the store.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.pass_context
+def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool) -> None:
+    """Stop the reservations of TAG at once, for every process, until `issuer recover` has run.
+
+    What has been reserved is issued still: the buffers in Redis, leases, and segments of processes; then callers get an
+    error that names `issuer recover`. Harmless twice. For when a store is in doubt, or before it is restored.
+    """
+    if (tag is None) is not everything:
+        raise click.UsageError("give a TAG or --all, one of them")
+    check_askable(yes=yes)
+    issuer = Session.of(context).connect()
+    names = [record.tag for record in issuer.tags()] if tag is None else [tag]
+    if not names:
+        say("no tags in this store")
+        return
+    asked(f"Halt {len(names)} tags?" if everything else f"Halt {plain(names[0])}?", yes=yes)
+    codes = [OK]
+    for name in names:
+        try:
+            issuer.halt(name)
+        except IssuerError as error:
+            complain(error)
+            codes.append(code_of(error))
+        else:
+            say(f"halted {plain(name)}: no reservations until `issuer recover {plain(name)}`")
+    context.exit(max(codes))
 
 
 @click.command(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from issuer.cli.text import duration, moment, plain, shortened, width
-from issuer.core.inspection import Inspection, RedisState
+from issuer.cli.text import ago, duration, moment, plain, shortened, width
+from issuer.core.inspection import Inspection, RedisState, Waste
 from persistence.records import HIGHEST
 
 #: Where values begin.
@@ -24,13 +24,21 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
         ("changed", moment(seen.store.timestamp, now)),
         ("created", moment(seen.store.created, now)),
     ]
+    if seen.last_extension is not None:
+        lines.append(("extended", moment(seen.last_extension, now)))
     lines += _redis(seen, direct=direct)
     if not direct:
         lines.append(("remaining", _or_unknown(seen.remaining)))
     lines.append(("rate", _rate(seen.rate)))
     if not direct:
         lines.append(("runway", "unknown" if seen.runway is None else duration(seen.runway)))
+    if seen.waste is not None:
+        lines.append(("waste", _waste(seen.waste, now)))
     return "\n".join(_fitted(name, value, room) for name, value in lines)
+
+
+def _waste(waste: Waste, now: int) -> str:
+    return f"at least {waste.numbers} of the last {waste.of}, reserved since {ago(waste.since, now)}"
 
 
 def _lease(seen: Inspection) -> str:

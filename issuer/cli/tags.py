@@ -105,6 +105,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
         content = asdict(seen)
         if seen.redis_error is None:
             del content["redis_error"]
+        del content["waiting"]  # callers wait in processes of their own
         show_json(content)
     else:
         direct = session.settings().redis_url.value == "none"

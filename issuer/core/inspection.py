@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from issuer import gateway
@@ -9,10 +10,13 @@ from issuer.core import arithmetic
 from issuer.core.extend import known
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState, RedisUnavailable
-from persistence.records import Order, now_ms
+from persistence.records import LedgerEntry, Order, now_ms
 
 #: How many of the newest reservations tell the rate.
 RATE_FROM = 5
+
+#: And how many tell the waste: a keeper looks at a tag every two seconds.
+WASTE_FROM = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +44,30 @@ class RedisState:
 
 
 @dataclass(frozen=True, slots=True)
+class Waste:
+    """Numbers up to the store's max that no ledger entry holds, and so nobody will ever get; at least so many.
+
+    Skipped by `recover` or a raised start, or handed back when others had reserved already. What Redis lost or a killed
+    process held can't be told from what was issued: its segment is in the ledger either way. A reservation or hand back
+    that is under way counts for a moment. `numbers` of the newest `of` were wasted, in the newest 100 reservations;
+    `since`: when the oldest of these was made, in ms since 1970.
+    """
+
+    numbers: int
+    of: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """All that is to be seen of a tag.
 
     `redis`: None in direct mode, and when Redis can't be reached (then `redis_error` says why). `lease`: numbers that
     each process draws ahead, 0: none; None: the tag says nothing, so each process's settings do. `remaining`: numbers
     in both buffers, None in direct mode. `rate`: numbers per second, from the newest reservations; `runway`: seconds
-    that `remaining` lasts at that rate; None where unknown.
+    that `remaining` lasts at that rate; None where unknown. `last_extension`: when the newest segment in the ledger was
+    reserved, for Redis or by a process for itself, in ms since 1970; None: never, as with `waste`. `waiting`: callers
+    of this issuer, in this process, that wait for a number just now.
     """
 
     tag: str
@@ -59,13 +80,16 @@ class Inspection:
     remaining: int | None
     rate: float | None
     runway: float | None
+    last_extension: int | None = None
+    waste: Waste | None = None
+    waiting: int = 0
     redis_error: str | None = None
 
 
 def inspect(tag: str, key: str | None) -> Steps[Inspection]:
     """Read the store's record and, unless `key` is None, the tag's hash."""
     record = yield from known(tag)
-    ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=RATE_FROM, timeout=timeout))
+    ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
     state, remaining, trouble = None, None, None
     if key is not None:
         try:
@@ -78,7 +102,7 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
                 raise CorruptState(problem, tag=tag)
             state = RedisState(hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max, hash.fence, hash.born)
             remaining = (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0)
-    rate = arithmetic.rate(ledger, now_ms())
+    rate = arithmetic.rate(ledger[:RATE_FROM], now_ms())
     return Inspection(
         tag=tag,
         store=StoreState(record.max, record.step, record.timestamp, record.created, record.halted),
@@ -90,5 +114,18 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
         remaining=remaining,
         rate=rate,
         runway=arithmetic.runway(remaining, rate),
+        last_extension=ledger[0].time if ledger else None,
+        waste=_waste(ledger, record.max),
         redis_error=trouble,
     )
+
+
+def _waste(ledger: Sequence[LedgerEntry], maximum: int) -> Waste | None:
+    """Add up the holes in the ledger below the store's max."""
+    if not ledger:
+        return None
+    wasted, below = 0, maximum
+    for entry in ledger:
+        wasted += max(0, below - entry.high)
+        below = min(below, entry.low)
+    return Waste(wasted, max(0, maximum - below), ledger[-1].time)

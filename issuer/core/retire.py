@@ -1,4 +1,4 @@
-"""Taking numbers out of circulation: recover, delete, raise. The store first, then Redis: the hash stays as a floor."""
+"""Taking numbers out of circulation: recover, halt, delete, raise. First the store, then Redis: the hash is a floor."""
 
 from __future__ import annotations
 
@@ -128,6 +128,11 @@ def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mappin
     missing = [name for name, known in foreign.items() if name not in live and not known.record.deleted]
     strangers = [name for name in live if name not in foreign]
     return f"they know tag {missing[0]!r} and not {strangers[0]!r}" if missing and strangers else ""
+
+
+def halt(tag: str) -> Steps[None]:
+    """Stop the tag's reservations until `recover`; what has been reserved is issued still."""
+    yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
 
 
 def delete(tag: str, key: str | None) -> Steps[Tag]:

@@ -17,9 +17,6 @@ GRACE = 1.0
 #: How long a `close` or an exit may take to give numbers back, in seconds.
 CLOSING = 3.0
 
-#: Ledger entries are kept for so many milliseconds: 90 days. The newest of each tag stays for ever.
-LEDGER_KEPT = 90 * 24 * 3600 * 1000
-
 #: How many numbers a stream of a trend tag draws ahead if nobody says it.
 STREAM_LEASE = 1000
 

@@ -6,15 +6,19 @@ import copy
 import shutil
 import sqlite3
 from abc import ABC, abstractmethod
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
+
+from bson.int64 import Int64
 
 from persistence.journalled import Journalled
 from persistence.memory import MemoryStore
 from persistence.mongodb import MongoStore
-from persistence.records import HIGHEST, Order
+from persistence.records import HIGHEST, LedgerEntry, Order
 from persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pymongo.database import Database
@@ -75,6 +79,12 @@ def check_contiguous(segments: list[tuple[int, int]], above: int, top: int) -> N
     assert end == top
 
 
+def forged(fields: Mapping[str, object]) -> dict[str, Any]:
+    """A ledger entry that somebody made up."""
+    made = LedgerEntry(tag="orders", low=0, high=1000, reason="forged", host="elsewhere", pid=4711)
+    return {**asdict(made), **fields}
+
+
 class Bench(ABC):
     """One store, empty at first."""
 
@@ -97,6 +107,10 @@ class Bench(ABC):
     @abstractmethod
     def tamper(self, tag: str, **fields: object) -> None:
         """Write into the record past the store."""
+
+    @abstractmethod
+    def forge(self, **fields: object) -> str:
+        """Write a ledger entry past the store: low 0, high 1000, tag `orders` and so on unless said. Returns its id."""
 
     def open(self) -> Store:
         store = self.make()
@@ -122,8 +136,13 @@ class MemoryBench(Bench):
     def restore(self, backup: Any) -> None:
         self.memory.restore(backup)
 
-    def tamper(self, tag: str, **fields: object) -> None:
-        raise NotImplementedError
+    def tamper(self, tag: str, **fields: Any) -> None:
+        self.memory._tags[tag] = replace(self.memory._tags[tag], **fields)
+
+    def forge(self, **fields: object) -> str:
+        entry = LedgerEntry(**forged(fields))
+        self.memory._ledger[entry.id] = entry
+        return entry.id
 
 
 class SQLiteBench(Bench):
@@ -162,6 +181,16 @@ class SQLiteBench(Bench):
             connection.execute(statement, (value, tag))
         connection.close()
 
+    def forge(self, **fields: object) -> str:
+        entry = forged(fields)
+        columns = ", ".join(f'"{name}"' for name in entry)
+        connection = self.connect()
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        marks = ", ".join("?" * len(entry))
+        connection.execute(f"INSERT INTO segments ({columns}) VALUES ({marks})", [*entry.values()])  # noqa: S608 - ours
+        connection.close()
+        return str(entry["id"])
+
 
 class JournalledBench(SQLiteBench):
     """An SQLite store with a journal beside it, which is rotated every few lines."""
@@ -199,3 +228,10 @@ class MongoBench(Bench):
 
     def tamper(self, tag: str, **fields: object) -> None:
         self.database["tags"].update_one({"_id": tag}, {"$set": fields})
+
+    def forge(self, **fields: object) -> str:
+        entry = forged(fields)
+        entry["_id"] = entry.pop("id")
+        whole = {name: Int64(entry[name]) for name in ("low", "high", "time") if isinstance(entry[name], int)}
+        self.database["segments"].insert_one({**entry, **whole})
+        return str(entry["_id"])

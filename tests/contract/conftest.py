@@ -24,7 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.live)
 
 
-def _mongo_bench(url: str) -> Iterator[MongoBench]:
+def mongo_bench_at(url: str) -> Iterator[MongoBench]:
+    """A database of its own on that server, which is gone afterwards."""
     base, _, query = url.partition("?")
     name = f"issuer_test_{secrets.token_hex(4)}"
     client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(url, serverSelectionTimeoutMS=5000)
@@ -39,7 +40,7 @@ def _mongo_bench(url: str) -> Iterator[MongoBench]:
 
 @pytest.fixture
 def mongo_bench(mongo_url: str) -> Iterator[MongoBench]:
-    yield from _mongo_bench(mongo_url)
+    yield from mongo_bench_at(mongo_url)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         yield journalled
         journalled.close()
     else:
-        yield from _mongo_bench(request.getfixturevalue("mongo_url"))
+        yield from mongo_bench_at(request.getfixturevalue("mongo_url"))
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])

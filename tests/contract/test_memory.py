@@ -66,6 +66,8 @@ def test_after_a_fork_every_method_refuses() -> None:
         lambda: store.halt("orders", below=1, timeout=1),
         lambda: store.recover("orders", at_least=1, timeout=1),
         lambda: store.ledger("orders", newest=1, timeout=1),
+        lambda: store.segments("orders", count=1, timeout=1),
+        lambda: store.entries("orders", ["x"], timeout=1),
         lambda: store.prune(before=1, timeout=1),
     ):
         with pytest.raises(Misconfigured, match="forked child"):

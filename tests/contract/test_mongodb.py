@@ -197,7 +197,7 @@ def test_a_newer_schema_is_refused(mongo_bench: MongoBench) -> None:
 def test_the_ledger_has_an_index_by_tag_and_number(mongo_bench: MongoBench) -> None:
     create(mongo_bench.store)
     keys = [list(each["key"].items()) for each in mongo_bench.database["segments"].list_indexes()]
-    assert [("tag", 1), ("high", -1)] in keys
+    assert [("tag", 1), ("high", -1), ("low", -1), ("_id", -1)] in keys
 
 
 # ------------------------------------------------------------------------------------------------------------- faults

@@ -376,6 +376,7 @@ def test_arguments_out_of_range_are_a_value_error(store: Store) -> None:
         lambda: store.recover("orders", at_least=2**63, timeout=TIMEOUT),
         lambda: store.halt("orders", below=2**63, timeout=TIMEOUT),
         lambda: store.ledger("orders", newest=-1, timeout=TIMEOUT),
+        lambda: store.segments("orders", count=0, timeout=TIMEOUT),
         lambda: store.prune(before=-1, timeout=TIMEOUT),
         lambda: create(store, "new", above=-1),
         lambda: create(store, "new", step=0),

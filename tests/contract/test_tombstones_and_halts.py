@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from persistence.errors import Halted, LimitHit
+from persistence.errors import Halted, LimitHit, TagMissing
 from tests.contract.benches import TIMEOUT, create, get, reserve
 
 if TYPE_CHECKING:
@@ -86,6 +86,23 @@ def test_a_halt_comes_too_late_once_max_is_high_enough(store: Store) -> None:
     assert get(store) == before
     assert store.halt("orders", below=501, timeout=TIMEOUT)
     assert store.halt("orders", below=0, timeout=TIMEOUT)  # it is halted now, whoever did it
+
+
+def test_a_halt_without_a_condition_stops_reservations_whatever_max_is(bench: Bench) -> None:
+    one, two = bench.store, bench.open()
+    create(one, step=10)
+    reserve(two)
+    for _ in range(2):
+        assert one.halt("orders", timeout=TIMEOUT)
+        with pytest.raises(Halted):
+            reserve(two)
+    before = get(one)
+    assert one.halt("orders", timeout=TIMEOUT)
+    assert get(one) == before
+    assert two.recover("orders", at_least=0, timeout=TIMEOUT).max == 10
+    assert reserve(two).low == 10
+    with pytest.raises(TagMissing):
+        one.halt("nobody", timeout=TIMEOUT)
 
 
 def test_a_halt_outlives_deleting_and_making_again(store: Store) -> None:

@@ -49,7 +49,9 @@ def test_show_as_json_has_exactly_the_promised_keys(cli: Cli, store: str) -> Non
     content = cli("--store", store, "show", "orders", "--json").json()
     assert list(content) == [
         *("tag", "store", "redis", "order", "limit", "lease", "description", "remaining", "rate", "runway"),
+        *("last_extension", "waste"),
     ]
+    assert list(content["waste"]) == ["numbers", "of", "since"]
     assert list(content["store"]) == ["max", "step", "timestamp", "created", "halted"]
     assert content["store"]["max"] == 11
     assert all(type(content["store"][name]) is int for name in ("max", "step", "timestamp", "created"))

@@ -96,6 +96,9 @@ def test_reserve_refuses_a_strict_tag_and_changes_nothing(ids: Issuer) -> None:
         lambda ids: ids.configure("nope", step=3),
         lambda ids: ids.delete("nope"),
         lambda ids: ids.recover("nope"),
+        lambda ids: ids.verify("nope"),
+        lambda ids: ids.who("nope", 1),
+        lambda ids: ids.halt("nope"),
     ],
 )
 def test_an_unknown_tag_is_told_and_leaves_nothing_behind(

@@ -14,7 +14,7 @@ from issuer import Issuer, gateway, scripts
 from issuer.clock import Deadline
 from issuer.scripts import Script
 from persistence.records import Reservation, Tag
-from tests.property.machine import PROCESSES, IssuerMachine, ServedStore, harms, twin_of
+from tests.property.machine import PROCESSES, IssuerMachine, ServedStore, harms, insist, twin_of
 
 SEARCH = settings(
     max_examples=110,
@@ -137,6 +137,22 @@ class HandedBackAndKept(IssuerMachine):
             kept = None if supply.hand is None else twin_of(supply.hand, self.ids[process]._open)
             line.run(supply.close(Deadline(1)), Deadline(1))
             supply.hand, supply.ended = kept, None
+
+
+class Verified(IssuerMachine):
+    """Between two events `verify` is run. What it does find is in tests/faults/test_verification.py."""
+
+    @invariant()
+    def nothing_is_found(self) -> None:
+        if self.server.connected:
+            findings = self.operator.verify(timeout=5)
+            insist(not findings, f"FOUND {[str(each) for each in findings]}")
+
+
+@pytest.mark.live
+@pytest.mark.covers("N.5")
+def test_in_no_order_of_events_verify_finds_anything() -> None:
+    run_state_machine_as_test(Verified, settings=settings(SEARCH, max_examples=60))
 
 
 class Leasing(IssuerMachine):

@@ -64,7 +64,7 @@ ORDERS = Tag(
     halted=False,
     deleted=False,
 )
-HASH = Hash(100, 1000, 200, 1000, 2000, fence=REPLID, born="b", store="s1")
+HASH = Hash(100, 1000, 200, 1000, 2000, 1200, fence=REPLID, born="b", store="s1")
 
 
 def server(info: dict[str, str] | None = None, /, **facts: Any) -> ServerFacts:

@@ -164,6 +164,13 @@ class Line:
 
     # ------------------------------------------------------------------ together
 
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now."""
+        queued = sum(not future.done() for queue in (self._served, self._queue) for future in queue.futures)
+        # Of those in the supply one stands for all who share its draw.
+        return max(queued, len(self.supply.waiting))
+
     def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError(f"tag {self.tag!r} is drawn from in another event loop")

@@ -85,6 +85,8 @@ class Line:
         #: Held by the caller whose draw is under way.
         self._turn = threading.Lock()
         self._batch = Batch()
+        #: The deadlines of those who lead a batch, or have sat in one for long.
+        self._seated: set[Deadline] = set()
         #: Whether somebody leads a batch: then nobody overtakes it.
         self._queued = False
         #: `passed` of the last batch, until the next leader has waited for it.
@@ -186,8 +188,20 @@ class Line:
 
     # ------------------------------------------------------------------ together
 
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now; of those who share a draw only whoever leads, and who has waited for 0.25 s."""
+        return len(self.supply.waiting | self._seated)
+
     def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         """Get a number out of a batch. Whoever was left without, by a short grant or a lost leader, sits down again."""
+        self._seated.add(deadline)
+        try:
+            return self._sat(deadline, batch, seat)
+        finally:
+            self._seated.discard(deadline)
+
+    def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         while deadline.left() > SHORTEST:
             try:
                 if batch.claim():

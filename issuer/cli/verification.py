@@ -1,0 +1,213 @@
+"""`issuer verify`, `issuer who`."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from issuer.cli.completion import tag_argument
+from issuer.cli.exits import FAILED, OK, PROBLEM, code_of, complain
+from issuer.cli.session import Session
+from issuer.cli.text import moment, plain, say, screen_width, shortened, show, show_json
+from issuer.core.discrepancies import Discrepancy
+from issuer.core.verification import MOST, Provenance
+from issuer.errors import IssuerError, UnknownTag
+from issuer.facade import Issuer
+from persistence.records import LedgerEntry, now_ms
+
+#: Blanks before what stands under a heading.
+INDENTED = 2
+
+#: From so many tags on there is a progress bar.
+MANY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What became of one tag: its findings, or an error."""
+
+    tag: str
+    findings: list[Discrepancy] = field(default_factory=list)
+    error: IssuerError | None = None
+
+
+@click.command(
+    short_help="Prove that no number was reserved twice.",
+    epilog="""\b
+    Examples:
+      issuer verify orders
+      issuer verify --all --json
+
+    \b
+    Exit codes: 0 nothing is wrong, 4 something is: see who, when and where.
+    """,
+)
+@tag_argument(required=False)
+@click.option("--all", "everything", is_flag=True, help="Every tag of the store; so it is without TAG, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; talk goes to stderr.")
+@click.pass_context
+def verify(context: click.Context, *, tag: str | None, everything: bool, as_json: bool) -> None:
+    """Hold the ledger of TAG, the store and Redis against each other, changing nothing.
+
+    No two segments may overlap, nothing may lie above the store's max, and what Redis is about to issue must be in the
+    ledger. Harmless while numbers are drawn. Entries are kept for 90 days: older ones can't be looked at.
+    """
+    if tag is not None and everything:
+        raise click.UsageError("give a TAG or --all, not both")
+    issuer = Session.of(context).connect()
+    names = [record.tag for record in issuer.tags()] if tag is None else [tag]
+    verdicts = list(_each(issuer, names, named=tag is not None))
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    failed = [verdict.error for verdict in verdicts if verdict.error is not None]
+    if as_json:
+        show_json([_content(finding) for finding in findings])
+    elif findings:
+        show(_report(findings, screen_width()))
+    sound = [verdict.tag for verdict in verdicts if not verdict.findings and verdict.error is None]
+    if tag is None:
+        say(f"{len(sound)} of {len(verdicts)} tags are sound")
+    elif sound:
+        say(f"{plain(tag)} is sound")
+    for verdict in verdicts:
+        if len(verdict.findings) == MOST:
+            say(f"{plain(verdict.tag)}: {MOST} findings; the rest was not looked for")
+    context.exit(PROBLEM if findings else max(map(code_of, failed), default=OK))
+
+
+def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
+    """Verify one tag after the other; one that fails is told and doesn't keep the others waiting."""
+    hidden = len(names) < MANY or not sys.stderr.isatty()
+    with click.progressbar(names, label="verifying", file=sys.stderr, hidden=hidden) as bar:
+        for name in bar:
+            try:
+                yield _Verdict(name, issuer.verify(name))
+            except UnknownTag as error:
+                if named:
+                    complain(error)
+                    yield _Verdict(name, error=error)
+            except IssuerError as error:
+                complain(error)
+                yield _Verdict(name, error=error)
+
+
+def _content(finding: Discrepancy) -> dict[str, Any]:
+    numbers = finding.numbers
+    return {
+        "tag": finding.tag,
+        "kind": finding.kind,
+        "first": numbers and numbers[0],
+        "last": numbers and numbers[1],
+        "message": str(finding),
+        "entries": [_entry(entry) for entry in finding.entries],
+    }
+
+
+def _report(findings: list[Discrepancy], room: int | None) -> str:
+    """Return each finding under a heading: who and when for its ledger entries, or what is wrong."""
+    lines: list[str] = []
+    for finding in findings:
+        numbers = finding.numbers
+        span = "" if numbers is None else f"  {numbers[0]}..{numbers[1]}"
+        lines.append(_bold(f"{plain(finding.tag)}  {finding.kind}{span}", room))
+        for entry in finding.entries:
+            who = f"{plain(entry.host)} pid {entry.pid}, {plain(entry.reason)}"
+            told = f"  {_utc(entry.time)}  {who}, {entry.low + 1}..{entry.high}"
+            lines.append(told if room is None else shortened(told, room))
+        if not finding.entries:
+            told, blanks = plain(str(finding)), " " * INDENTED
+            wide = INDENTED + len(told) if room is None else room
+            lines += textwrap.wrap(told, wide, initial_indent=blanks, subsequent_indent=blanks)
+    return "\n".join(lines)
+
+
+def _bold(heading: str, room: int | None) -> str:
+    return click.style(heading if room is None else shortened(heading, room), bold=True)
+
+
+def _utc(milliseconds: int) -> str:
+    """Return the time as ISO in UTC, to be compared with what other hosts have noted."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+
+
+def _entry(entry: LedgerEntry) -> dict[str, Any]:
+    content = asdict(entry)
+    del content["tag"]
+    return {**content, "utc": _utc(entry.time)}
+
+
+# ---------------------------------------------------------------------- who
+
+
+@click.command(
+    short_help="Tell who reserved a number, when and where.",
+    epilog="""\b
+    Examples:
+      issuer who orders 4711
+      issuer who orders 4711 --json
+
+    \b
+    Exit codes: 0 found, 1 in no ledger entry, 4 in several: see issuer verify.
+    """,
+)
+@tag_argument()
+@click.argument("number", type=click.IntRange(min=1))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def who(context: click.Context, *, tag: str, number: int, as_json: bool) -> None:
+    """Show the ledger entry of NUMBER of TAG: which process reserved its segment.
+
+    The ledger knows segments, not numbers: who drew a number from Redis is not on record.
+    """
+    found = Session.of(context).connect().who(tag, number)
+    state = _state(found)
+    if as_json:
+        content = {**asdict(found), "state": state, "entries": [_entry(entry) for entry in found.entries]}
+        content["below"], content["oldest"] = (entry and _entry(entry) for entry in (found.below, found.oldest))
+        show_json(content)
+    elif found.entries:
+        now = now_ms()
+        lines = [click.style(f"{plain(tag)} {number}", bold=True), f"state     {state}"]
+        for entry in found.entries:
+            lines += [
+                f"segment   {entry.low + 1}..{entry.high}",
+                f"reserved  {moment(entry.time, now)}",
+                f"utc       {_utc(entry.time)}",
+                f"by        {plain(entry.host)}, pid {entry.pid}",
+                f"for       {plain(entry.reason)}",
+            ]
+        show("\n".join(lines))
+    else:
+        complain(f"{number} of {plain(tag)} is in no ledger entry: {state}")
+    if len(found.entries) > 1:
+        complain(f"{len(found.entries)} processes reserved it: run `issuer verify {tag}`")
+    context.exit(FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM)
+
+
+def _state(found: Provenance) -> str:
+    """Return what can be said of the number."""
+    if found.entries:
+        if found.in_redis:
+            return "in Redis, not issued yet"
+        return "reserved; issued, or lost in a gap" if found.in_redis is False else "reserved"
+    if found.number > found.max:
+        return f"not reserved yet, as the store's max is {found.max}"
+    if found.oldest is None or found.number <= found.oldest.low:
+        return (
+            "the ledger begins above it. Its entry was dropped after 90 days, or the tag's start lies above the number"
+        )
+    below = found.below
+    if below is None:
+        return "it is a gap"
+    return (
+        f"a gap after {below.low + 1}..{below.high} of {below.host} pid {below.pid}. It was handed back when others "
+        "had reserved already, or skipped by `recover` or a raised start, or its entry was dropped after 90 days"
+    )

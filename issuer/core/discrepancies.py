@@ -1,0 +1,162 @@
+"""What `verify` can find: each kind of harm with the values that prove it, and who did it when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from persistence.records import LedgerEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """Something of a tag that a healthy issuer never does. `kind` names it in a word or three; str() tells it all."""
+
+    kind: ClassVar[str] = "discrepancy"
+
+    tag: str
+
+    @property
+    def numbers(self) -> tuple[int, int] | None:
+        """The first and the last number concerned, None where it isn't about numbers."""
+        return None
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """The ledger entries concerned: who, when, which host."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap(Discrepancy):
+    """The same numbers were reserved twice: they may have been issued twice. `one` was written first, by its time."""
+
+    kind: ClassVar[str] = "overlap"
+
+    one: LedgerEntry
+    other: LedgerEntry
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The numbers that both hold."""
+        return max(self.one.low, self.other.low) + 1, min(self.one.high, self.other.high)
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Both."""
+        return self.one, self.other
+
+    def __str__(self) -> str:
+        first, last = self.numbers
+        return f"tag {self.tag!r}: {first}..{last} were reserved twice: {told(self.one)}; {told(self.other)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AboveMax(Discrepancy):
+    """A segment above the store's `max`: the store went back in time, and will hand those numbers out again."""
+
+    kind: ClassVar[str] = "above store max"
+
+    entry: LedgerEntry
+    max: int
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Those above `max`."""
+        return max(self.entry.low, self.max) + 1, self.entry.high
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """The one."""
+        return (self.entry,)
+
+    def __str__(self) -> str:
+        first, last = self.numbers
+        return f"tag {self.tag!r}: {first}..{last} are reserved, but the store's max is {self.max}: {told(self.entry)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAboveMax(Discrepancy):
+    """A field of the hash above the store's `max`: the store went back in time, or somebody wrote to the hash."""
+
+    kind: ClassVar[str] = "Redis above store max"
+
+    key: str
+    field: str
+    value: int
+    max: int
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Those above `max`."""
+        return self.max + 1, self.value
+
+    def __str__(self) -> str:
+        return f"tag {self.tag!r}: Redis key {self.key}: {self.field} is {self.value}, above the store's max {self.max}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideLedger(Discrepancy):
+    """Numbers that Redis is about to issue, and that nobody has reserved: low+1 .. high of buffer 1 or 2."""
+
+    kind: ClassVar[str] = "not in the ledger"
+
+    key: str
+    buffer: int
+    low: int
+    high: int
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """What the buffer holds."""
+        return self.low + 1, self.high
+
+    def __str__(self) -> str:
+        return (
+            f"tag {self.tag!r}: Redis key {self.key}: buffer {self.buffer} holds {self.low + 1}..{self.high}, and the "
+            "ledger knows of no reservation of them all"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedHash(Discrepancy):
+    """The hash holds what no script writes."""
+
+    kind: ClassVar[str] = "damaged hash"
+
+    key: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"tag {self.tag!r}: Redis key {self.key}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherStore(Discrepancy):
+    """The hash was armed for another store: two stores on one prefix repeat numbers. `store`, `expected`: their ids."""
+
+    kind: ClassVar[str] = "another store's hash"
+
+    key: str
+    store: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"tag {self.tag!r}: Redis key {self.key} belongs to store {self.store}, this one is {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedEntry(Discrepancy):
+    """A ledger entry that no store writes, as one whose low lies above its high."""
+
+    kind: ClassVar[str] = "damaged entry"
+
+    problem: str
+
+    def __str__(self) -> str:
+        return f"tag {self.tag!r}: the ledger: {self.problem}"
+
+
+def told(entry: LedgerEntry) -> str:
+    """Return who reserved what and what for, in a line."""
+    return f"{entry.low + 1}..{entry.high} by {entry.host} pid {entry.pid} ({entry.reason}) at {entry.time} ms"

@@ -1,0 +1,213 @@
+"""`issuer verify`, `issuer who` and `issuer halt`: what they print, and how they end."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Cli, Ended
+from tests.e2e.terminal import Terminal
+
+
+@pytest.fixture
+def orders(cli: Cli, store: str) -> Cli:
+    """`cli` on a store whose tag `orders` has issued 1..25 in tens, and then 101."""
+
+    def run(*arguments: str, **options: object) -> Ended:
+        return cli("--store", store, *arguments, **options)
+
+    run("create", "orders", "--step", "10")
+    run("next", "orders", "-n", "25")
+    run("set", "orders", "--above", "100")
+    run("next", "orders")
+    run("create", "users")
+    return run
+
+
+def forge(home: Path, low: int, high: int, host: str = "intruder.example.org") -> None:
+    """Write a ledger entry by hand, of 2001-09-09."""
+    connection = sqlite3.connect(home / "ids.db")
+    with connection:
+        connection.execute(
+            "INSERT INTO segments (id, tag, low, high, reason, time, host, pid) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (f"forged {low}", "orders", low, high, "load", 1_000_000_000_000, host, 99),
+        )
+    connection.close()
+
+
+@pytest.mark.covers("N.5")
+def test_a_sound_store_ends_with_0_and_says_so(orders: Cli) -> None:
+    for arguments, told in (((), "2 of 2 tags are sound\n"), (("--all",), "2 of 2 tags are sound\n"),
+                            (("orders",), "orders is sound\n")):  # fmt: skip
+        ended = orders("verify", *arguments)
+        assert (ended.code, ended.out, ended.err) == (0, "", told)
+        assert orders("verify", *arguments, "--json").json() == []
+
+
+@pytest.mark.covers("N.5")
+def test_an_overlap_put_in_by_hand_ends_with_4_and_shows_who_and_when(orders: Cli, home: Path) -> None:
+    forge(home, 5, 10)
+    ended = orders("verify", "orders")
+    assert ended.code == 4
+    heading, intruder, other = ended.out.splitlines()
+    assert heading == "orders  overlap  6..10"
+    assert intruder == "  2001-09-09T01:46:40Z  intruder.example.org pid 99, load, 6..10"
+    assert other.endswith(", direct, 1..10")
+    (finding,) = orders("verify", "--all", "--json").json()
+    assert list(finding) == ["tag", "kind", "first", "last", "message", "entries"]
+    assert (finding["tag"], finding["kind"], finding["first"], finding["last"]) == ("orders", "overlap", 6, 10)
+    assert (finding["entries"][0]["host"], finding["entries"][0]["pid"]) == ("intruder.example.org", 99)
+    assert orders("verify").err == "1 of 2 tags are sound\n"
+    assert orders("verify", "users").code == 0
+
+
+def test_findings_fit_the_terminal(orders: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forge(home, 5, 2**63 - 1, "a-host-with-a-rather-long-name.in.some.domain.example.org")
+    for width in (40, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = orders("verify").out.splitlines()
+        assert len(lines) > 3
+        assert max(map(len, lines)) <= width
+
+
+def test_a_finding_without_entries_says_what_is_wrong(orders: Cli, home: Path) -> None:
+    connection = sqlite3.connect(home / "ids.db")
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    with connection:
+        connection.execute("UPDATE segments SET high = 'x' WHERE low = 0")
+    connection.close()
+    ended = orders("verify", env={"COLUMNS": "50"})
+    assert ended.code == 4
+    assert ended.out.splitlines()[0] == "orders  damaged entry"
+    assert "high must be an integer" in " ".join(ended.out.split())
+    assert max(map(len, ended.out.splitlines())) <= 50
+
+
+def test_one_tag_that_cannot_be_read_keeps_no_other_from_being_verified(orders: Cli, home: Path, store: str) -> None:
+    forge(home, 5, 10)
+    connection = sqlite3.connect(home / "ids.db")
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    with connection:
+        connection.execute("UPDATE segments SET high = 'x' WHERE low = 0 AND tag = 'users'")
+    connection.close()
+    assert orders("verify", "nobody").code == 3
+    assert orders("verify", "orders", "--all").code == 2
+    ended = orders("--redis", "redis://127.0.0.1:1", "--timeout", "0.2", "verify", "--json")
+    assert (ended.code, ended.json()) == (5, [])
+    assert ended.err.count("error: ") == 2
+    assert store
+
+
+@pytest.mark.covers("N.5")
+def test_who_names_host_process_time_and_segment_of_a_number(orders: Cli, home: Path) -> None:
+    ended = orders("who", "orders", "7")
+    assert ended.code == 0
+    told = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
+    assert list(told) == ["orders", "state", "segment", "reserved", "utc", "by", "for"]
+    assert (told["orders"], told["segment"], told["for"]) == ("7", "1..10", "direct")
+    content = orders("who", "orders", "7", "--json").json()
+    assert (content["entries"][0]["low"], content["entries"][0]["high"], content["max"]) == (0, 10, 101)
+    assert content["entries"][0]["utc"] == told["utc"]
+    forge(home, 5, 10)
+    ended = orders("who", "orders", "7")
+    assert ended.code == 4
+    assert "intruder.example.org, pid 99" in ended.out
+    assert "issuer verify orders" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        ("50", "a gap after 21..25 of"),
+        ("102", "not reserved yet, as the store's max is 101"),
+        ("3", "dropped after 90"),
+    ],
+)
+def test_who_says_why_a_number_may_be_in_no_entry(orders: Cli, home: Path, number: str, why: str) -> None:
+    connection = sqlite3.connect(home / "ids.db")
+    with connection:
+        connection.execute("DELETE FROM segments WHERE low = 0")
+    connection.close()
+    ended = orders("who", "orders", number)
+    assert (ended.code, ended.out) == (1, "")
+    assert why in ended.err
+    asked = orders("who", "orders", number, "--json")
+    assert (asked.code, asked.json()["entries"]) == (1, [])
+    assert why in asked.json()["state"]
+
+
+def test_who_refuses_what_is_no_number_or_no_tag(orders: Cli) -> None:
+    assert orders("who", "orders", "0").code == orders("who", "orders", str(2**63)).code == 2
+    assert orders("who", "nobody", "1").code == 3
+
+
+def test_who_tells_what_redis_has_not_issued_yet(with_redis: Cli) -> None:
+    with_redis("create", "orders", "--step", "10")
+    with_redis("next", "orders", "-n", "4")
+    states = {n: with_redis("who", "orders", n, "--json").json()["state"] for n in ("4", "5", "10")}
+    assert states == {
+        "4": "reserved; issued, or lost in a gap",
+        "5": "in Redis, not issued yet",
+        "10": "in Redis, not issued yet",
+    }
+
+
+def test_a_halted_tag_gives_no_more_until_recover(orders: Cli) -> None:
+    for _ in range(2):
+        ended = orders("halt", "orders", "--yes")
+        assert (ended.code, ended.out) == (0, "")
+        assert "issuer recover orders" in ended.err
+    assert "trend, halted" in orders("tags").out
+    assert "HALTED" in orders("show", "orders").out
+    stopped = orders("next", "orders")
+    assert (stopped.code, stopped.out) == (4, "")
+    assert "halted at max 101, by `issuer halt`" in stopped.err
+    assert orders("next", "users").code == 0
+    assert orders("recover", "orders", "--yes").code == 0
+    assert orders("next", "orders").out == "102\n"
+
+
+def test_all_tags_are_halted_at_once(orders: Cli) -> None:
+    assert orders("halt", "--all", "--yes").code == 0
+    assert [tag["halted"] for tag in orders("tags", "--json").json()] == [True, True]
+    assert orders("recover", "--all", "--yes").code == 0
+    assert [tag["halted"] for tag in orders("tags", "--json").json()] == [False, False]
+
+
+def test_halt_changes_nothing_without_a_tag_or_a_yes(orders: Cli) -> None:
+    for arguments, code in ((["halt"], 2), (["halt", "orders", "--all"], 2), (["halt", "orders"], 2),
+                            (["halt", "nobody", "--yes"], 3)):  # fmt: skip
+        assert orders(*arguments).code == code
+    assert not any(tag["halted"] for tag in orders("tags", "--json").json())
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("answer", "code", "halted"), [("y\n", 0, True), ("\n", 1, False)])
+def test_on_a_terminal_halt_asks(orders: Cli, store: str, answer: str, code: int, *, halted: bool) -> None:
+    with Terminal("--store", store, "halt", "orders") as terminal:
+        terminal.shows("Halt orders? [y/N]")
+        terminal.types(answer)
+        assert terminal.ends() == code
+    assert orders("tags", "--json").json()[0]["halted"] == halted
+
+
+@pytest.mark.covers("U.11")
+def test_show_has_rate_runway_last_extension_and_waste_as_a_table_and_as_json(with_redis: Cli) -> None:
+    with_redis("create", "orders", "--step", "10")
+    fresh = with_redis("show", "orders", "--json").json()
+    assert (fresh["last_extension"], fresh["waste"]) == (None, None)
+    with_redis("next", "orders", "-n", "25")
+    with_redis("set", "orders", "--above", "100")
+    with_redis("next", "orders", "-n", "25")
+    lines = dict(line.split(maxsplit=1) for line in with_redis("show", "orders").out.splitlines() if " " in line)
+    assert lines["rate"].endswith("per second")
+    assert lines["runway"] != "unknown"
+    assert "ago" in lines["extended"] or "just now" in lines["extended"]
+    seen = with_redis("show", "orders", "--json").json()
+    assert seen["rate"] > 0
+    assert seen["runway"] > 0
+    assert seen["store"]["created"] <= seen["waste"]["since"] <= seen["last_extension"]
+    # 30 or 40 were reserved before the jump to 100, and all since then.
+    assert seen["waste"]["numbers"] in {60, 70}
+    assert seen["waste"]["of"] == seen["store"]["max"]
+    assert lines["waste"].startswith(f"at least {seen['waste']['numbers']} of the last {seen['store']['max']}")

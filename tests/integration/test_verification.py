@@ -1,0 +1,269 @@
+"""`verify` under load, `who`, `halt` and what `inspect` tells, from threads and tasks alike."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import issuer
+from issuer.core import verification
+from persistence.contract import Store
+from persistence.opening import open_store
+from persistence.records import Reservation
+from persistence.sqlite import SQLiteStore
+from tests.audit import repeats
+from tests.colours import Connect
+from tests.contract.benches import TIMEOUT
+from tests.contract.conftest import mongo_bench_at
+from tests.drawers import Drawers, assert_sound
+from tests.waiting import until
+
+#: A process that reserves segments of its own, uses a part, and hands the rest back, again and again, until stdin ends.
+_HANDING_BACK = """
+import sys, threading
+import issuer
+end = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).start()
+print("ready", flush=True)
+rounds = 0
+while not end.is_set():
+    with issuer.connect(redis=None, store=sys.argv[1], scheduler=None, timeout=20, store_timeout=10) as ids:
+        ids.take("bulk", 13)
+    rounds += 1
+print(rounds, flush=True)
+"""
+
+
+@pytest.fixture(params=["sqlite", "mongodb"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ids.db'}"
+    else:
+        for bench in mongo_bench_at(request.getfixturevalue("mongo_url")):
+            yield bench.url
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    found = open_store(store_url)
+    yield found
+    found.close()
+
+
+@pytest.mark.covers("N.5")
+def test_a_healthy_system_under_load_is_never_reported(
+    store_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight threads draw, of strict and of leased numbers; two processes reserve and hand back in the same tag."""
+    # Many borders of pages, where things go by unseen. The wire server of the tests takes 20 ms for a page, and more as
+    # its ledger grows.
+    page, times = (5, 40) if store_url.startswith("sqlite") else (50, 4)
+    monkeypatch.setattr(verification, "PAGE", page)
+    settings: dict[str, Any] = {"redis": redis_url, "store": store_url, "timeout": 20, "store_timeout": 10}
+    with ExitStack() as ends:
+        ids = ends.enter_context(issuer.connect(**settings))
+        leased = ends.enter_context(issuer.connect(**settings, lease=7))
+        ids.create("a", step=200)
+        ids.create("bulk", order="trend", step=20)
+        processes = [
+            ends.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", _HANDING_BACK, store_url],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                )
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        strict = ends.enter_context(Drawers([ids], "a", threads=4))
+        trend = ends.enter_context(Drawers([leased], "bulk", threads=4))
+        for _ in range(times):
+            assert ids.verify(timeout=20) == []
+        strict.more(100)
+        trend.more(100)
+        for process in processes:
+            rounds, _ = process.communicate(timeout=60)
+            assert int(rounds) > 0
+        assert ids.verify(timeout=20) == []
+    with closing(open_store(store_url)) as store:
+        assert_sound(strict, store, "a")
+        assert_sound(trend, store, "bulk", ordered=False)
+
+
+@pytest.mark.covers("N.5")
+def test_every_segment_is_in_the_ledger_with_who_and_what_for(connect: Connect, redis_url: str, store: Store) -> None:
+    with connect(redis=redis_url, store=store, scheduler=None) as ids:
+        ids.create("a", order="trend", step=10)
+        numbers = ids.take("a", 35)
+        ranged = ids.reserve("a", 7)
+        for number in [*numbers, *ranged]:
+            (entry,) = ids.who("a", number).entries
+            assert entry.holds(number)
+            assert (entry.reason == "reserve") == (number in ranged)
+
+
+def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
+    connect: Connect, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "NEAR", 3)
+    store.create("a", above=0, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
+
+    def reserve(n: int) -> Reservation:
+        return store.reserve("a", n, reason="test", timeout=TIMEOUT)
+
+    first = reserve(100)
+    for _ in range(5):
+        # Empty ones at 300, 200 and 100: handed back, newest first, while `max` follows.
+        held = [reserve(100), reserve(100)]
+        assert store.hand_back(held, 0, timeout=TIMEOUT)
+    wide = reserve(1000)
+    reserve(5)
+    with connect(redis=None, store=store, scheduler=None) as ids:
+        for number, entry in ((1, first), (100, first), (101, wide), (250, wide), (1100, wide)):
+            found = ids.who("a", number)
+            assert [each.id for each in found.entries] == [entry.entry]
+        assert ids.who("a", 1106).entries == []
+        assert ids.who("a", 101).below == ids.who("a", 1).entries[0]
+        with pytest.raises(issuer.InvalidArgument):
+            ids.who("a", 0)
+        with pytest.raises(issuer.UnknownTag):
+            ids.who("b", 1)
+
+
+def test_with_redis_away_who_asks_the_store_alone(connect: Connect, store: Store) -> None:
+    store.create("a", above=0, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
+    store.reserve("a", 10, reason="test", timeout=TIMEOUT)
+    with connect(redis="redis://127.0.0.1:1", store=store, scheduler=None, timeout=1) as ids:
+        found = ids.who("a", 5)
+        assert (found.in_redis, [entry.high for entry in found.entries]) == (None, [10])
+        with pytest.raises(issuer.RedisUnavailable):
+            ids.verify("a")
+
+
+def test_a_long_ledger_is_read_in_pages(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SQLiteStore(tmp_path / "ids.db")
+    store.create("a", above=0, step=1, limit=10**9, order="trend", description="", timeout=TIMEOUT)
+    for _ in range(50):
+        store.reserve("a", 10, reason="test", timeout=TIMEOUT)
+    sizes: list[int] = []
+    segments = SQLiteStore.segments
+
+    def counted(*arguments: object, count: int, **options: object) -> object:
+        sizes.append(count)
+        return segments(*arguments, count=count, **options)  # type: ignore[arg-type]  # passed on as they came
+
+    monkeypatch.setattr(SQLiteStore, "segments", counted)
+    monkeypatch.setattr(verification, "PAGE", 20)
+    with connect(redis=None, store=store, scheduler=None) as ids:
+        assert ids.verify("a") == []
+        assert sizes == [20, 20, 20]
+        with pytest.raises(issuer.UnknownTag):
+            ids.verify("b")
+    store.close()
+
+
+# ------------------------------------------------------------------------------------------------ halt
+
+
+def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect, redis_url: str, store: Store) -> None:
+    with (
+        # An election that a halt made vain stands for the store's timeout and a second.
+        connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as ids,
+        connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as other,
+    ):
+        ids.create("a", step=10)
+        numbers = ids.take("a", 4) + other.take("a", 1)
+        in_redis = ids.inspect("a").remaining
+        assert in_redis is not None
+        for _ in range(2):
+            ids.halt("a")
+        assert ids.inspect("a").store.halted
+        numbers += [number for _ in range(in_redis) for number in other.take("a", 1)]
+        assert numbers == list(range(1, 6 + in_redis))
+        for one in (ids, other):
+            with pytest.raises(issuer.StoreBehind, match=r"halted at max .* by `issuer halt`.*recover a") as error:
+                one.next("a")
+            assert error.value.taken is None
+        assert ids.verify("a") == []
+        assert ids.recover("a")[0].gap == 0
+        assert other.next("a") == 6 + in_redis
+        with pytest.raises(issuer.UnknownTag):
+            ids.halt("b")
+
+
+# ------------------------------------------------------------------------------------------------ inspect
+
+
+def test_waste_is_what_no_entry_holds(connect: Connect, store: Store) -> None:
+    store.create("a", above=50, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
+    with connect(redis=None, store=store, scheduler=None) as ids:
+        assert ids.inspect("a").waste is None
+        one = store.reserve("a", 100, reason="test", timeout=TIMEOUT)
+        before = ids.inspect("a")
+        assert before.waste is not None
+        assert (before.waste.numbers, before.waste.of) == (0, 100)
+        assert before.last_extension == before.waste.since
+        two = store.reserve("a", 100, reason="test", timeout=TIMEOUT)
+        assert not store.hand_back([one], 90, timeout=TIMEOUT)
+        assert store.hand_back([two], 200, timeout=TIMEOUT)
+        ids.configure("a", above=1000)
+        seen = ids.inspect("a").waste
+        assert seen is not None
+        # 91..150 came back too late, 151..200 were used, 201..1000 were skipped.
+        assert (seen.numbers, seen.of) == (60 + 800, 950)
+        ids.reserve("a", 5)
+        later = ids.inspect("a")
+        assert later.waste is not None
+        assert (later.waste.numbers, later.waste.of) == (860, 955)
+        assert later.last_extension is not None
+        assert later.last_extension >= before.last_extension
+
+
+class Held(SQLiteStore):
+    """A store that keeps reservations waiting until it is let go."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.go = threading.Event()
+
+    def reserve(self, *arguments: object, **options: object) -> Reservation:
+        assert self.go.wait(20)
+        return super().reserve(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
+
+
+@pytest.mark.covers("1.18")
+def test_step_buffers_last_change_and_waiting_callers_can_be_looked_at_while_it_runs(
+    connect: Connect, redis_url: str, tmp_path: Path
+) -> None:
+    store = Held(tmp_path / "ids.db")
+    store.go.set()
+    with connect(redis=redis_url, store=store, timeout=20, store_timeout=10) as ids:
+        ids.create("a", step=100)
+        ids.take("a", 50)
+        until(lambda: ids.inspect("a").redis.next_max)  # type: ignore[union-attr]  # drawn from, so it is there
+        seen = ids.inspect("a")
+        assert seen.redis is not None
+        assert (seen.store.step, seen.redis.cur, seen.redis.max, seen.redis.next_cur, seen.redis.next_max) == (
+            *(100, 50, 100, 100, 200),
+        )
+        assert seen.store.created <= seen.store.timestamp
+        assert seen.waiting == 0
+        store.go.clear()
+        numbers = ids.take("a", 150)
+        threads = [threading.Thread(target=lambda: numbers.append(ids.next("a"))) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        until(lambda: ids.inspect("a").waiting == len(threads))
+        store.go.set()
+        for thread in threads:
+            thread.join()
+        assert ids.inspect("a").waiting == 0
+        assert repeats(numbers) == []
+    store.close()
