@@ -110,6 +110,7 @@ _GET_TAGS = f"SELECT {_names(_TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
 _NEWEST_FIRST = "ORDER BY high DESC, low DESC, id DESC LIMIT ?"
 _OLDEST_FIRST = "ORDER BY high, low, id LIMIT ?"
 _OF_TAG = f"SELECT {_names(_ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa: S608 - see above
+_NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
 _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # high alone is for the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
 _PRUNE = """DELETE FROM segments WHERE time < ? AND id <> (
@@ -246,16 +247,14 @@ class SQLiteStore(Store):
         """See `Store.ledger`."""
         check_argument("newest", newest)
         with self._transaction(timeout, "BEGIN") as connection:
-            rows = connection.execute(f"{_OF_TAG} {_NEWEST_FIRST}", (tag, newest)).fetchall()
-        return [LedgerEntry.checked(_entry(row)) for row in rows]
+            return [LedgerEntry.checked(_entry(row)) for row in connection.execute(_NEWEST, (tag, newest))]
 
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
         """See `Store.segments`."""
         check_argument("count", count, 1)
-        first = f"{_OF_TAG} {_OLDEST_FIRST if upward else _NEWEST_FIRST}"
-        statement = first if beyond is None else _ABOVE if upward else _BELOW
+        statement = (_OLDEST if upward else _NEWEST) if beyond is None else _ABOVE if upward else _BELOW
         with self._transaction(timeout, "BEGIN") as connection:
             rows = connection.execute(statement, (tag, *(beyond or ())[:1], *(beyond or ()), count))
             return LedgerPage.of([_entry(row) for row in rows], count)
@@ -263,8 +262,8 @@ class SQLiteStore(Store):
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         """See `Store.entries`."""
         with self._transaction(timeout, "BEGIN") as connection:
-            rows = [connection.execute(f"{_OF_TAG} AND id = ?", (tag, each)).fetchone() for each in ids]
-        return [LedgerEntry.checked(_entry(row)) for row in rows if row is not None]
+            found = [row for each in ids for row in connection.execute(f"{_OF_TAG} AND id = ?", (tag, each))]
+        return [LedgerEntry.checked(_entry(row)) for row in found]
 
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""
