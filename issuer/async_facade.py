@@ -163,6 +163,7 @@ class AsyncIssuer:
         limit: int = HIGHEST,
         order: Order | None = None,
         lease: int | None = None,
+        ahead: int = 1,
         description: str = "",
         timeout: float | None = None,
     ) -> Tag:
@@ -175,6 +176,7 @@ class AsyncIssuer:
             limit=limit,
             order=order,
             lease=lease,
+            ahead=ahead,
             description=description,
             redis=self._runner.redis is not None,
         )
@@ -189,6 +191,7 @@ class AsyncIssuer:
         start: int | None = None,
         above: int | None = None,
         lease: int | None = None,
+        ahead: int | None = None,
         description: str | None = None,
         timeout: float | None = None,
     ) -> Tag:
@@ -201,6 +204,7 @@ class AsyncIssuer:
             start=start,
             above=above,
             lease=lease,
+            ahead=ahead,
             description=description,
         )
         return await self._run(steps, self._deadline(timeout), tag)

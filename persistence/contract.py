@@ -92,15 +92,16 @@ class Store(ABC):
         limit: int,
         order: Order,
         lease: int | None = None,
+        ahead: int = 1,
         description: str,
         timeout: float,
     ) -> Tag:
         """Make a tag whose first number is `above` + 1. Twice at once gives one tag and one TagPresent.
 
-        `above` 0..2^63-1, `step` and `limit` 1..2^63-1, `lease` None or 0..1_000_000; LeaseOnStrict if it is above 0
-        and the order strict. A tombstone comes back to life with the higher of `above` and its own `max`, so that its
-        numbers go on above, and with the settings given now; if it was halted it still is. LimitHit if that `max`
-        leaves no number below `limit`.
+        `above` 0..2^63-1, `step` and `limit` 1..2^63-1, `ahead` 1..1000, `lease` None or 0..1_000_000; LeaseOnStrict if
+        it is above 0 and the order strict. A tombstone comes back to life with the higher of `above` and its own `max`,
+        so that its numbers go on above, and with the settings given now; if it was halted it still is. LimitHit if that
+        `max` leaves no number below `limit`.
         """
 
     @abstractmethod
@@ -117,8 +118,8 @@ class Store(ABC):
     ) -> Reservation:
         """Move `max` up by n, atomically, and write the ledger entry: the caller alone owns (low, high].
 
-        `n` None: the tag's `step`, as it stands at the moment of the reservation. Near the limit the segment is
-        shorter, unless `exact` (then LimitHit). Raises TagMissing, Halted, LimitHit, Corrupt, and MaxBehind if `max`
+        `n` None: the tag's `step` x `ahead`, as both stand at the moment of the reservation. Near the limit the segment
+        is shorter, unless `exact` (then LimitHit). Raises TagMissing, Halted, LimitHit, Corrupt, and MaxBehind if `max`
         is below `at_least`, a number that the caller knows to be taken. Checks and change are one atomic step.
         """
 
@@ -140,6 +141,7 @@ class Store(ABC):
         step: int | None = None,
         limit: int | None = None,
         lease: int | None = None,
+        ahead: int | None = None,
         description: str | None = None,
         raise_to: int | None = None,
         timeout: float,

@@ -1,9 +1,9 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
 
 Collections: `tags`, one document per tag (`_id` and `bizTag` the tag; Int64 `max`, `step`, `limit`, `created`,
-`timestamp` and, if the tag has one, `lease`), `segments` (the ledger), `meta` (the store's id). Written with majority
-and journal and read from the primary, whatever the URL says: with less, a rollback of the primary hands the same range
-out twice.
+`timestamp`, `ahead` and, if the tag has one, `lease`), `segments` (the ledger), `meta` (the store's id). Written with
+majority and journal and read from the primary, whatever the URL says: with less, a rollback of the primary hands the
+same range out twice.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from persistence.contract import Deadline, Store, mask
 from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
 from persistence.mongo_server import facts, translated
 from persistence.records import (
+    AHEAD_MOST,
     HIGHEST,
     LEASE_MOST,
     Changes,
@@ -61,13 +62,13 @@ DATABASE = "issuer"
 #: What the URL may set otherwise. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
 DEFAULTS: dict[str, Any] = {"serverselectiontimeoutms": 3000, "connecttimeoutms": 3000, "appname": "segment-issuer"}
 
-#: Version of what is written here; a database that holds a newer one is refused. `lease` didn't make it 2: an older
-#: program leaves the field as it finds it, at every change, and so may run beside this one.
+#: Version of what is written here; a database that holds a newer one is refused. `lease` and `ahead` didn't make it 2:
+#: an older program leaves the fields as it finds them, at every change, and so may run beside this one.
 SCHEMA = 1
 
 _random = random.SystemRandom()
 _RESERVED_DATABASES = {"admin", "config", "local"}
-_INT64S = ("max", "step", "limit", "lease", "created", "timestamp")
+_INT64S = ("max", "step", "limit", "lease", "ahead", "created", "timestamp")
 # A document of another shape never matches, so a foreign one is never changed, nor a float counted up. Not by
 # `$type: long`: mongoeco shrinks a small long to an int, and finds no long at all by its type.
 _INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
@@ -76,7 +77,10 @@ _OURS: Document = {
     "step": _INTEGER,
     "limit": _INTEGER,
     "version": {"$type": "string"},
-    "$or": [{"lease": None}, {"lease": {**_INTEGER, "$lte": Int64(LEASE_MOST)}}],
+    "$and": [
+        {"$or": [{name: None}, {name: {**_INTEGER, "$gte": Int64(least), "$lte": Int64(most)}}]}
+        for name, least, most in (("lease", 0, LEASE_MOST), ("ahead", 1, AHEAD_MOST))
+    ],
 }
 
 
@@ -252,7 +256,7 @@ class MongoStore(Store):
         hint = self._hints.get(tag)
         while True:
             if hint is not None:
-                size = hint.step if n is None else n
+                size = hint.segment if n is None else n
                 after = self._increment(session, hint, size, at_least=at_least, step_matters=n is None)
                 if after is not None:
                     return after, size
@@ -261,7 +265,7 @@ class MongoStore(Store):
             wanted = before.reserved(n, at_least=at_least, exact=exact)
             size = wanted.max - before.max
             # The last, shorter segment.
-            if size < (before.step if n is None else n):
+            if size < (before.segment if n is None else n):
                 after = session.swap(before, wanted)
                 if after is not None:
                     return after, size
@@ -279,7 +283,7 @@ class MongoStore(Store):
             "max": {"$gte": Int64(at_least), "$lte": Int64(hint.limit - size)},
         }
         if step_matters:
-            condition["step"] = Int64(hint.step)
+            condition |= {"step": Int64(hint.step), "ahead": {"$in": [None, 1]} if hint.ahead == 1 else hint.ahead}
         return session.change(hint.tag, condition, {"$inc": {"max": Int64(size)}})
 
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:

@@ -39,9 +39,13 @@ LEASE_MOST = 1_000_000
 #: Ledger entries are kept for so many milliseconds: 90 days. The newest of each tag stays for ever.
 LEDGER_KEPT = 90 * 24 * 3600 * 1000
 
+#: Most steps that a segment may hold.
+AHEAD_MOST = 1000
+
 #: What a setting may be, lowest and highest.
 _RANGES = {
     "step": (1, HIGHEST),
+    "ahead": (1, AHEAD_MOST),
     "limit": (1, HIGHEST),
     "raise_to": (0, HIGHEST),
     "lease": (0, LEASE_MOST),
@@ -56,6 +60,7 @@ class Making(TypedDict):
     limit: int
     order: Order
     lease: NotRequired[int | None]
+    ahead: NotRequired[int]
     description: str
 
 
@@ -65,6 +70,7 @@ class Changes(TypedDict, total=False):
     step: int | None
     limit: int | None
     lease: int | None
+    ahead: int | None
     description: str | None
     raise_to: int | None
 
@@ -100,7 +106,7 @@ def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIG
 def check_settings(settings: Mapping[str, object]) -> None:
     """ValueError if one of them is neither None nor in its range.
 
-    step and limit 1..2^63-1, raise_to 0..2^63-1, lease 0..1_000_000.
+    step and limit 1..2^63-1, raise_to 0..2^63-1, lease 0..1_000_000, ahead 1..1000.
     """
     for name, (lowest, highest) in _RANGES.items():
         if settings.get(name) is not None:
@@ -129,6 +135,11 @@ def _lease(tag: str, fields: Mapping[str, object], order: str) -> int | None:
     return None if order == "strict" and lease else lease
 
 
+def _ahead(tag: str, fields: Mapping[str, object]) -> int:
+    # Missing from what was written before there was such a thing.
+    return 1 if fields.get("ahead") is None else _number(tag, fields, "ahead", 1, AHEAD_MOST)
+
+
 def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     value = fields.get(name)
     if not isinstance(value, kind):
@@ -140,12 +151,12 @@ def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) ->
 class Tag:
     """One independent series of numbers, as the store holds it.
 
-    `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. `step` is the size of a
-    segment. `limit` is the last number that may ever be issued. `lease` is how many numbers a process draws ahead and
-    serves from its own memory: 1..1_000_000, 0: never, None: the tag says nothing; a strict tag has 0 or None.
-    `created` and `timestamp` (last change) are milliseconds since 1970. `version` is random and differs after every
-    change. `halted`: reservations wait for `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on
-    above.
+    `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. A segment holds `ahead`
+    (1..1000) times `step` numbers: as long as a step lasts, so many times over the store may be away. `limit` is the
+    last number that may ever be issued. `lease` is how many numbers a process draws ahead and serves from its own
+    memory: 1..1_000_000, 0: never, None: the tag says nothing; a strict tag has 0 or None. `created` and `timestamp`
+    (last change) are milliseconds since 1970. `version` is random and differs after every change. `halted`:
+    reservations wait for `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above.
     """
 
     tag: str
@@ -154,6 +165,7 @@ class Tag:
     limit: int = HIGHEST
     order: Order = "strict"
     lease: int | None = None
+    ahead: int = 1
     description: str = ""
     created: int
     timestamp: int
@@ -174,6 +186,7 @@ class Tag:
             limit=_number(tag, fields, "limit"),
             order=cast("Order", order),
             lease=_lease(tag, fields, order),
+            ahead=_ahead(tag, fields),
             description=_typed(tag, fields, "description", str),
             created=_number(tag, fields, "created"),
             timestamp=_number(tag, fields, "timestamp"),
@@ -193,6 +206,7 @@ class Tag:
         limit: int,
         order: Order,
         lease: int | None = None,
+        ahead: int = 1,
         description: str,
     ) -> Tag:
         """Return the record of a tag made now, `found` being what lies there: nothing, or a tombstone to go on above.
@@ -203,7 +217,7 @@ class Tag:
         check_argument("above", above)
         check_argument("step", step, 1)
         check_argument("limit", limit, 1)
-        check_settings({"lease": lease})
+        check_settings({"lease": lease, "ahead": ahead})
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, not {order!r}")
         if order == "strict" and lease:
@@ -221,12 +235,18 @@ class Tag:
             limit=limit,
             order=order,
             lease=lease,
+            ahead=ahead,
             description=description,
             created=now,
             timestamp=now,
             version=fresh_version(),
             halted=found is not None and found.halted,
         )
+
+    @property
+    def segment(self) -> int:
+        """How many numbers the next reservation shall bring: `ahead` x `step`, be there so many left or not."""
+        return self.step * self.ahead
 
     def live(self) -> Tag:
         """Return itself. TagMissing if it is a tombstone."""
@@ -245,7 +265,7 @@ class Tag:
             raise Halted(self.tag, self.max)
         if self.max < at_least:
             raise MaxBehind(self.tag, self.max, at_least)
-        wanted = self.step if n is None else n
+        wanted = self.segment if n is None else n
         left = self.limit - self.max
         if left <= 0 or (exact and left < wanted):
             raise LimitHit(self.tag, self.limit, self.max)
@@ -257,11 +277,12 @@ class Tag:
         step: int | None = None,
         limit: int | None = None,
         lease: int | None = None,
+        ahead: int | None = None,
         description: str | None = None,
         raise_to: int | None = None,
     ) -> Tag:
         """Return the record with what is not None. See `Store.configure` for what it raises."""
-        check_settings({"step": step, "limit": limit, "lease": lease, "raise_to": raise_to})
+        check_settings({"step": step, "limit": limit, "lease": lease, "ahead": ahead, "raise_to": raise_to})
         self.live()
         if self.order == "strict" and lease:
             raise LeaseOnStrict(self.tag, lease)
@@ -269,6 +290,7 @@ class Tag:
             step=self.step if step is None else step,
             limit=self.limit if limit is None else limit,
             lease=self.lease if lease is None else lease,
+            ahead=self.ahead if ahead is None else ahead,
             description=self.description if description is None else description,
             max=self.max if raise_to is None else max(self.max, raise_to),
         )

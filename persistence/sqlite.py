@@ -48,7 +48,7 @@ FORK_PATIENCE = 10.0
 
 _TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
-    "lease",
+    "lease", "ahead",
 )  # fmt: skip
 _ENTRY_COLUMNS = ("id", "tag", "low", "high", "reason", "time", "host", "pid")
 _COLUMNS = {"tags": set(_TAG_COLUMNS), "segments": set(_ENTRY_COLUMNS), "meta": {"id"}}
@@ -86,9 +86,18 @@ _LEASES = (
     ) BEGIN SELECT RAISE(ABORT, 'a program too old for the lease of this tag must not write it: upgrade'); END""",
 )
 
+_AHEAD = (
+    "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
+    # Likewise. Without a default: NULL is what tells an older program's row, and is read as 1.
+    """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
+    WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
+    BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
+)
+
 # What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
-_STEPS = (_TABLES, _LEASES)
-_NEW_IN_2 = {"lease"}
+_STEPS = (_TABLES, _LEASES, _AHEAD)
+#: The columns that each schema has added to `tags`.
+_ADDED = ({2: "lease", 3: "ahead"}).items()
 
 #: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
 #: drop what is in them: it refuses a file of a newer schema.
@@ -432,7 +441,7 @@ class SQLiteStore(Store):
         if version == 0 and not tables:
             return 0
         for table, columns in _COLUMNS.items():
-            known = columns - _NEW_IN_2 if version == 1 else columns
+            known = columns - {column for schema, column in _ADDED if schema > version}
             found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
             if version < 1 or found != known:
                 raise Misconfigured(f"{self._path} is a database of another program: name another file")

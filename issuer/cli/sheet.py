@@ -19,7 +19,7 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
     lines += [
         ("order", f"{seen.order}, limit {limit}"),
         ("store max", f"{seen.store.max}{', HALTED: run `issuer recover`' if seen.store.halted else ''}"),
-        ("step", str(seen.store.step)),
+        ("step", _step(seen)),
         ("lease", _lease(seen)),
         ("changed", moment(seen.store.timestamp, now)),
         ("created", moment(seen.store.created, now)),
@@ -39,6 +39,11 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
 
 def _waste(waste: Waste, now: int) -> str:
     return f"at least {waste.numbers} of the last {waste.of}, reserved since {ago(waste.since, now)}"
+
+
+def _step(seen: Inspection) -> str:
+    step, ahead = seen.store.step, seen.store.ahead
+    return str(step) if ahead == 1 else f"{step}, {ahead} ahead: segments of {step * ahead}"
 
 
 def _lease(seen: Inspection) -> str:

@@ -43,8 +43,14 @@ def _lease(command: _F) -> _F:
     return click.option("--lease", metavar="N", type=int, help=told)(command)
 
 
-def _leased(tag: Tag) -> str:
-    return "" if tag.lease is None else f", lease {tag.lease}"
+def _ahead(command: _F) -> _F:
+    told = "How many steps a segment holds, 1..1000, so that a longer outage of the store costs nothing."
+    return click.option("--ahead", metavar="N", type=int, help=told)(command)
+
+
+def _settings(tag: Tag) -> str:
+    ahead = "" if tag.ahead == 1 else f", {tag.ahead} ahead"
+    return ahead + ("" if tag.lease is None else f", lease {tag.lease}")
 
 
 # ---------------------------------------------------------------------- reading
@@ -126,6 +132,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
       issuer create invoices --start 100000 --step 5000 --description "since 2026"
       issuer create web --limit 9007199254740991        what JavaScript counts exactly
       issuer create events --order trend --step 10000 --lease 1000   one round trip for 1000 numbers
+      issuer create orders --step 5000 --ahead 6        a step lasts 10 minutes: an hour without the store costs nothing
     """,
 )
 @click.argument("tag")
@@ -134,6 +141,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
 @click.option("--limit", metavar="N", type=int, default=HIGHEST, help="The last number there will be; 2^63-1.")
 @click.option("--order", type=click.Choice(["strict", "trend"]), help="strict by default; trend without Redis.")
 @_lease
+@_ahead
 @click.option("--description", metavar="TEXT", default="", help="For people.")
 @click.pass_obj
 def create(
@@ -146,13 +154,22 @@ def create(
     limit: int,
     order: Order | None,
     lease: int | None,
+    ahead: int | None,
     description: str,
 ) -> None:
     """Make TAG. A deleted tag, made again, goes on above its old numbers."""
     made = session.connect().create(
-        tag, start=start, above=above, step=step, limit=limit, order=order, lease=lease, description=description
+        tag,
+        start=start,
+        above=above,
+        step=step,
+        limit=limit,
+        order=order,
+        lease=lease,
+        ahead=1 if ahead is None else ahead,
+        description=description,
     )
-    say(f"made {plain(made.tag)}: first number {made.max + 1}, step {made.step}, {made.order}{_leased(made)}")
+    say(f"made {plain(made.tag)}: first number {made.max + 1}, step {made.step}, {made.order}{_settings(made)}")
 
 
 @click.command(
@@ -168,6 +185,7 @@ def create(
 @click.option("--limit", metavar="N", type=int, help="The last number there will be; not below max.")
 @_first
 @_lease
+@_ahead
 @click.option("--description", metavar="TEXT", help="For people.")
 @click.pass_obj
 def set(
@@ -179,6 +197,7 @@ def set(
     start: int | None,
     above: int | None,
     lease: int | None,
+    ahead: int | None,
     description: str | None,
 ) -> None:
     """Change TAG while it is in use; every process follows at its next reservation.
@@ -186,13 +205,15 @@ def set(
     --start and --above only raise: the numbers below are skipped. A changed --lease reaches every process within a
     minute.
     """
-    if all(value is None for value in (step, limit, start, above, lease, description)):
-        raise click.UsageError("nothing to change: give --step, --limit, --start, --above, --lease or --description")
+    if all(value is None for value in (step, limit, start, above, lease, ahead, description)):
+        raise click.UsageError(
+            "nothing to change: give --step, --limit, --start, --above, --lease, --ahead or --description"
+        )
     now = session.connect().configure(
-        tag, step=step, limit=limit, start=start, above=above, lease=lease, description=description
+        tag, step=step, limit=limit, start=start, above=above, lease=lease, ahead=ahead, description=description
     )
     ends = "" if now.limit == HIGHEST else f", limit {now.limit}"
-    say(f"changed {plain(now.tag)}: max {now.max}, step {now.step}{ends}{_leased(now)}")
+    say(f"changed {plain(now.tag)}: max {now.max}, step {now.step}{ends}{_settings(now)}")
 
 
 @click.command(short_help="Retire a tag.")

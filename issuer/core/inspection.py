@@ -21,10 +21,11 @@ WASTE_FROM = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What the store says: max is the highest number reserved, step the segment's size; times in ms since 1970."""
+    """What the store says: max is the highest number reserved, a segment holds step x ahead; times in ms since 1970."""
 
     max: int
     step: int
+    ahead: int
     timestamp: int
     created: int
     halted: bool
@@ -105,7 +106,7 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
     rate = arithmetic.rate(ledger[:RATE_FROM], now_ms())
     return Inspection(
         tag=tag,
-        store=StoreState(record.max, record.step, record.timestamp, record.created, record.halted),
+        store=StoreState(record.max, record.step, record.ahead, record.timestamp, record.created, record.halted),
         redis=state,
         order=record.order,
         limit=record.limit,

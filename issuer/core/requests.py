@@ -14,7 +14,7 @@ from issuer.errors import ConfigurationError, InvalidArgument
 from issuer.keys import check_description, check_tag
 from persistence import journal
 from persistence.journal import Journals
-from persistence.records import HIGHEST, LEASE_MOST, Order, Tag
+from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
 
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000
@@ -67,6 +67,7 @@ def create(
     limit: int,
     order: Order | None,
     lease: int | None,
+    ahead: int,
     description: str,
     redis: bool,
 ) -> Steps[Tag]:
@@ -81,10 +82,19 @@ def create(
     if chosen == "strict" and not redis:
         raise ConfigurationError(f"tag {tag!r}: strict order needs Redis, and none is set; use order='trend'", tag=tag)
     leased = _lease(tag, lease, chosen)
+    times = whole(ahead, "ahead", 1, AHEAD_MOST)
     text = check_description(description)
     return ask(
         lambda store, left: store.create(
-            tag, above=first, step=size, limit=last, order=chosen, lease=leased, description=text, timeout=left
+            tag,
+            above=first,
+            step=size,
+            limit=last,
+            order=chosen,
+            lease=leased,
+            ahead=times,
+            description=text,
+            timeout=left,
         )
     )
 
@@ -98,23 +108,32 @@ def configure(
     start: int | None,
     above: int | None,
     lease: int | None,
+    ahead: int | None,
     description: str | None,
 ) -> Steps[Tag]:
     """Change what is given; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none."""
     check_tag(tag)
-    if all(value is None for value in (step, limit, start, above, lease, description)):
-        raise InvalidArgument("nothing to change: give step, limit, start, above, lease or description", tag=tag)
+    if all(value is None for value in (step, limit, start, above, lease, ahead, description)):
+        raise InvalidArgument("nothing to change: give step, limit, start, above, lease, ahead or description", tag=tag)
     size = DEFAULT_STEP if step == "auto" else step if step is None else whole(step, "step", 1, HIGHEST)
     last = None if limit is None else whole(limit, "limit", 1, HIGHEST)
     raise_to = _above(tag, start, above, last or HIGHEST)
     leased = _lease(tag, lease, None)
+    times = None if ahead is None else whole(ahead, "ahead", 1, AHEAD_MOST)
     if description is not None:
         check_description(description)
     return retire.configure(
         tag,
         key,
         change=lambda store, left: store.configure(
-            tag, step=size, limit=last, lease=leased, description=description, raise_to=raise_to, timeout=left
+            tag,
+            step=size,
+            limit=last,
+            lease=leased,
+            ahead=times,
+            description=description,
+            raise_to=raise_to,
+            timeout=left,
         ),
         raise_to=raise_to,
     )

@@ -39,6 +39,7 @@ def create(
     limit: int = HIGHEST,
     order: Order = "strict",
     lease: int | None = None,
+    ahead: int = 1,
 ) -> Tag:
     return store.create(
         tag,
@@ -47,6 +48,7 @@ def create(
         limit=limit,
         order=order,
         lease=lease,
+        ahead=ahead,
         description="made by a test",
         timeout=TIMEOUT,
     )

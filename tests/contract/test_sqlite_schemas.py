@@ -92,10 +92,11 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
         ("orders", 30, None),
         ("users", 7, None),
     ]
-    assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, None) for row in rows]
+    assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, None, None) for row in rows]
     assert ranges(store) == [(20, 30)]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
     assert store.configure("orders", lease=50, timeout=TIMEOUT).lease == 50
+    assert store.configure("orders", ahead=3, timeout=TIMEOUT).ahead == 3
     assert create(store, "gone", step=10, order="trend", lease=5).max == 100
 
 
@@ -112,11 +113,12 @@ def test_a_file_brought_up_to_date_is_as_one_made_now(store: SQLiteStore, old: s
     fresh.close()
 
 
-def test_a_lease_column_refuses_what_is_no_integer(store: SQLiteStore, old: sqlite3.Connection) -> None:
+@pytest.mark.parametrize("column", ["lease", "ahead"])
+def test_an_added_column_refuses_what_is_no_integer(store: SQLiteStore, old: sqlite3.Connection, column: str) -> None:
     store.store_id(timeout=TIMEOUT)
     for value in (1.5, "x", -1):
         with pytest.raises(sqlite3.IntegrityError):
-            old.execute("UPDATE tags SET lease = ?", (value,))
+            old.execute(f"UPDATE tags SET {column} = ?", (value,))  # noqa: S608 - from the list above
     assert store._connection is not None
     assert store._connection.execute("PRAGMA ignore_check_constraints").fetchone() == (0,)
 
@@ -201,3 +203,65 @@ def test_an_older_program_that_had_the_file_open_cannot_drop_a_lease(
     store.delete("short", timeout=TIMEOUT)
     put(old, "short", 500)  # made again
     assert (get(store, "short").max, get(store, "short").lease) == (500, None)
+
+
+# ---------------------------------------------------------------------- from schema 2: leases, and no `ahead`
+
+# As the program of schema 2 brought a file up to it, and wrote a tag. Not to be changed either.
+_SCHEMA_2 = (
+    "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
+    """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
+    WHEN NEW.lease IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the lease of this tag must not write it: upgrade'); END""",
+    "PRAGMA user_version = 2",
+)
+_PUT_TAG_2 = (
+    'INSERT OR REPLACE INTO tags ("tag", "max", "step", "limit", "order", "description", "created", "timestamp", '
+    '"version", "halted", "deleted", "lease") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'
+)
+
+
+def put_2(connection: sqlite3.Connection, tag: str, maximum: int, lease: int | None = None) -> None:
+    """Write a tag as the program of schema 2 does."""
+    version = secrets.token_hex(12)
+    connection.execute(_PUT_TAG_2, (tag, maximum, 10, 1000, "trend", "old", 5, 6, version, False, False, lease))
+
+
+@pytest.fixture
+def second(old: sqlite3.Connection) -> sqlite3.Connection:
+    """The same file at schema 2, with a leased tag."""
+    for statement in _SCHEMA_2:
+        old.execute(statement)
+    put_2(old, "leased", 40, lease=7)
+    return old
+
+
+def test_a_file_of_schema_2_keeps_its_leases_and_gets_one_step_ahead(
+    store: SQLiteStore, second: sqlite3.Connection
+) -> None:
+    assert [(each.tag, each.max, each.lease, each.ahead) for each in store.tags(timeout=TIMEOUT)] == [
+        ("leased", 40, 7, 1),
+        ("orders", 30, None, 1),
+        ("users", 7, None, 1),
+    ]
+    assert schema(second)[0] == SCHEMA
+    store.configure("leased", ahead=5, timeout=TIMEOUT)
+    again = reserve(store, tag="leased")
+    assert (again.low, again.high, again.tag.lease) == (40, 90, 7)
+
+
+def test_a_program_of_schema_2_that_had_the_file_open_cannot_drop_what_is_ahead(
+    store: SQLiteStore, second: sqlite3.Connection
+) -> None:
+    store.configure("users", ahead=1, timeout=TIMEOUT)
+    store.configure("orders", ahead=4, timeout=TIMEOUT)
+    put_2(second, "users", 60)  # one step ahead is what it knows
+    assert get(store, "users").max == 60
+    before = get(store)
+    with pytest.raises(sqlite3.IntegrityError, match="upgrade"):
+        put_2(second, "orders", 500)
+    assert get(store) == before
+    store.delete("orders", timeout=TIMEOUT)
+    put_2(second, "orders", 500)  # made again
+    assert (get(store).max, get(store).ahead) == (500, 1)

@@ -52,11 +52,25 @@ def test_show_as_json_has_exactly_the_promised_keys(cli: Cli, store: str) -> Non
         *("last_extension", "waste"),
     ]
     assert list(content["waste"]) == ["numbers", "of", "since"]
-    assert list(content["store"]) == ["max", "step", "timestamp", "created", "halted"]
+    assert list(content["store"]) == ["max", "step", "ahead", "timestamp", "created", "halted"]
     assert content["store"]["max"] == 11
-    assert all(type(content["store"][name]) is int for name in ("max", "step", "timestamp", "created"))
+    assert all(type(content["store"][name]) is int for name in ("max", "step", "ahead", "timestamp", "created"))
     assert (content["redis"], content["remaining"], content["runway"]) == (None, None, None)
     assert (content["tag"], content["order"], content["limit"], content["description"]) == ("orders", "trend", 500, "d")
+
+
+@pytest.mark.covers("3.28")
+def test_steps_ahead_are_set_shown_and_reserved(cli: Cli, store: str) -> None:
+    made = cli("--store", store, "create", "orders", "--step", "10", "--ahead", "6")
+    assert made.err == "made orders: first number 1, step 10, trend, 6 ahead\n"
+    assert "step         10, 6 ahead: segments of 60\n" in cli("--store", store, "show", "orders").out
+    changed = cli("--store", store, "set", "orders", "--ahead", "2")
+    assert changed.err == "changed orders: max 0, step 10, 2 ahead\n"
+    assert cli("--store", store, "next", "orders", "-n", "30").code == 0
+    assert cli("--store", store, "show", "orders", "--json").json()["store"]["ahead"] == 2
+    for wrong in ("0", "1001", "x"):
+        assert cli("--store", store, "set", "orders", "--ahead", wrong).code == 2
+    assert cli("--store", store, "set", "orders", "--ahead", "1").err == "changed orders: max 30, step 10\n"
 
 
 def test_the_unused_tail_is_handed_back_also_while_the_next_segment_is_fetched(cli: Cli, store: str) -> None:
@@ -84,8 +98,8 @@ def test_tags_are_listed_by_name_as_a_table_and_as_json(cli: Cli, store: str) ->
     content = cli("--store", store, "tags", "--json").json()
     assert [list(tag) for tag in content] == 2 * [
         [
-            *("tag", "max", "step", "limit", "order", "lease", "description", "created", "timestamp", "version"),
-            *("halted", "deleted"),
+            *("tag", "max", "step", "limit", "order", "lease", "ahead", "description", "created", "timestamp"),
+            *("version", "halted", "deleted"),
         ]
     ]
     assert [(tag["tag"], tag["max"], tag["limit"]) for tag in content] == [
