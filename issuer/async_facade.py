@@ -15,7 +15,7 @@ from typing import Literal, Self, TypeVar
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from issuer.clock import Deadline
+from issuer.clock import Deadline, monotonic
 from issuer.core import requests, retire
 from issuer.core.discrepancies import Discrepancy
 from issuer.core.doctor.diagnosis import judge
@@ -32,8 +32,8 @@ from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.asyncio.line import Line
 from issuer.drivers.asyncio.runner import Runner, new_flight
 from issuer.drivers.roster import Roster
-from issuer.drivers.terms import CLOSING, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, UnknownTag
+from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, StoreUnavailable, UnknownTag
 from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Tasks
 from issuer.settings import seconds
@@ -61,6 +61,7 @@ class AsyncIssuer:
         #: The numbers in hand that are laid open, by tag.
         self._open: dict[str, Iterator[int]] = {}
         self._pruned = 0
+        self._refresh_due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stay: AsyncGenerator[None, None] | None = None
         self._start()
@@ -447,10 +448,10 @@ class AsyncIssuer:
         # The issuer is closed, or the loop ends: APScheduler would report it as a job that failed.
         with suppress(asyncio.CancelledError):
             await self._sweep_lines()
-            await self._prune()
 
     async def _sweep_lines(self) -> None:
-        for line in self._roster.in_use():
+        lines = self._roster.in_use()
+        for line in lines:
             if self.closed:
                 return
             deadline = Deadline(self._terms.store_timeout)
@@ -458,13 +459,36 @@ class AsyncIssuer:
                 await line.run(line.supply.sweep(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._roster.troubled(line, error)
+        now = monotonic()
+        if now > self._refresh_due and (self._prune_due() or any(line.supply.stale for line in lines)):
+            # Not here: a store that hangs would keep the sweep from what Redis is back for.
+            self._refresh_due = now + REFRESH_LOST
+            self._scheduler.background(self._refresh)
+
+    async def _refresh(self) -> None:
+        """Ask the store for what may wait, up to the first time-out."""
+        try:
+            for line in self._roster.in_use():
+                if self.closed:
+                    return
+                try:
+                    await line.run(line.supply.refresh(), Deadline(self._terms.store_timeout))
+                except StoreUnavailable as error:
+                    self._roster.troubled(line, error)
+                    return
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._roster.troubled(line, error)
+            if self._prune_due():
+                await self._prune()
+        finally:
+            self._refresh_due = 0.0
+
+    def _prune_due(self) -> bool:
+        return now_ms() - self._pruned >= LEDGER_KEPT // 90
 
     async def _prune(self) -> None:
         """Once a day: old ledger entries."""
-        now = now_ms()
-        if now - self._pruned < LEDGER_KEPT // 90:
-            return
-        self._pruned = now
+        self._pruned = now = now_ms()
         steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
         try:
             await self._run(steps, Deadline(self._terms.store_timeout), None)

@@ -29,6 +29,10 @@ class Deadline:
         return max(0.0, self.at - monotonic())
 
 
+#: Nobody waits longer than so many seconds before trying again.
+LONGEST_PAUSE = 0.25
+
+
 def pause(attempt: int) -> float:
     """Seconds to wait before trying again: growing from 5 ms to 250 ms, jittered so that processes fall out of step."""
-    return min(0.25, 0.005 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret
+    return min(LONGEST_PAUSE, 0.005 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret

@@ -80,7 +80,10 @@ class LimitReached(IssuerError):
 
 
 class Unavailable(IssuerError):
-    """A backend did not answer before the deadline. `retry_after`: seconds after which asking again makes sense."""
+    """A backend did not answer before the deadline.
+
+    `retry_after`: seconds, above 0, after which asking again makes sense: the backend is left alone until then anyway.
+    """
 
     def __init__(self, message: str, *, tag: str | None = None, retry_after: float = 1.0) -> None:
         super().__init__(message, tag=tag)

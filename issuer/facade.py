@@ -14,7 +14,7 @@ from typing import Literal, Self, TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
 
-from issuer.clock import Deadline
+from issuer.clock import Deadline, monotonic
 from issuer.core import requests, retire
 from issuer.core.discrepancies import Discrepancy
 from issuer.core.doctor.diagnosis import judge
@@ -31,8 +31,8 @@ from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.line import Line
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.drivers.roster import Roster
-from issuer.drivers.terms import CLOSING, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, UnknownTag
+from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, StoreUnavailable, UnknownTag
 from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Threads
 from issuer.settings import seconds
@@ -66,6 +66,7 @@ class Issuer:
     def _start(self) -> None:
         self._roster = Roster(self._make_line, self._open)
         self._pruned = 0
+        self._refresh_due = 0.0
         theirs = self._chosen if isinstance(self._chosen, BaseScheduler) else None
         self._scheduler = Scheduler(self._sweep, Threads, theirs)
         self._means = self._terms.means(
@@ -437,7 +438,8 @@ class Issuer:
         return self._scheduler.background(run)
 
     def _sweep(self) -> None:
-        for line in self._roster.in_use():
+        lines = self._roster.in_use()
+        for line in lines:
             if self.closed:
                 return
             deadline = Deadline(self._terms.store_timeout)
@@ -445,14 +447,36 @@ class Issuer:
                 line.run(line.supply.sweep(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._roster.troubled(line, error)
-        self._prune()
+        now = monotonic()
+        if now > self._refresh_due and (self._prune_due() or any(line.supply.stale for line in lines)):
+            # Not here: a store that hangs would keep the sweep from what Redis is back for.
+            self._refresh_due = now + REFRESH_LOST
+            self._scheduler.background(self._refresh)
+
+    def _refresh(self) -> None:
+        """Ask the store for what may wait, up to the first time-out."""
+        try:
+            for line in self._roster.in_use():
+                if self.closed:
+                    return
+                try:
+                    line.run(line.supply.refresh(), Deadline(self._terms.store_timeout))
+                except StoreUnavailable as error:
+                    self._roster.troubled(line, error)
+                    return
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._roster.troubled(line, error)
+            if self._prune_due():
+                self._prune()
+        finally:
+            self._refresh_due = 0.0
+
+    def _prune_due(self) -> bool:
+        return now_ms() - self._pruned >= LEDGER_KEPT // 90
 
     def _prune(self) -> None:
         """Once a day: old ledger entries."""
-        now = now_ms()
-        if now - self._pruned < LEDGER_KEPT // 90:
-            return
-        self._pruned = now
+        self._pruned = now = now_ms()
         steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
         try:
             self._run(steps, Deadline(self._terms.store_timeout), None)

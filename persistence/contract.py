@@ -146,7 +146,7 @@ class Store(ABC):
         raise_to: int | None = None,
         timeout: float,
     ) -> Tag:
-        """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it.
+        """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it. `ahead` 1..1000.
 
         `lease` 0..1_000_000: once a tag has one it can be changed, to 0 too, but not unsaid. LeaseOnStrict if it is
         above 0 and the tag strict. LimitTooLow if the limit that results lies below the `max` that results. TagMissing.

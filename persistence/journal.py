@@ -52,7 +52,7 @@ _HEAD_MOST = 4096
 _LINE_MOST = 8192
 _LINE = re.compile(rb'(\{.*?),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
 #: What a line says of the tag's record.
-_SETTINGS = ("step", "limit", "order", "lease", "description", "deleted")
+_SETTINGS = ("step", "limit", "order", "lease", "ahead", "description", "deleted")
 
 _random = random.SystemRandom()
 

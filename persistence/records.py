@@ -152,11 +152,11 @@ class Tag:
     """One independent series of numbers, as the store holds it.
 
     `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. A segment holds `ahead`
-    (1..1000) times `step` numbers: as long as a step lasts, so many times over the store may be away. `limit` is the
-    last number that may ever be issued. `lease` is how many numbers a process draws ahead and serves from its own
-    memory: 1..1_000_000, 0: never, None: the tag says nothing; a strict tag has 0 or None. `created` and `timestamp`
-    (last change) are milliseconds since 1970. `version` is random and differs after every change. `halted`:
-    reservations wait for `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above.
+    (1..1000) times `step` numbers, so that a longer outage of the store costs nothing. `limit` is the last number that
+    may ever be issued. `lease` is how many numbers a process draws ahead and serves from its own memory: 1..1_000_000,
+    0: never, None: the tag says nothing; a strict tag has 0 or None. `created` and `timestamp` (last change) are
+    milliseconds since 1970. `version` is random and differs after every change. `halted`: reservations wait for
+    `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above.
     """
 
     tag: str

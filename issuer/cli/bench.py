@@ -18,7 +18,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from issuer.cli.exits import complain
+from issuer.cli.exits import complain, json_option
 from issuer.cli.session import Session
 from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
 from issuer.errors import IssuerError, RedisUnavailable
@@ -66,7 +66,7 @@ class _Measured:
 @click.option("--tag", metavar="NAME", default="bench", help="What the scratch tag's name begins with; bench.")
 @click.option("--seconds", metavar="S", type=click.FloatRange(0.1, 60), default=3.0, help="How long in all; 3.")
 @click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=8, help="Callers at once; 8.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; times are in microseconds.")
+@json_option("Print JSON; times are in microseconds.")
 @click.pass_obj
 def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: bool) -> None:
     """Measure what numbers cost on your own servers.

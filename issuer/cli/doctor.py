@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from issuer.cli.exits import OK, PROBLEM, code_of
+from issuer.cli.exits import OK, PROBLEM, code_of, json_option
 from issuer.cli.recovery import MANY
 from issuer.cli.session import Session
 from issuer.cli.text import Column, plain, screen_width, shortened, show, show_json, table, wrapped
@@ -44,7 +44,7 @@ INDENT = 8
     """,
 )
 @click.option("--most", metavar="N", type=click.IntRange(min=0), help="Look closely at N tags, 1000 by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of all findings.")
+@json_option("Print a JSON list of all findings.")
 @click.pass_context
 def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
     """Examine Redis, the store, the settings and the tags, changing nothing.

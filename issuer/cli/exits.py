@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -40,9 +41,36 @@ _CODES: Final = (
 )
 
 
+#: Where a command line's context remembers that JSON is wanted.
+_AS_JSON: Final = f"{__name__}.as_json"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def json_option(told: str = "Print JSON.") -> Callable[[_F], _F]:
+    """Add `--json`: the command gets it as `as_json`, and its errors are JSON as well."""
+
+    def remember(context: click.Context, _: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
+        context.meta[_AS_JSON] = value
+        return value
+
+    return click.option("--json", "as_json", is_flag=True, callback=remember, help=told)
+
+
 def code_of(error: IssuerError) -> int:
     """Return the exit code that the error stands for."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def advised(error: IssuerError) -> str:
+    """Return the error's message, and when to try again if that is known."""
+    return f"{error}; try again in {error.retry_after:.2g} s" if isinstance(error, Unavailable) else str(error)
+
+
+def told(error: IssuerError) -> dict[str, object]:
+    """Return the error as JSON shows it; `retry_after` in seconds, for what is only away."""
+    content: dict[str, object] = {"error": type(error).__name__, "message": str(error), "tag": error.tag}
+    return content | ({"retry_after": round(error.retry_after, 3)} if isinstance(error, Unavailable) else {})
 
 
 def complain(message: object) -> None:
@@ -57,6 +85,16 @@ class Edge(click.Group):
         """Return the commands in the order in which they were added: what one needs first comes first."""
         del ctx
         return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. One that was to print JSON tells its error as JSON too, on stderr."""
+        try:
+            return super().invoke(ctx)
+        except IssuerError as error:
+            if not ctx.meta.get(_AS_JSON):
+                raise
+            say(json.dumps(told(error)))
+            ctx.exit(code_of(error))
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run the command line and exit; with standalone_mode=False, return or raise instead."""
@@ -89,7 +127,7 @@ def _ended(run: Callable[[], object]) -> int:
         complain(error.format_message())
         code = error.exit_code
     except IssuerError as error:
-        complain(error)
+        complain(advised(error))
         code = code_of(error)
     except BrokenPipeError:
         _forget_stdout()

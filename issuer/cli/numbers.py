@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from issuer.cli.completion import tag_argument
+from issuer.cli.exits import json_option
 from issuer.cli.session import Session
 from issuer.errors import IssuerError
 from issuer.facade import Issuer
@@ -28,7 +29,7 @@ LONG = 100_000
 )
 @tag_argument()
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), default=1, help="How many numbers; 1 by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option("Print a JSON list.")
 @click.pass_obj
 def next(session: Session, *, tag: str, count: int, as_json: bool) -> None:
     """Print the next number of TAG, or the next N, one a line.

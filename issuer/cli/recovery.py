@@ -11,7 +11,7 @@ import click
 
 from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import OK, code_of, complain
+from issuer.cli.exits import OK, advised, code_of, complain, json_option
 from issuer.cli.session import Session
 from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
 from issuer.core.outcomes import store_error
@@ -111,7 +111,7 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
     type=click.Path(exists=True, dir_okay=False),
     help="Count what this journal says, too; may be given again.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; talk goes to stderr.")
+@json_option("Print a JSON list; talk goes to stderr.")
 @click.pass_context
 def recover(
     context: click.Context,
@@ -182,7 +182,7 @@ def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *
                 # It is about the servers or the journals as a whole: the other tags would tell it again.
                 raise
             except IssuerError as error:
-                complain(error)
+                complain(advised(error))
                 yield _Outcome(name, None, error)
 
 

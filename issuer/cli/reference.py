@@ -6,6 +6,7 @@ import re
 
 import click
 
+from issuer.cli.exits import json_option
 from issuer.cli.session import Session
 from issuer.cli.text import Column, screen_width, shortened, show, show_json, table
 from issuer.scripts import NAMES, script
@@ -40,7 +41,7 @@ def lua(name: str | None) -> None:
 
 
 @click.command(short_help="Show the settings and where they come from.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_obj
 def config(session: Session, *, as_json: bool) -> None:
     """Show each setting, its value, and where that came from; secrets masked."""

@@ -10,7 +10,7 @@ import click
 
 from issuer.cli.asking import asked
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import UNREACHABLE, complain
+from issuer.cli.exits import UNREACHABLE, complain, json_option
 from issuer.cli.session import Session
 from issuer.cli.sheet import sheet
 from issuer.cli.text import Column, ago, plain, say, screen_width, show_json, table
@@ -27,10 +27,6 @@ class _Step(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         return "auto" if value == "auto" else int(click.INT.convert(value, param, ctx))
-
-
-def _json(command: _F) -> _F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def _first(command: _F) -> _F:
@@ -57,7 +53,7 @@ def _settings(tag: Tag) -> str:
 
 
 @click.command(short_help="List the tags of the store.")
-@_json
+@json_option()
 @click.pass_obj
 def tags(session: Session, *, as_json: bool) -> None:
     """List the tags of the store."""
@@ -98,7 +94,7 @@ def _listing(found: list[Tag]) -> str:
 
 @click.command(short_help="Show all that is known of a tag.")
 @tag_argument()
-@_json
+@json_option()
 @click.pass_context
 def show(context: click.Context, *, tag: str, as_json: bool) -> None:
     """Show all that the store and Redis know of TAG, changing nothing.
@@ -132,7 +128,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
       issuer create invoices --start 100000 --step 5000 --description "since 2026"
       issuer create web --limit 9007199254740991        what JavaScript counts exactly
       issuer create events --order trend --step 10000 --lease 1000   one round trip for 1000 numbers
-      issuer create orders --step 5000 --ahead 6        a step lasts 10 minutes: an hour without the store costs nothing
+      issuer create orders --step 5000 --ahead 8        a step lasts 10 minutes: an hour without the store costs nothing
     """,
 )
 @click.argument("tag")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import FAILED, OK, PROBLEM, code_of, complain
+from issuer.cli.exits import FAILED, OK, PROBLEM, code_of, complain, json_option
 from issuer.cli.session import Session
 from issuer.cli.text import moment, plain, say, screen_width, shortened, show, show_json
 from issuer.core.discrepancies import Discrepancy
@@ -50,7 +50,7 @@ class _Verdict:
 )
 @tag_argument(required=False)
 @click.option("--all", "everything", is_flag=True, help="Every tag of the store; so it is without TAG, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list; talk goes to stderr.")
+@json_option("Print a JSON list; talk goes to stderr.")
 @click.pass_context
 def verify(context: click.Context, *, tag: str | None, everything: bool, as_json: bool) -> None:
     """Hold the ledger of TAG, the store and Redis against each other, changing nothing.
@@ -160,7 +160,7 @@ def _entry(entry: LedgerEntry) -> dict[str, Any]:
 )
 @tag_argument()
 @click.argument("number", type=click.IntRange(min=1))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 def who(context: click.Context, *, tag: str, number: int, as_json: bool) -> None:
     """Show the ledger entry of NUMBER of TAG: which process reserved its segment.

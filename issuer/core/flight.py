@@ -133,3 +133,7 @@ class Board:
         if not self._failures:
             return 0.0
         return max(0.0, self._failed_at + pause(self._failures) - monotonic())
+
+    def retry_after(self) -> float:
+        """Seconds after which asking again makes sense, above 0: the pause now in force, as it was meant."""
+        return max(0.005, self.pause() or pause(self._failures + 1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from issuer import gateway
 from issuer.core.outcomes import refused
-from issuer.core.steps import Steps, ask, send
+from issuer.core.steps import Steps, send
 from persistence.records import Reservation, fresh_version
 
 
@@ -21,13 +21,12 @@ class Lease:
     born: str
 
 
-def moved(tag: str, key: str, leases: Sequence[Lease]) -> Steps[bool]:
+def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, probe: bool) -> Steps[bool]:
     """Say whether the hash is another one than the leases came from: Redis failed over, or `recover` has run.
 
     Their numbers are nobody else's even then; but whoever ran `recover` wants that nothing old is issued any more.
     """
-    store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
-    opened = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look"))
+    opened = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look"), probe=probe)
     if opened.status != "open":
         raise refused(opened, tag, key, store_id)
     return any((lease.reign, lease.born) != (opened.reign, opened.born) for lease in leases)

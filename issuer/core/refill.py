@@ -126,11 +126,13 @@ class Refill(Source):
             return renewed(board.trouble)
         trouble = self._segments.trouble or board.trouble
         if isinstance(trouble, RedisUnavailable):
-            late: Unavailable = RedisUnavailable(str(trouble), tag=self.tag)
+            late: Unavailable = RedisUnavailable(str(trouble), tag=self.tag, retry_after=trouble.retry_after)
         else:
             reason = str(trouble) if trouble else f"no segment came from the store {self._means.store}"
             late = StoreUnavailable(
-                f"tag {self.tag!r}: nothing left in hand, and {reason} before the deadline", tag=self.tag
+                f"tag {self.tag!r}: nothing left in hand, and {reason} before the deadline",
+                tag=self.tag,
+                retry_after=self._segments.retry_after(),
             )
         late.__cause__ = trouble
         return late
@@ -139,7 +141,8 @@ class Refill(Source):
         """Return the error for a caller whose time is over while others ask for it."""
         if self._segments.flight is not None:
             return self._late(self._segments)
-        return RedisUnavailable(f"tag {self.tag!r}: Redis has not answered in time", tag=self.tag)
+        late = f"tag {self.tag!r}: Redis has not answered in time"
+        return RedisUnavailable(late, tag=self.tag, retry_after=self._redis_retry)
 
     def _due(self) -> Steps[bool]:
         """Whether a segment should be fetched now."""
@@ -195,9 +198,12 @@ class Refill(Source):
 
     def _flown(self, board: Board, flight: Flight, steps: Steps[tuple[int, bool]]) -> Steps[int]:
         loaded = 0
+        away = isinstance(board.trouble, StoreUnavailable)
         try:
             loaded, progress = yield from steps
         except IssuerError as error:
+            if isinstance(error, StoreUnavailable) and not away and self._means.scheduled:
+                log.warning("tag %r: no segment comes, and what is in hand is all there is: %s", self.tag, error)
             log.debug("tag %r: nothing came: %s", self.tag, error)
             board.land(flight, progress=False, error=error)
         except Exception as error:
@@ -211,6 +217,8 @@ class Refill(Source):
             raise
         else:
             board.land(flight, progress=progress)
+            if away and progress:
+                log.warning("tag %r: segments come again", self.tag)
         return loaded
 
     def _segment(self, flight: Flight) -> Steps[tuple[int, bool]]:
@@ -300,7 +308,7 @@ class Refill(Source):
 
     def _drawn_ahead(self, size: int, deadline: Deadline) -> Steps[Lease]:
         while True:
-            drawn = yield from send(gateway.lease(self.key, size, self.window))
+            drawn = yield from send(gateway.lease(self.key, size, self.window), probe=False)
             if drawn.status == "ok":
                 break
             if drawn.status in ("notmaster", "corrupt"):

@@ -57,7 +57,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
         if key is not None:
-            yield from floor(tag, key, highest, "repair")
+            yield from floor(tag, key, highest, "repair", (yield from identity()))
     return Recovery(tag, record.max if record else None, highest, max(0, highest - issued))
 
 
@@ -82,6 +82,7 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
                 limit=limit,
                 order=again.order,
                 lease=again.lease,
+                ahead=again.ahead,
                 description=again.description,
                 timeout=timeout,
             )
@@ -148,7 +149,7 @@ def delete(tag: str, key: str | None) -> Steps[Tag]:
         yield from send(gateway.peek(key))
     tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     if key is not None:
-        yield from floor(tag, key, tombstone.max, "repair")
+        yield from floor(tag, key, tombstone.max, "repair", (yield from identity()))
     if before.deleted:
         raise UnknownTag(tag)
     return tombstone
@@ -158,13 +159,17 @@ def configure(tag: str, key: str | None, *, change: Callable[[Store, float], Tag
     """Change a tag's settings in the store; `raise_to` leaves a floor in Redis too."""
     record = yield from ask(change)
     if key is not None and raise_to is not None:
-        yield from floor(tag, key, raise_to, "keep")
+        yield from floor(tag, key, raise_to, "keep", (yield from identity()))
     return record
 
 
-def floor(tag: str, key: str, at: int, manner: Literal["keep", "repair"]) -> Steps[None]:
+def identity() -> Steps[str]:
+    """Return the id of the store, which the hash carries."""
+    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
+
+
+def floor(tag: str, key: str, at: int, manner: Literal["keep", "repair"], store_id: str) -> Steps[None]:
     """Floor the hash: never again a number up to `at`. What lies above stays. "repair" replaces a corrupt hash."""
-    store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner))
     if floored.status != "floored":
         raise refused(floored, tag, key, store_id)

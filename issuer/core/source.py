@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequen
 from dataclasses import dataclass
 from typing import TypeVar
 
-from issuer.clock import Deadline, monotonic
+from issuer.clock import LONGEST_PAUSE, Deadline, monotonic
 from issuer.core import direct, lease
 from issuer.core.extend import Election, known
 from issuer.core.flight import Board, Flight, renewed
 from issuer.core.hand import Hand
 from issuer.core.lease import Lease
-from issuer.core.steps import Steps, public
+from issuer.core.retire import identity
+from issuer.core.steps import Steps, hurried, public
 from issuer.errors import IssuerError, Unavailable, UnknownTag
 from persistence.records import Reservation, Tag
 
@@ -73,8 +74,12 @@ class Source:
         self.window = means.window if means.scheduled else None
         self._record: Tag | None = None
         self._learnt_at = 0.0
+        #: The store's id, once it is known: it never changes, and numbers in hand must not wait for the store.
+        self._store_id = ""
         #: The born that leases came under when the record was read last.
         self._born = ""
+        #: When it made sense to ask Redis again, when it was asked last in vain.
+        self._redis_retry = LONGEST_PAUSE
         #: What whoever asks is told, once this process serves nothing of the tag any more.
         self.ended: IssuerError | None = None
         #: Whether the hand is filled with segments of our own: there is no Redis, or it is away.
@@ -118,13 +123,18 @@ class Source:
     def learn(self) -> Steps[Tag]:
         """Read the tag's record, making the tag if that is allowed. Raises UnknownTag."""
         self.record = record = yield from self._public(known(self.tag, make=self._means.auto_create))
+        yield from self._identity()
         return record
 
-    def _try_to_learn(self, deadline: Deadline) -> Steps[bool]:
+    def _identity(self) -> Steps[str]:
+        self._store_id = self._store_id or (yield from self._public(identity()))
+        return self._store_id
+
+    def _try_to_learn(self, deadline: Deadline, within: float | None = None) -> Steps[bool]:
         if deadline.left() <= 0:
             return False
         try:
-            yield from self.learn()
+            yield from self.learn() if within is None else hurried(self.learn(), within)
         except Unavailable:
             return False
         return True
@@ -146,7 +156,8 @@ class Source:
     def draw_ahead(self, n: int) -> Steps[None]:
         """From now on draw n numbers ahead, if it is a trend tag and neither the tag nor the issuer says how many."""
         if self.ahead != n:
-            yield from self.learn()
+            if self._record is None:
+                yield from self.learn()
             with self._mode_lock:
                 self.ahead = n
                 self._settle()
@@ -220,6 +231,8 @@ class Source:
 
     def _give_back(self, held: Sequence[Lease | Reservation], used: int) -> Steps[None]:
         """Give what is left above `used` back to where it came from: leases to Redis, segments to the store."""
+        if not held:
+            return
         leases, reservations = lease.parted(held)
         try:
             # The higher ones first: both go back from the end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from issuer.core.flight import Flight
@@ -17,9 +18,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this call to Redis once, never again, and give back the decoded reply."""
+    """Send this call to Redis once, never again, and give back the decoded reply.
+
+    `probe`: whether it may be the one that tries a server that was silent; else it is refused while that one may be.
+    """
 
     call: Call[Any]
+    probe: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,9 @@ Step = Send | Ask | Sleep | Wait | Masters | Visit
 Steps = Generator[Step, Any, T]
 
 
-def send(call: Call[T]) -> Steps[T]:
-    """Yield a Redis call; its decoded reply is the value."""
-    reply: T = yield Send(call)
+def send(call: Call[T], *, probe: bool = True) -> Steps[T]:
+    """Yield a Redis call; its decoded reply is the value. `probe`: see Send."""
+    reply: T = yield Send(call, probe)
     return reply
 
 
@@ -102,6 +107,28 @@ def wait(flight: Flight, seconds: float) -> Steps[bool]:
         return True
     landed: bool = yield Wait(flight, max(0.0, seconds))
     return landed
+
+
+def hurried(steps: Steps[T], seconds: float) -> Steps[T]:
+    """Run the steps with so many seconds at most for each call of the store."""
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Ask):
+                step = Ask(partial(_sooner, step.question, seconds))
+            try:
+                result = yield step
+            except BaseException as error:  # noqa: BLE001 - the steps decide what it means
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def _sooner(question: Callable[[Store, float], T], seconds: float, store: Store, timeout: float) -> T:
+    return question(store, min(timeout, seconds))
 
 
 def public(steps: Steps[T], tag: str | None) -> Steps[T]:

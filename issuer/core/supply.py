@@ -25,6 +25,9 @@ log = logging.getLogger("issuer.extension")
 CHECK_AFTER = 1.0
 CHECK_LATE = 2.0
 
+#: How long the first caller of a tag that may be leased waits for its record, while Redis may have numbers.
+HURRY = 0.05
+
 #: The record is read again after so many seconds, so that a change of `lease` reaches processes that reserve nothing.
 LEARN_AFTER = 60.0
 
@@ -38,6 +41,7 @@ class Supply(Refill):
         #: The deadlines of those who wait for numbers.
         self.waiting: set[Deadline] = set()
         self._checked_at = 0.0
+        self._unknown_until = 0.0
         self._swept_at = -1
         self._left: tuple[tuple[Lease | Reservation, ...], int] = ((), 0)
 
@@ -49,8 +53,12 @@ class Supply(Refill):
         `first`: what a draw of n from Redis has brought already.
         """
         self.used_at = monotonic()
-        if self._record is None and self._means.lease and self._means.redis:
-            yield from self._try_to_learn(deadline)
+        if self._record is None and self._means.lease and self._means.redis and monotonic() > self._unknown_until:
+            # In a hurry: Redis may hold numbers, and they don't wait for a store that hangs.
+            learnt = yield from self._try_to_learn(deadline, within=HURRY)
+            if not learnt:
+                self._unknown_until = monotonic() + CHECK_AFTER
+                self._means.attend()  # a sweep has more time for it
         self.waiting.add(deadline)
         try:
             return (yield from self._obtained(n, deadline, first))
@@ -72,7 +80,7 @@ class Supply(Refill):
             if not self._direct and monotonic() - self._checked_at > (
                 CHECK_LATE if self._means.scheduled else CHECK_AFTER
             ):
-                yield from self._check(hand)
+                yield from self._check(hand, probe=False)
             taken = hand.take(n)
             if taken is not None:
                 if hand.due:
@@ -91,16 +99,20 @@ class Supply(Refill):
                 if isinstance(first, Unavailable):
                     raise first
                 if first is None or first.status == "notmaster":  # perhaps another server is, meanwhile
-                    first = yield from send(gateway.draw(self.key, n, self.window))
+                    # Who can go on without Redis doesn't wait to see whether it is still away.
+                    probe = attempt > 0 or (self._record is not None and self._record.order == "strict")
+                    first = yield from send(gateway.draw(self.key, n, self.window), probe=probe)
                 drawn = first
             except RedisUnavailable as error:
                 first = None
+                self._redis_retry = error.retry_after
                 if not (yield from self._go_direct(deadline)):
                     # A strict tag waits for Redis: a failover takes 2-3 s.
                     yield from sleep(min(pause(attempt), deadline.left()))
                     attempt += 1
                     if deadline.left() <= 0:
-                        raise RedisUnavailable(str(error), tag=self.tag) from error
+                        late = RedisUnavailable(str(error), tag=self.tag, retry_after=error.retry_after)
+                        raise late from error
                 continue
             return self._unless_in_hand(drawn)
         return None
@@ -133,7 +145,7 @@ class Supply(Refill):
     def _has_numbers(self) -> bool:
         return self._direct and self.hand is not None and not self.hand.due
 
-    def _check(self, hand: Hand[Lease | Reservation]) -> Steps[None]:
+    def _check(self, hand: Hand[Lease | Reservation], *, probe: bool = True) -> Steps[None]:
         """Drop the leases if the hash has moved since they were drawn.
 
         What can't be checked is served all the same: its numbers are this process's alone.
@@ -143,7 +155,8 @@ class Supply(Refill):
         if not leases:
             return
         try:
-            gone = yield from self._public(lease.moved(self.tag, self.key, leases))
+            store_id = yield from self._identity()
+            gone = yield from self._public(lease.moved(self.tag, self.key, leases, store_id, probe=probe))
         except FenceError:
             gone = True
         except Unavailable as error:
@@ -156,15 +169,26 @@ class Supply(Refill):
     # ------------------------------------------------------------------ what the scheduler does
 
     def sweep(self) -> Steps[None]:
-        """Look after the tag: its record, leases, the way back to Redis, and what is due in the background."""
-        if self._record is None or monotonic() - self._learnt_at > LEARN_AFTER:
-            yield from self.learn()
+        """Look after the tag: its leases, the way back to Redis, and what is due in the background.
+
+        Of the store it asks nothing that Redis alone could tell: the store may be away.
+        """
         if self._direct and self._means.redis:
             yield from self.rejoin()
         elif self._means.redis and self.hand is not None:
             yield from self._sweep_leases(self.hand)
         if (yield from self._due()):
             self.prefetch_segment()
+
+    def refresh(self) -> Steps[None]:
+        """Read the tag's record, if that was long ago."""
+        if self.stale:
+            yield from self.learn()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the tag's record should be read."""
+        return self._record is None or monotonic() - self._learnt_at > LEARN_AFTER
 
     def _sweep_leases(self, hand: Hand[Lease | Reservation]) -> Steps[None]:
         """Check the leases of a tag in use; those of a quiet one when it is used again."""
@@ -177,23 +201,28 @@ class Supply(Refill):
         self._swept_at = issued
 
     def rejoin(self) -> Steps[None]:
-        """Redis is back: give back what is left, skip there what was issued here, and draw from Redis again."""
+        """Redis is back: skip there what was issued here, draw from Redis again, and give back what is left."""
         hand = self.hand
         if not self._direct or not self._means.redis or hand is None:
             return
         flight, leads = self._segments.enter()
-        if not leads or not flight.claim():
+        mine = leads and flight.claim()
+        if not mine and hand.held:
             return
+        # If it isn't mine, somebody asks the store for a segment, and has nothing to serve meanwhile. Should it come
+        # after all, Redis being back, it is given back.
+        left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
         try:
+            store_id = yield from self._identity()
             # Redis must take a write before anything is given up for it: out of memory, or short of replicas, it still
             # answers reads.
-            yield from self._public(floor(self.tag, self.key, hand.issued, "keep"))
-            held, used = hand.empty()
-            yield from self._give_back(held, used)
+            yield from self._public(floor(self.tag, self.key, hand.issued, "keep", store_id))
+            left = hand.empty()
             issued = hand.issued
-            yield from self._public(floor(self.tag, self.key, issued, "keep"))
+            yield from self._public(floor(self.tag, self.key, issued, "keep", store_id))
             with self._mode_lock:
-                if self._segments.is_current(flight) and not hand.held and hand.issued == issued:
+                current = self._segments.is_current(flight) or not mine
+                if current and not hand.held and hand.issued == issued:
                     self.seen = max(self.seen, issued)
                     self._direct = False
                     self._settle()
@@ -201,7 +230,10 @@ class Supply(Refill):
         except RedisUnavailable as error:
             log.debug("tag %r: Redis is still away: %s", self.tag, error)
         finally:
-            self._segments.land(flight, progress=True)
+            if mine or not self._direct:
+                self._segments.land(flight, progress=True)
+        # Last: whoever draws from Redis by now doesn't wait for a store that may be away.
+        yield from self._give_back(*left)
 
     # ------------------------------------------------------------------ the end
 

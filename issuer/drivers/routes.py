@@ -15,7 +15,9 @@ import redis
 from redis.crc import key_slot
 
 from issuer import gateway
+from issuer.clock import monotonic
 from issuer.core.steps import Server
+from issuer.drivers.breaker import EVIDENCE, Breaker
 from issuer.drivers.servers import check_server
 from issuer.errors import ConfigurationError, RedisUnavailable
 
@@ -52,6 +54,16 @@ class Talk:
 Talks = Generator[Talk, Any, T]
 
 
+class Unreached(redis.ConnectionError):
+    """No connection to a server could be made, or a new one was cut before its first call was answered."""
+
+
+def unreached(error: Exception) -> Exception:
+    """Return what the end of a new connection means: Unreached, or the error itself: an answer."""
+    plain = type(error) is redis.ConnectionError or not isinstance(error, redis.RedisError)
+    return Unreached(str(error)) if plain else error
+
+
 class Route(ABC):
     """Knows which server holds a key. `moves`: whether another server may hold it later."""
 
@@ -59,6 +71,25 @@ class Route(ABC):
 
     def __init__(self) -> None:
         self.checked: set[Address] = set()
+        self._breakers: dict[Address | None, Breaker] = {}
+
+    def breaker(self, address: Address | None) -> Breaker:
+        """Return the server's breaker; None: the breaker of the search for whoever holds a key."""
+        breaker = self._breakers.get(address)
+        return self._breakers.setdefault(address, Breaker()) if breaker is None else breaker
+
+    def retry_after(self, key: str) -> float:
+        """Seconds after which it makes sense to ask again for what holds the key; above 0."""
+        waits = [self.breaker(address).retry_after() for address in (self.known(key), None)]
+        return max(0.005, *waits)
+
+    def silent(self, address: Address, why: object, seconds: float) -> bool:
+        """Take note that a draw got no answer for so many seconds; return whether that says anything of the server."""
+        self.lost(address)
+        if seconds < EVIDENCE:
+            return False
+        self.breaker(address).silent(why, monotonic() - seconds)
+        return True
 
     @abstractmethod
     def known(self, key: str) -> Address | None:
@@ -221,18 +252,64 @@ def _untold(trouble: Exception | None, what: str) -> Exception:
     return RedisUnavailable(f"{what}: {trouble}")
 
 
-def conduct(route: Route, call: gateway.Call[T]) -> Talks[T]:
+def _watched(breaker: Breaker, talks: Talks[T]) -> Talks[T]:
+    """Run the talks, and tell the breaker whether the server has answered."""
+    began = monotonic()
+    try:
+        value = yield from talks
+    except (Unreached, RedisUnavailable) as error:
+        breaker.silent(error, began)
+        raise
+    except redis.TimeoutError as error:
+        if monotonic() - began >= EVIDENCE:
+            breaker.silent(error, began)
+        raise
+    except (redis.ConnectionError, OSError) as error:
+        # Cut while it was in use, or it is still loading: whether the server is gone, the next connection tells.
+        if breaker.open:
+            breaker.silent(error, began)
+        raise
+    except Exception:
+        breaker.answered()
+        raise
+    breaker.answered()
+    return value
+
+
+def _told(route: Route, address: Address, call: gateway.Call[T]) -> Talks[T]:
+    if address not in route.checked:
+        check_server((yield Talk(address, gateway.server_info())))
+        route.checked.add(address)
+    reply: T = yield Talk(address, call)
+    return reply
+
+
+def _found(route: Route, key: str, *, probe: bool) -> Talks[Address]:
+    """Return the server that holds the key, if it may be asked now. Raises Refused, RedisUnavailable."""
+    known = route.known(key)
+    if known is not None:
+        trial = route.breaker(known).admit(probe=probe)
+        if not (trial and route.moves):
+            return known
+        route.lost(known)  # it was silent, and by now perhaps another one is in its place
+    search = route.breaker(None)
+    search.admit(probe=probe)
+    found = yield from _watched(search, route.find(key))
+    if found != known:
+        route.breaker(found).admit(probe=probe)
+    return found
+
+
+def conduct(route: Route, call: gateway.Call[T], *, probe: bool = True) -> Talks[T]:
     """Bring the call to the server that holds its key, and return the decoded reply.
 
     After MOVED and ASK nothing can have happened, so going on to the server that they name is no second sending.
+    `probe`: see `Breaker.admit`.
     """
     for _ in range(REDIRECTS):
-        address = route.known(call.key) or (yield from route.find(call.key))
+        address = yield from _found(route, call.key, probe=probe)
         try:
-            if address not in route.checked:
-                check_server((yield Talk(address, gateway.server_info())))
-                route.checked.add(address)
-            reply: T = yield Talk(address, call)
+            reply = yield from _watched(route.breaker(address), _told(route, address, call))
         except redis.exceptions.AskError as redirect:  # a MovedError is one too
             there = Address(redirect.host or address.host, redirect.port)
             if isinstance(redirect, redis.exceptions.MovedError):

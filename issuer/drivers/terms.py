@@ -17,6 +17,9 @@ GRACE = 1.0
 #: How long a `close` or an exit may take to give numbers back, in seconds.
 CLOSING = 3.0
 
+#: A refresh that has not ended after so many seconds is lost, and another may begin.
+REFRESH_LOST = 60.0
+
 #: How many numbers a stream of a trend tag draws ahead if nobody says it.
 STREAM_LEASE = 1000
 

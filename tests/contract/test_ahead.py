@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from persistence.errors import Corrupt, LimitHit
-from persistence.records import AHEAD_MOST, HIGHEST
+from persistence.memory import MemoryStore
+from persistence.records import AHEAD_MOST, HIGHEST, Tag
 from tests.contract.benches import TIMEOUT, check_contiguous, create, get, ranges, reserve
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ def test_more_steps_than_there_are_numbers_never_overflow(store: Store, above: i
     with pytest.raises(LimitHit):
         reserve(store)
     assert get(store).max == HIGHEST
+
+
+def test_without_the_guard_of_the_limit_numbers_above_it_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard taken out: a segment is as long as it was wanted."""
+    monkeypatch.setattr(Tag, "reserved", lambda tag, _n, **_options: tag.changed(max=tag.max + tag.segment))
+    store = MemoryStore()
+    create(store, step=10, ahead=4, limit=95)
+    assert [reserve(store).high for _ in range(3)][-1] > 95
 
 
 @pytest.mark.parametrize("ahead", [0, -1, AHEAD_MOST + 1, 2**63, 1.0, "5", True])

@@ -414,13 +414,14 @@ def is_legal(store: MongoStore, other: Store, at_least: int) -> bool:
         return True
     now = get(other)
     in_bounds = at_least <= got.low and got.high <= now.limit
-    sized = got.high - got.low == now.step or got.high == now.limit
+    sized = got.high - got.low == now.segment or got.high == now.limit
     return in_bounds and sized and not now.halted and not now.deleted
 
 
 SPOILERS: dict[str, Callable[[Store], object]] = {
     "limit": lambda other: other.configure("orders", limit=12, timeout=TIMEOUT),
     "step": lambda other: other.configure("orders", step=77, timeout=TIMEOUT),
+    "ahead": lambda other: other.configure("orders", ahead=3, timeout=TIMEOUT),
     "halted": lambda other: other.halt("orders", below=500, timeout=TIMEOUT),
     "deleted": lambda other: other.delete("orders", timeout=TIMEOUT),
     "max $lte": lambda other: other.recover("orders", at_least=995, timeout=TIMEOUT),

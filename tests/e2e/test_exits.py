@@ -1,5 +1,7 @@
 """Each exit code, with its one line on stderr and nothing on stdout."""
 
+import json
+import re
 import sqlite3
 from pathlib import Path
 
@@ -158,6 +160,29 @@ def test_a_redis_that_is_away_cannot_be_reached_but_show_tells_the_rest(cli: Cli
 )
 def test_errors_that_are_hard_to_cause_have_their_code_too(error: IssuerError, code: int) -> None:
     assert code_of(error) == code
+
+
+@pytest.mark.covers("0.16")
+def test_what_is_away_says_when_to_try_again(cli: Cli, store: str) -> None:
+    away = ("--redis", "redis://127.0.0.1:1", "--store", store, "--timeout", "0.2")
+    assert cli(*away, "create", "orders").code == 0
+    ended = cli(*away, "next", "orders")
+    assert (ended.code, ended.out) == (5, "")
+    assert re.fullmatch(r"error: .*; try again in 0\.\d+ s\n", ended.err)
+
+
+def test_with_json_an_error_is_json_as_well(cli: Cli, store: str) -> None:
+    away = ("--redis", "redis://127.0.0.1:1", "--store", store, "--timeout", "0.2")
+    assert cli(*away, "create", "orders").code == 0
+    ended = cli(*away, "next", "orders", "--json")
+    assert (ended.code, ended.out) == (5, "")
+    told = json.loads(ended.err)
+    assert (told["error"], told["tag"]) == ("RedisUnavailable", "orders")
+    assert 0 < told["retry_after"] <= 0.5
+    assert "127.0.0.1" in told["message"]
+    unknown = cli("--store", store, "show", "nobody", "--json")
+    assert (unknown.code, unknown.out) == (3, "")
+    assert json.loads(unknown.err).keys() == {"error", "message", "tag"}
 
 
 def test_redis_without_a_store_is_a_configuration_error(cli: Cli) -> None:

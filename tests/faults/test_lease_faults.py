@@ -90,7 +90,7 @@ def test_what_was_leased_before_is_dropped_at_the_first_use_a_second_later_and_n
 def test_without_the_look_at_the_hash_they_would_be_served_on(
     server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supply.Supply, "_check", lambda _self, _hand: iter(()))
+    monkeypatch.setattr(supply.Supply, "_check", lambda _self, _hand, **_options: iter(()))
     with issuer.connect(redis=server.url, store=other._terms.store, lease=1000, scheduler=None) as ids:
         assert ids.next("a") == 1
         recovered(server, other)
@@ -177,7 +177,7 @@ def test_a_changed_lease_reaches_processes_that_reserve_nothing(
         for lease, ahead in ((50, 50), (0, 1), (7, 7)):
             other.configure("a", lease=lease)
             monkeypatch.setattr(supply, "LEARN_AFTER", -1.0)
-            run(ids, "a", supply_of(ids).sweep(), Deadline(5))
+            run(ids, "a", supply_of(ids).refresh(), Deadline(5))
             monkeypatch.undo()
             before = cur()
             numbers = [ids.next("a")]

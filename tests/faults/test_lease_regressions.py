@@ -209,8 +209,8 @@ def test_a_number_drawn_from_redis_beside_a_new_lease_is_a_gap(
         node: Any = line._node
         send = node.draw if way == "short" else redis.call
 
-        def leased_meanwhile(*args: Any) -> Any:
-            reply = send(*args)
+        def leased_meanwhile(*args: Any, **options: Any) -> Any:
+            reply = send(*args, **options)
             line.supply.ahead = 1000  # as a stream of another thread does
             line.supply.record = store.get("a", timeout=1)
             return reply
@@ -232,7 +232,7 @@ def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_mor
         ids.take("a", 1000)
         other.configure("a", lease=0)
         monkeypatch.setattr(supply, "LEARN_AFTER", -1)
-        run(ids, "a", ids._roster.line("a").supply.sweep(), Deadline(5))
+        run(ids, "a", ids._roster.line("a").supply.refresh(), Deadline(5))
         fake_server.connected = False
         store.restore(replace_max(backup))
         with pytest.raises(issuer.StoreBehind):

@@ -194,10 +194,10 @@ class GivenBackTwice(Leasing):
         if redis is not None:
             send = redis.call
 
-            def noted(call: Any, *rest: Any) -> Any:
+            def noted(call: Any, *rest: Any, **options: Any) -> Any:
                 if call.decode is gateway._given_back:
                     self.copies.append(call)
-                return send(call, *rest)
+                return send(call, *rest, **options)
 
             redis.call = noted
         super().gives_back(ids)
@@ -228,7 +228,7 @@ class NeverLooksAgain(Leasing):
 
         def blind(tag: str) -> Any:
             line = make(tag)
-            line.supply._check = lambda _hand: iter(())
+            line.supply._check = lambda _hand, **_options: iter(())
             return line
 
         made._roster._make = blind

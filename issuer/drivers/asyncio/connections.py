@@ -15,7 +15,7 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Server
 from issuer.drivers.looking import FAR, LOOK_OUT
-from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, visit
+from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, unreached, visit
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
@@ -163,13 +163,16 @@ class Connections:
             return None
         look_out = self._look_out
         looking = look_out.begin()
+        seconds = min(self._timeout, max(SHORTEST, deadline.left()))
         try:
-            async with asyncio.timeout(min(self._timeout, max(SHORTEST, deadline.left()))):
+            async with asyncio.timeout(seconds):
                 reply = await link.ask(packed)
         except TimeoutError as error:
             await link.drop()
-            self._route.lost(node.address)
-            raise RedisUnavailable(f"redis {self.name}: no answer in time") from error
+            if self._route.silent(node.address, f"no answer within {seconds:.3g} s", seconds):
+                await _drop_idle(node)  # each of them would cost somebody as much again
+            late = RedisUnavailable(f"redis {self.name}: no answer in time", retry_after=self._route.retry_after(""))
+            raise late from error
         except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
             await link.drop()
             return None
@@ -184,12 +187,12 @@ class Connections:
 
     # ------------------------------------------------------------------ the long way
 
-    async def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
-        """Send it to the server that holds its key, and return the decoded reply.
+    async def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None, *, probe: bool = True) -> T:
+        """Send it to the server that holds its key, and return the decoded reply. `probe`: see `Breaker.admit`.
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        return await self._conducted(conduct(self._route, call), deadline, call.key, tag)
+        return await self._conducted(conduct(self._route, call, probe=probe), deadline, call.key, tag)
 
     async def masters(self, deadline: Deadline) -> list[Server]:
         """Return the servers that issue numbers now. Raises as `call`."""
@@ -216,6 +219,8 @@ class Connections:
             return value
         except Exception as error:
             meant = meaning(error, self.name, key, tag)
+            if isinstance(meant, RedisUnavailable):
+                meant.tag, meant.retry_after = tag, self._route.retry_after(key)
             if meant is error:
                 raise
             raise meant from error
@@ -237,9 +242,11 @@ class Connections:
                 if not reused:
                     await link.connect()
                 answer = talk.call.decode(await _asked(link, talk))
-            except _CLOSED:
+            except _CLOSED as error:
                 await link.drop()
-                if not (reused and talk.call.repeatable):
+                if not reused:
+                    raise unreached(error) from error.__cause__
+                if not talk.call.repeatable:
                     raise
                 # The server closed it while it was idle, and then it has closed the others too.
                 await _drop_idle(node)

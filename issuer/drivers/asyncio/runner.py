@@ -80,7 +80,7 @@ class Runner:
     async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
             case Send():
-                return await self._redis().call(step.call, deadline, tag)
+                return await self._redis().call(step.call, deadline, tag, probe=step.probe)
             case Masters():
                 return await self._redis().masters(deadline)
             case Visit():

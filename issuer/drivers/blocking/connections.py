@@ -11,9 +11,10 @@ from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.steps import Server
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, visit
+from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, unreached, visit
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
+from issuer.errors import RedisUnavailable
 
 T = TypeVar("T")
 
@@ -112,16 +113,18 @@ class Connections:
         address = self._route.known(key)
         return NOWHERE if address is None else self._nodes.get(address, NOWHERE)
 
-    def lost(self, node: Node) -> None:
-        """Take note that this server doesn't answer: the next call asks where the master is."""
-        self._route.lost(node.address)
+    def unanswered(self, node: Node, error: TimeoutError, seconds: float, tag: str) -> RedisUnavailable:
+        """Take note that a draw got no answer for so many seconds, and return what that means."""
+        if self._route.silent(node.address, error, seconds):
+            node.drop_idle()  # each of them would cost somebody as much again
+        return RedisUnavailable(f"redis {self.name}: {error}", tag=tag, retry_after=self._route.retry_after(""))
 
-    def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None) -> T:
-        """Send it to the server that holds its key, and return the decoded reply.
+    def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None, *, probe: bool = True) -> T:
+        """Send it to the server that holds its key, and return the decoded reply. `probe`: see `Breaker.admit`.
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        return self._conducted(conduct(self._route, call), deadline, call.key, tag)
+        return self._conducted(conduct(self._route, call, probe=probe), deadline, call.key, tag)
 
     def masters(self, deadline: Deadline) -> list[Server]:
         """Return the servers that issue numbers now. Raises as `call`."""
@@ -148,6 +151,8 @@ class Connections:
             return value
         except Exception as error:
             meant = meaning(error, self.name, key, tag)
+            if isinstance(meant, RedisUnavailable):
+                meant.tag, meant.retry_after = tag, self._route.retry_after(key)
             if meant is error:
                 raise
             raise meant from error
@@ -169,9 +174,11 @@ class Connections:
             except BlockingIOError as error:
                 link.drop()
                 raise redis.TimeoutError(f"no answer within {share.left():.3g} s") from error
-            except (redis.ConnectionError, OSError):
+            except (redis.ConnectionError, OSError) as error:
                 link.drop()
-                if not (reused and talk.call.repeatable):
+                if not reused:
+                    raise unreached(error) from error.__cause__
+                if not talk.call.repeatable:
                     raise
                 # The server closed it while it was idle, and then it has closed the others too.
                 node.drop_idle()

@@ -126,7 +126,8 @@ class Line:
                 return high
             return self._long(1, Deadline(self._timeout), reply)[1]
         except TimeoutError as error:
-            return self._long(1, Deadline(self._timeout - self._seconds), self._unanswered(error))[1]
+            late = self._unanswered(error, self._seconds)
+            return self._long(1, Deadline(self._timeout - self._seconds), late)[1]
         finally:
             turn.release()
 
@@ -161,10 +162,11 @@ class Line:
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
         """One round trip; whatever it doesn't bring goes the long way. Returns low and high."""
         packed = self._one if n == 1 else self._draws.of(n)
+        seconds = min(self._limit, max(SHORTEST, deadline.left()))
         try:
-            reply = self._node.draw(packed, min(self._limit, max(SHORTEST, deadline.left())))
+            reply = self._node.draw(packed, seconds)
         except TimeoutError as error:
-            return self._long(n, deadline, self._unanswered(error))
+            return self._long(n, deadline, self._unanswered(error, seconds))
         if reply is None or len(reply) != NUMBERS or self.supply.hand is not None:
             return self._long(n, deadline, reply)
         high = int(reply[2])
@@ -180,11 +182,10 @@ class Line:
             self._node = self._redis.node(self._key)
         return numbers[0] - 1, numbers[-1]
 
-    def _unanswered(self, error: TimeoutError) -> RedisUnavailable:
+    def _unanswered(self, error: TimeoutError, seconds: float) -> RedisUnavailable:
         if self._redis is None:
             return RedisUnavailable(str(error), tag=self.tag)
-        self._redis.lost(self._node)
-        return RedisUnavailable(f"redis {self._redis.name}: {error}", tag=self.tag)
+        return self._redis.unanswered(self._node, error, seconds, self.tag)
 
     # ------------------------------------------------------------------ together
 

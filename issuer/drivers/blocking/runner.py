@@ -88,7 +88,7 @@ class Runner:
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
             case Send():
-                return self._redis().call(step.call, deadline, tag)
+                return self._redis().call(step.call, deadline, tag, probe=step.probe)
             case Masters():
                 return self._redis().masters(deadline)
             case Visit():

@@ -1,0 +1,80 @@
+"""The breaker: a server that doesn't answer is left alone for a while, by every tag and every caller of a process."""
+
+from __future__ import annotations
+
+import redis
+
+from issuer.clock import monotonic, pause
+
+#: A server that is silent for less is perhaps only slow: a caller in a hurry must not send everybody away from it.
+EVIDENCE = 0.25
+
+#: A trial that has not ended after so many seconds keeps the next one waiting no longer: callers whose numbers come
+#: from Redis alone wait for the first trial that succeeds.
+TRIAL = 0.5
+
+#: Who can do without the server tries it all the same when nobody else has for so many seconds: no scheduler may be
+#: there to do so.
+FORGOTTEN = 5.0
+
+
+class Refused(redis.ConnectionError):
+    """A server was not asked, as it was silent a moment ago. It says what was wrong then."""
+
+
+class Breaker:
+    """What a process knows of whether a server answers.
+
+    Without it a server behind a cable that was cut costs each of 1000 tags its own time-out, and each waiting caller
+    dials it anew every quarter of a second. With it the first to find out tells all; from then on one call at a time
+    is a trial, after a pause that grows from 5 to 250 ms, jittered, and the others are refused at once. Whatever the
+    server answers closes it.
+
+    No lock: a race lets a trial more through, and an interrupt leaves nothing locked.
+    """
+
+    __slots__ = ("_failed_at", "_failures", "_next", "_why")
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._failed_at = 0.0
+        self._next = 0.0
+        self._why = ""
+
+    def admit(self, *, probe: bool) -> bool:
+        """Let a call go out, or raise Refused at once. Returns whether the call is a trial.
+
+        `probe`: whether this call may wait for a trial's time-out; else its caller can do without the server.
+        """
+        if not self._failures:
+            return False
+        now = monotonic()
+        due = self._next if probe else max(self._next, self._failed_at + FORGOTTEN)
+        if now < due:
+            raise Refused(self._why)
+        self._next = now + TRIAL
+        return True
+
+    @property
+    def open(self) -> bool:
+        """Whether calls are refused."""
+        return self._failures > 0
+
+    def answered(self) -> None:
+        """Take note of an answer, whatever it was."""
+        self._failures = 0
+
+    def silent(self, why: object, began: float) -> None:
+        """Take note that a call which began at that moment of the monotonic clock got no answer.
+
+        Of the calls that were under way together the first counts.
+        """
+        if began >= self._failed_at:
+            self._failures += 1
+            self._failed_at = monotonic()
+            self._next = self._failed_at + pause(self._failures)
+        self._why = str(why)
+
+    def retry_after(self) -> float:
+        """Seconds until the server is tried again, 0.0 if it may be asked now."""
+        return max(0.0, self._next - monotonic()) if self._failures else 0.0

@@ -1,0 +1,98 @@
+"""When a server that was silent is tried again, and by whom."""
+
+from contextlib import suppress
+
+import pytest
+
+from issuer.drivers import breaker as module
+from issuer.drivers.breaker import EVIDENCE, FORGOTTEN, TRIAL, Breaker, Refused
+
+
+class Clock:
+    """A monotonic clock that the test moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "monotonic", made)
+    return made
+
+
+def admitted(breaker: Breaker, *, probe: bool = True) -> bool:
+    with suppress(Refused):
+        breaker.admit(probe=probe)
+        return True
+    return False
+
+
+def test_a_server_that_answers_is_asked_by_everybody(clock: Clock) -> None:
+    breaker = Breaker()
+    for _ in range(3):
+        assert admitted(breaker)
+        assert admitted(breaker, probe=False)
+        assert not breaker.admit(probe=True)  # no trial
+        breaker.answered()
+    assert breaker.retry_after() == 0.0
+    assert clock.now == 1000.0
+
+
+def test_after_silence_one_call_at_a_time_tries_again(clock: Clock) -> None:
+    breaker = Breaker()
+    breaker.silent("dead", clock.now)
+    with pytest.raises(Refused, match="dead"):
+        breaker.admit(probe=True)
+    assert 0 < breaker.retry_after() <= 0.01
+    clock.now += breaker.retry_after()
+    assert breaker.admit(probe=True)
+    assert [admitted(breaker) for _ in range(100)] == [False] * 100
+    clock.now += TRIAL  # it hangs: another one may try beside it
+    assert admitted(breaker)
+    breaker.answered()
+    assert all(admitted(breaker, probe=probe) for probe in (True, False))
+
+
+def test_who_can_do_without_leaves_the_trial_to_others_until_nobody_tries(clock: Clock) -> None:
+    breaker = Breaker()
+    breaker.silent("dead", clock.now)
+    for _ in range(10):
+        clock.now += 1.0  # somebody tries each second
+        assert not admitted(breaker, probe=False)
+        assert admitted(breaker)
+        breaker.silent("dead", clock.now)
+    clock.now += FORGOTTEN
+    assert admitted(breaker, probe=False)
+
+
+def test_the_pause_grows_to_a_quarter_of_a_second_and_is_jittered(clock: Clock) -> None:
+    pauses = []
+    for _ in range(20):
+        breaker = Breaker()
+        for _ in range(12):
+            clock.now += 1.0
+            breaker.silent("dead", clock.now)
+            pauses.append(breaker.retry_after())
+    assert max(pauses[::12]) <= 0.01
+    longest = pauses[11::12]
+    assert all(0.12 <= each <= 0.25 for each in longest)
+    assert len(set(longest)) > 10
+
+
+def test_calls_that_were_under_way_together_count_once(clock: Clock) -> None:
+    breaker = Breaker()
+    began = clock.now
+    clock.now += 1.0
+    for _ in range(100):
+        breaker.silent("dead", began)
+    assert breaker.retry_after() <= 0.01
+
+
+def test_evidence_is_longer_than_a_hurried_round_trip_and_shorter_than_the_usual_time_out() -> None:
+    from issuer.drivers.blocking.connections import SHORTEST
+
+    assert SHORTEST < EVIDENCE < 1.0
