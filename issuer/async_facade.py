@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import weakref
 from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
@@ -31,9 +30,10 @@ from issuer.core.verification import Audit, Provenance, who
 from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.asyncio.line import Line
 from issuer.drivers.asyncio.runner import Runner, new_flight
+from issuer.drivers.forks import PARENTS, living
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, StoreUnavailable, UnknownTag
+from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Tasks
 from issuer.settings import seconds
@@ -262,11 +262,7 @@ class AsyncIssuer:
         timeout: float | None = None,
     ) -> list[Recovery]:
         """Make sure that nothing up to the highest number known is issued again; see Issuer.recover."""
-        lowest = whole(at_least, "at_least", 0, HIGHEST)
-        if tag is None and lowest:
-            raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
-        if tag is not None:
-            check_tag(tag)
+        lowest = requests.floor(tag, at_least)
         journals = await self._run(requests.journals(from_journal), self._deadline(timeout), tag)
         said = await self._run(retire.witnesses(journals), self._deadline(timeout), tag)
         names = [tag] if tag is not None else sorted({*said, *(each.tag for each in await self.tags(timeout=timeout))})
@@ -378,8 +374,7 @@ class AsyncIssuer:
         await self.close()
 
     def __repr__(self) -> str:
-        redis = self._runner.redis.name if self._runner.redis else None
-        return f"<AsyncIssuer redis={redis!r} store={self._terms.store.url!r} prefix={self._terms.prefix!r}>"
+        return self._terms.described("AsyncIssuer", self._runner.redis)
 
     # ------------------------------------------------------------------ inside
 
@@ -408,12 +403,10 @@ class AsyncIssuer:
         forgotten = self._roster, self._scheduler, self._stay
         self._stay = None
         self._start()
-        redis = self._runner.redis
-        return forgotten, redis and redis.begin()
+        return forgotten, self._runner.redis and self._runner.redis.begin()
 
     def _make_line(self, tag: str) -> Line:
-        key = self._terms.key(tag)
-        return Line(tag, key, self._means, self._runner, self._terms.timeout)
+        return Line(tag, self._terms.key(tag), self._means, self._runner, self._terms.timeout)
 
     def _key(self, tag: str) -> str | None:
         return self._terms.key(tag) if self._runner.redis is not None else None
@@ -459,10 +452,10 @@ class AsyncIssuer:
                 await line.run(line.supply.sweep(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._roster.troubled(line, error)
-        now = monotonic()
-        if now > self._refresh_due and (self._prune_due() or any(line.supply.stale for line in lines)):
+        wanted = now_ms() - self._pruned >= LEDGER_KEPT // 90 or any(line.supply.stale for line in lines)
+        if wanted and monotonic() > self._refresh_due:
             # Not here: a store that hangs would keep the sweep from what Redis is back for.
-            self._refresh_due = now + REFRESH_LOST
+            self._refresh_due = monotonic() + REFRESH_LOST
             self._scheduler.background(self._refresh)
 
     async def _refresh(self) -> None:
@@ -478,13 +471,10 @@ class AsyncIssuer:
                     return
                 except Exception as error:  # noqa: BLE001 - as above
                     self._roster.troubled(line, error)
-            if self._prune_due():
+            if now_ms() - self._pruned >= LEDGER_KEPT // 90:
                 await self._prune()
         finally:
             self._refresh_due = 0.0
-
-    def _prune_due(self) -> bool:
-        return now_ms() - self._pruned >= LEDGER_KEPT // 90
 
     async def _prune(self) -> None:
         """Once a day: old ledger entries."""
@@ -500,26 +490,10 @@ class AsyncIssuer:
             # It says that it runs, but its loop is the parent's: here the callers extend by themselves.
             self._chosen = None
         # First what could repeat numbers: Python swallows what an at-fork hook raises.
-        _parents.append(self._begin_anew())
+        PARENTS.append(self._begin_anew())
         self._loop = None
         self._terms.store.after_fork()
 
 
 #: Every AsyncIssuer of this process: to be reset in a forked child.
-_living: weakref.WeakSet[AsyncIssuer] = weakref.WeakSet()
-
-#: In a forked child: connections and tasks of its parent's loop, kept, so that nothing of them is collected and closed.
-#: Closing takes a socket out of the epoll that parent and child share, and then the parent waits in vain for replies
-#: that are there (seen: 5 s and RedisUnavailable, until each of its connections had been dropped).
-_parents: list[object] = []
-
-
-def _reset_in_child() -> None:
-    for living in list(_living):
-        try:
-            living._after_fork()  # noqa: SLF001 - the hook belongs to the class
-        except Exception:
-            log.exception("%r: not all of it was reset in the forked child", living)
-
-
-os.register_at_fork(after_in_child=_reset_in_child)
+_living: weakref.WeakSet[AsyncIssuer] = living()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -30,9 +29,10 @@ from issuer.core.verification import Audit, Provenance, who
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.line import Line
 from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.drivers.forks import living
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, StoreUnavailable, UnknownTag
+from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.keys import check_tag
 from issuer.scheduler import Scheduler, Threads
 from issuer.settings import seconds
@@ -299,11 +299,7 @@ class Issuer:
         and the store has lost is made again. Journals of another store count if this one is empty, or was made from
         them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable, RedisUnavailable.
         """
-        lowest = whole(at_least, "at_least", 0, HIGHEST)
-        if tag is None and lowest:
-            raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
-        if tag is not None:
-            check_tag(tag)
+        lowest = requests.floor(tag, at_least)
         journals = self._run(requests.journals(from_journal), self._deadline(timeout), tag)
         said = self._run(retire.witnesses(journals), self._deadline(timeout), tag)
         names = [tag] if tag is not None else sorted({*said, *(each.tag for each in self.tags(timeout=timeout))})
@@ -403,9 +399,7 @@ class Issuer:
         self.close()
 
     def __repr__(self) -> str:
-        redis = self._runner.redis
-        url, prefix = self._terms.store.url, self._terms.prefix
-        return f"<Issuer redis={redis.name if redis else None!r} store={url!r} prefix={prefix!r}>"
+        return self._terms.described("Issuer", self._runner.redis)
 
     # ------------------------------------------------------------------ inside
 
@@ -496,21 +490,10 @@ class Issuer:
 
 
 #: Every issuer of this process that isn't closed: to be reset in a forked child, and closed at exit.
-_living: weakref.WeakSet[Issuer] = weakref.WeakSet()
+_living: weakref.WeakSet[Issuer] = living()
 
 
 def close_all() -> None:
     """Close what is still open; at exit, so that unused numbers are handed back."""
-    for living in list(_living):
-        living.close()
-
-
-def _reset_in_child() -> None:
-    for living in list(_living):
-        try:
-            living._after_fork()  # noqa: SLF001 - the hook belongs to the class
-        except Exception:
-            log.exception("%r: not all of it was reset in the forked child", living)
-
-
-os.register_at_fork(after_in_child=_reset_in_child)
+    for issuer in list(_living):
+        issuer.close()

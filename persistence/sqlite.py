@@ -36,6 +36,7 @@ from persistence.records import (
     fresh_version,
     shortened,
 )
+from persistence.sqlite_schema import ADDED, COLUMNS, ENTRY_COLUMNS, SCHEMA, STEPS, TAG_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -45,63 +46,6 @@ OLDEST = (3, 35)
 
 #: Seconds that a fork waits for a call of another thread to end.
 FORK_PATIENCE = 10.0
-
-_TAG_COLUMNS = (
-    "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
-    "lease", "ahead",
-)  # fmt: skip
-_ENTRY_COLUMNS = ("id", "tag", "low", "high", "reason", "time", "host", "pid")
-_COLUMNS = {"tags": set(_TAG_COLUMNS), "segments": set(_ENTRY_COLUMNS), "meta": {"id"}}
-
-
-def _natural(column: str, lowest: int = 0) -> str:
-    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" >= {lowest})'
-
-
-def _flag(column: str) -> str:
-    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" IN (0, 1))'
-
-
-_TABLES = (
-    "CREATE TABLE meta (id TEXT NOT NULL)",
-    f"""CREATE TABLE tags (
-        tag TEXT NOT NULL PRIMARY KEY, {_natural("max")}, {_natural("step", 1)}, {_natural("limit")},
-        "order" TEXT NOT NULL, description TEXT NOT NULL, {_natural("created")}, {_natural("timestamp")},
-        version TEXT NOT NULL, {_flag("halted")}, {_flag("deleted")}
-    )""",
-    f"""CREATE TABLE segments (
-        id TEXT NOT NULL PRIMARY KEY, tag TEXT NOT NULL, {_natural("low")}, {_natural("high")},
-        reason TEXT NOT NULL, {_natural("time")}, host TEXT NOT NULL, {_natural("pid")}
-    )""",
-    "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
-)
-_LEASES = (
-    "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
-    # A process of an older program that had the file open while it was brought up to date goes on, and replaces whole
-    # rows without this column. No tag ever goes back to saying nothing, so a row that would is such a one: its process
-    # hangs up, opens the file anew, and is told that it is too old.
-    """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
-    WHEN NEW.lease IS NULL AND EXISTS (
-        SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
-    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the lease of this tag must not write it: upgrade'); END""",
-)
-
-_AHEAD = (
-    "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
-    # Likewise. Without a default: NULL is what tells an older program's row, and is read as 1.
-    """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
-    WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
-    BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
-)
-
-# What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
-_STEPS = (_TABLES, _LEASES, _AHEAD)
-#: The columns that each schema has added to `tags`.
-_ADDED = ({2: "lease", 3: "ahead"}).items()
-
-#: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
-#: drop what is in them: it refuses a file of a newer schema.
-SCHEMA = len(_STEPS)
 
 
 def _names(columns: Sequence[str]) -> str:
@@ -113,12 +57,12 @@ def _marks(columns: Sequence[str]) -> str:
 
 
 # S608 is about text from outside; these are put together from the constants above.
-_PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(_TAG_COLUMNS)}) VALUES ({_marks(_TAG_COLUMNS)})"  # noqa: S608 - see above
-_PUT_ENTRY = f"INSERT INTO segments ({_names(_ENTRY_COLUMNS)}) VALUES ({_marks(_ENTRY_COLUMNS)})"  # noqa: S608 - see above
-_GET_TAGS = f"SELECT {_names(_TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
+_PUT_TAG = f"INSERT OR REPLACE INTO tags ({_names(TAG_COLUMNS)}) VALUES ({_marks(TAG_COLUMNS)})"  # noqa: S608 - see above
+_PUT_ENTRY = f"INSERT INTO segments ({_names(ENTRY_COLUMNS)}) VALUES ({_marks(ENTRY_COLUMNS)})"  # noqa: S608 - see above
+_GET_TAGS = f"SELECT {_names(TAG_COLUMNS)} FROM tags"  # noqa: S608 - see above
 _NEWEST_FIRST = "ORDER BY high DESC, low DESC, id DESC LIMIT ?"
 _OLDEST_FIRST = "ORDER BY high, low, id LIMIT ?"
-_OF_TAG = f"SELECT {_names(_ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa: S608 - see above
+_OF_TAG = f"SELECT {_names(ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa: S608 - see above
 _NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
 _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # high alone is for the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
@@ -143,7 +87,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _record(row: Sequence[object]) -> Tag:
-    fields = dict(zip(_TAG_COLUMNS, row, strict=True))
+    fields = dict(zip(TAG_COLUMNS, row, strict=True))
     for flag in ("halted", "deleted"):
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
@@ -151,7 +95,7 @@ def _record(row: Sequence[object]) -> Tag:
 
 
 def _entry(row: Sequence[object]) -> dict[str, object]:
-    return dict(zip(_ENTRY_COLUMNS, row, strict=True))
+    return dict(zip(ENTRY_COLUMNS, row, strict=True))
 
 
 class SQLiteStore(Store):
@@ -212,7 +156,7 @@ class SQLiteStore(Store):
             after = self._write(connection, before.reserved(n, at_least=at_least, exact=exact))
             entry = LedgerEntry(tag=tag, low=before.max, high=after.max, reason=reason)
             fields = asdict(entry)
-            connection.execute(_PUT_ENTRY, [fields[each] for each in _ENTRY_COLUMNS])
+            connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
         return Reservation(after, before.max, after.max, entry.id)
 
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
@@ -320,7 +264,7 @@ class SQLiteStore(Store):
 
     def _write(self, connection: sqlite3.Connection, record: Tag) -> Tag:
         fields = asdict(record)
-        connection.execute(_PUT_TAG, [fields[each] for each in _TAG_COLUMNS])
+        connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
         return record
 
     def _change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
@@ -421,7 +365,7 @@ class SQLiteStore(Store):
             connection.execute("BEGIN IMMEDIATE")
             # Read again, now that nobody else can write: another process may have been first.
             version = self._version(connection)
-            for statement in chain.from_iterable(_STEPS[version:]):
+            for statement in chain.from_iterable(STEPS[version:]):
                 connection.execute(statement)
             if version == 0:
                 connection.execute("INSERT INTO meta (id) VALUES (?)", (fresh_version(),))
@@ -440,8 +384,8 @@ class SQLiteStore(Store):
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version == 0 and not tables:
             return 0
-        for table, columns in _COLUMNS.items():
-            known = columns - {column for schema, column in _ADDED if schema > version}
+        for table, columns in COLUMNS.items():
+            known = columns - {column for schema, column in ADDED if schema > version}
             found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
             if version < 1 or found != known:
                 raise Misconfigured(f"{self._path} is a database of another program: name another file")

@@ -156,3 +156,13 @@ def journals(named: Named) -> Steps[Journals]:
         raise InvalidArgument(f"from_journal is a list of paths, not {named!r}", value=named)
     # The driver's way of calling what blocks.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
+
+
+def floor(tag: str | None, at_least: int) -> int:
+    """Check what `recover` is to count as taken, 0..2^63-1, and the tag; None: all of them, and then only 0."""
+    lowest = whole(at_least, "at_least", 0, HIGHEST)
+    if tag is not None:
+        check_tag(tag)
+    elif lowest:
+        raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
+    return lowest

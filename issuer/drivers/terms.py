@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from issuer.core.doctor.facts import Facts
 from issuer.core.flight import Flight
@@ -22,6 +23,12 @@ REFRESH_LOST = 60.0
 
 #: How many numbers a stream of a trend tag draws ahead if nobody says it.
 STREAM_LEASE = 1000
+
+
+class Named(Protocol):
+    """Connections of either colour."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,10 @@ class Terms:
         """Return what is known before anybody is asked, for `doctor`; `redis` is its name, None if there is none."""
         window = self.store_timeout + GRACE
         return Facts(store=self.store.url, timeout=self.timeout, window=window, redis=redis)
+
+    def described(self, kind: str, redis: Named | None) -> str:
+        """Return how an issuer of that kind shows itself; `redis` None: direct."""
+        return f"<{kind} redis={redis.name if redis else None!r} store={self.store.url!r} prefix={self.prefix!r}>"
 
     def means(
         self,

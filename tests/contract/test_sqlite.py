@@ -11,7 +11,8 @@ import pytest
 import persistence.sqlite
 from persistence.errors import Corrupt, Misconfigured, Unavailable
 from persistence.records import LEASE_MOST
-from persistence.sqlite import SCHEMA, SQLiteStore
+from persistence.sqlite import SQLiteStore
+from persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve
 from tests.contract.processes import finish, let_go, run_python, segments, start_loaders
 

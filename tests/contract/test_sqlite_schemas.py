@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import persistence.sqlite
+from persistence import sqlite_schema
 from persistence.errors import Corrupt, Unavailable
-from persistence.sqlite import SCHEMA, SQLiteStore
+from persistence.sqlite import SQLiteStore
+from persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
 from tests.contract.processes import finish, let_go, run_python
 
@@ -127,9 +128,9 @@ def test_a_fault_on_the_way_leaves_the_older_file(
     store: SQLiteStore, old: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = schema(old)
-    steps = persistence.sqlite._STEPS
+    steps = sqlite_schema.STEPS
     with monkeypatch.context() as broken:
-        broken.setattr("persistence.sqlite._STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
+        broken.setattr("persistence.sqlite.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
         with pytest.raises(Unavailable, match="nowhere"):
             store.store_id(timeout=TIMEOUT)
     assert schema(old) == before

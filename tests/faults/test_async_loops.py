@@ -247,7 +247,7 @@ def test_a_child_that_collects_its_parents_connections_cuts_the_parent_off(
             pass
 
     assert redis_server.running
-    monkeypatch.setattr(async_facade, "_parents", Nowhere())
+    monkeypatch.setattr(async_facade, "PARENTS", Nowhere())
     assert through_a_fork(redis_url) > 0.25
 
 

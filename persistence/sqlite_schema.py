@@ -1,0 +1,60 @@
+"""The tables of an SQLite store, and how a file of an older program is brought up to date."""
+
+from __future__ import annotations
+
+TAG_COLUMNS = (
+    "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
+    "lease", "ahead",
+)  # fmt: skip
+ENTRY_COLUMNS = ("id", "tag", "low", "high", "reason", "time", "host", "pid")
+COLUMNS = {"tags": set(TAG_COLUMNS), "segments": set(ENTRY_COLUMNS), "meta": {"id"}}
+
+
+def _natural(column: str, lowest: int = 0) -> str:
+    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" >= {lowest})'
+
+
+def _flag(column: str) -> str:
+    return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" IN (0, 1))'
+
+
+_TABLES = (
+    "CREATE TABLE meta (id TEXT NOT NULL)",
+    f"""CREATE TABLE tags (
+        tag TEXT NOT NULL PRIMARY KEY, {_natural("max")}, {_natural("step", 1)}, {_natural("limit")},
+        "order" TEXT NOT NULL, description TEXT NOT NULL, {_natural("created")}, {_natural("timestamp")},
+        version TEXT NOT NULL, {_flag("halted")}, {_flag("deleted")}
+    )""",
+    f"""CREATE TABLE segments (
+        id TEXT NOT NULL PRIMARY KEY, tag TEXT NOT NULL, {_natural("low")}, {_natural("high")},
+        reason TEXT NOT NULL, {_natural("time")}, host TEXT NOT NULL, {_natural("pid")}
+    )""",
+    "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
+)
+_LEASES = (
+    "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
+    # A process of an older program that had the file open while it was brought up to date goes on, and replaces whole
+    # rows without this column. No tag ever goes back to saying nothing, so a row that would is such a one: its process
+    # hangs up, opens the file anew, and is told that it is too old.
+    """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
+    WHEN NEW.lease IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the lease of this tag must not write it: upgrade'); END""",
+)
+
+_AHEAD = (
+    "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
+    # Likewise. Without a default: NULL is what tells an older program's row, and is read as 1.
+    """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
+    WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
+    BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
+)
+
+# What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
+STEPS = (_TABLES, _LEASES, _AHEAD)
+#: The columns that each schema has added to `tags`.
+ADDED = ({2: "lease", 3: "ahead"}).items()
+
+#: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
+#: drop what is in them: it refuses a file of a newer schema.
+SCHEMA = len(STEPS)
