@@ -7,37 +7,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from issuer.cli.chaos.waiting import until
+
+__all__ = ["Heartbeat", "eventually", "run", "until"]
+
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.002
-_LONGEST_PAUSE = 0.05
-
-
-def until(
-    condition: Callable[[], T],
-    timeout: float = 5.0,
-    message: str = "",
-    ignoring: tuple[type[Exception], ...] = (),
-) -> T:
-    """Call `condition` until it returns something true, and return that.
-
-    An exception of a type in `ignoring` counts as "not yet"; any other one ends the wait at once. After `timeout`
-    seconds the test fails, with `message` and what was last seen.
-    """
-    deadline = time.monotonic() + timeout
-    pause = _FIRST_PAUSE
-    while True:
-        last: object
-        try:
-            if value := condition():
-                return value
-            last = value
-        except ignoring as error:
-            last = error
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout} s: {message or condition}; last seen: {last!r}")
-        time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
 def run(main: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from issuer.cli import bench, completion, demo, doctor, keeper, numbers, recovery, reference, tags, verification
+from issuer.cli import bench, chaos, completion, demo, doctor, keeper, numbers, recovery, reference, tags, verification
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
 from issuer.cli.text import color, say
@@ -86,6 +86,7 @@ for _command in (
     doctor.doctor,
     keeper.keeper,
     bench.bench,
+    chaos.chaos,
     reference.lua,
     reference.config,
     completion.completion,

@@ -13,16 +13,8 @@ from redis.retry import Retry
 
 from issuer.errors import IssuerError
 
-BINARIES = ("redis-server", "valkey-server")
-
 #: Seconds that the server has to answer after its start.
 STARTING = 5.0
-
-
-def binary() -> Path | None:
-    """Return the first server on PATH; None if there is none."""
-    found = next((path for path in map(shutil.which, BINARIES) if path), None)
-    return Path(found) if found else None
 
 
 class PrivateServer:

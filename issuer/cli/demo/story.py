@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 
 from issuer.cli.demo.crew import Crew, Drawn, Loaded
 from issuer.cli.demo.screen import Screen
-from issuer.cli.demo.server import PrivateServer, binary
+from issuer.cli.demo.server import PrivateServer
 from issuer.cli.demo.tally import Tally
+from issuer.cli.scratch import binary, ending_in_order, without_settings
 from issuer.errors import IssuerError
 from issuer.facade import Issuer
 from issuer.keys import redis_key
@@ -39,7 +36,7 @@ LONGEST_SOCKET = 100
 def play() -> bool:
     """Run the demo; whether no number came twice and none lay above the store's max. Raises IssuerError."""
     with ExitStack() as ends:
-        ends.enter_context(_ending_in_order())
+        ends.enter_context(ending_in_order())
         folder = _folder(ends)
         program = binary()
         if program is None:
@@ -54,7 +51,7 @@ def play() -> bool:
         store = f"sqlite:///{folder / 'issuer.db'}"
         config = folder / "issuer.toml"
         config.touch()
-        with _without_settings():
+        with without_settings():
             issuer = ends.enter_context(
                 connect(redis=url, store=store, prefix=PREFIX, timeout=10.0, scheduler=None, config=config)
             )
@@ -208,29 +205,3 @@ def _fake(ends: ExitStack) -> str:
     server = FakeRedis()
     ends.callback(server.close)
     return server.url
-
-
-@contextmanager
-def _without_settings() -> Iterator[None]:
-    """Hide the user's ISSUER_ variables, which are about other servers."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("ISSUER_")}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the demo like Ctrl-C does, and nothing disturb the cleaning up."""
-
-    def ended(number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, ended) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,0 +1,229 @@
+"""What must be true of the numbers that were issued, found out from the records alone."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+
+from issuer.cli.chaos.record import ERRORS, Call, Calls
+
+NS = 1_000_000_000
+
+#: So many of each kind are kept, to be shown.
+EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fault: its name, when it began and when the servers were back, in ns; which workers had no part in it.
+
+    `segments`: how many segments in Redis it may cost, and `hits`: how many processes it may cost what they hold.
+    """
+
+    name: str
+    began: int
+    back: int
+    spared: frozenset[str] = frozenset()
+    segments: int = 2
+    hits: int = 0
+
+
+@dataclass(slots=True)
+class Watched:
+    """A tag of the run, as it was set up and watched.
+
+    `base`: the number before its first. `timeout`: what each call may take, in ns. `samples`: when the store was asked,
+    in ns, and what it said `max` was.
+    """
+
+    name: str
+    order: str
+    base: int
+    step: int
+    lease: int
+    timeout: int
+    samples: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found. Numbers are counted, times are in seconds."""
+
+    attempted: int = 0
+    acknowledged: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    repeats: int = 0
+    above: int = 0
+    disorder: int = 0
+    gap: int = 0
+    allowed_gap: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    without_service: float = 0.0
+    slowest: str = ""
+    latest: float = float("-inf")
+    examples: list[str] = field(default_factory=list)
+    #: What kept a run from going on: nobody got numbers any more, or a fault could not be brought about.
+    stuck: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether no number came twice, from above the store's `max`, or out of order."""
+        return not (self.repeats or self.above or self.disorder)
+
+    @property
+    def kept(self) -> bool:
+        """Whether every promise was kept: sound, no more lost than the design allows, and somebody always drew on."""
+        return self.sound and not self.stuck and self.gap <= self.allowed_gap
+
+    @property
+    def struck(self) -> int:
+        """How many faults there were."""
+        return self.faults.total()
+
+    def add(self, other: Verdict) -> None:
+        """Count the other one in."""
+        for name in ("attempted", "acknowledged", "repeats", "above", "disorder", "gap", "allowed_gap"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.errors += other.errors
+        self.faults += other.faults
+        if other.without_service > self.without_service:
+            self.without_service, self.slowest = other.without_service, other.slowest
+        self.latest = max(self.latest, other.latest)
+        self.stuck += other.stuck
+        self.examples = (self.examples + other.examples)[: 3 * EXAMPLES]
+
+
+def check(
+    tags: Sequence[Watched],
+    callers: Sequence[Calls],
+    events: Sequence[Event],
+    *,
+    lasting: Collection[str],
+    stopped: Mapping[str, Sequence[Event]],
+) -> Verdict:
+    """Check all tags. `lasting`: the workers that drew to the end; `stopped`: when which of them was stopped."""
+    verdict = Verdict(faults=Counter(event.name for event in events))
+    for at, tag in enumerate(tags):
+        own = [calls for calls in callers if calls.tag == at]
+        _count(verdict, own)
+        _repeats(verdict, tag, own)
+        _above(verdict, tag, own)
+        workers = {calls.worker for calls in own}
+        groups = [own] if tag.order == "strict" else [[c for c in own if c.worker == worker] for worker in workers]
+        for group in groups:
+            _disorder(verdict, tag, group)
+        _service(verdict, tag, own, events, lasting)
+        _late(verdict, tag, own, stopped)
+        segments = sum(event.segments for event in events)
+        hits = sum(event.hits for event in events) + len(workers)
+        # In Redis two segments; in a process two of its own and one in hand, two leases, and what a draw under way had.
+        verdict.allowed_gap += (segments + 2) * tag.step + hits * (3 * tag.step + 2 * tag.lease)
+    return verdict
+
+
+def _example(verdict: Verdict, text: str) -> None:
+    if len(verdict.examples) < EXAMPLES:
+        verdict.examples.append(text)
+
+
+def _count(verdict: Verdict, callers: Iterable[Calls]) -> None:
+    for calls in callers:
+        for call in calls:
+            if call.first > 0:
+                verdict.acknowledged += call.last - call.first + 1
+                verdict.attempted += call.last - call.first + 1
+            else:
+                verdict.attempted -= call.first
+                verdict.errors[ERRORS[-call.last]] += 1
+
+
+def _sorted(calls: Calls) -> Iterable[Call]:
+    """Return what was granted by its first number. Nearly always it came like that."""
+    highest = 0
+    for call in calls.granted():
+        if call.first < highest:
+            return sorted(calls.granted())
+        highest = call.first
+    return calls.granted()
+
+
+def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
+    highest = 0
+    count = 0
+    for call in heapq.merge(*(_sorted(calls) for calls in callers)):
+        if call.first <= highest:
+            twice = min(call.last, highest) - call.first + 1
+            verdict.repeats += twice
+            _example(verdict, f"{tag.name}: {call.first} came again, with {twice - 1} after it")
+        count += call.last - max(call.first - 1, highest) if call.last > highest else 0
+        highest = max(highest, call.last)
+    verdict.gap += max(0, highest - tag.base - count)
+
+
+def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
+    """Find numbers above what the store's `max` was, or had been, when their call had returned."""
+    times = [time for time, _ in tag.samples]
+    highest: list[int] = []
+    for _, value in tag.samples:
+        highest.append(max(value, highest[-1] if highest else 0))
+    for calls in callers:
+        for call in calls.granted():
+            at = min(bisect_left(times, call.ended), len(times) - 1)
+            if call.last > highest[at]:
+                verdict.above += call.last - max(call.first - 1, highest[at])
+                _example(verdict, f"{tag.name}: {call.last} was issued when max had never been above {highest[at]}")
+
+
+def _by_start(calls: Calls) -> Iterator[Call]:
+    return calls.granted()
+
+
+def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> None:
+    """Find calls that began after another one had ended, yet brought lower numbers."""
+    ended: list[tuple[int, int]] = []
+    highest = 0
+    for call in heapq.merge(*map(_by_start, callers), key=attrgetter("began")):
+        while ended and ended[0][0] < call.began:
+            highest = max(highest, heapq.heappop(ended)[1])
+        if call.first < highest:
+            verdict.disorder += 1
+            _example(verdict, f"{tag.name}: {call.first} came to a call that began after {highest} was returned")
+        heapq.heappush(ended, (call.ended, call.last))
+
+
+def _service(
+    verdict: Verdict, tag: Watched, callers: Sequence[Calls], events: Iterable[Event], lasting: Collection[str]
+) -> None:
+    """How long after a fault each worker had to wait for its next number."""
+    ends: dict[str, list[int]] = {}
+    for calls in callers:
+        ends.setdefault(calls.worker, []).extend(call.ended for call in calls.granted())
+    last = max(chain.from_iterable(ends.values()), default=0)
+    for worker, moments in ends.items():
+        moments.sort()
+        for event in events:
+            at = bisect_left(moments, event.back)
+            # Not yet there, had no part in it, or gone before it could get another number.
+            begun = moments and moments[0] < event.back
+            if worker in event.spared or not begun or (at == len(moments) and worker not in lasting):
+                continue
+            took = (max(moments[at] if at < len(moments) else last, event.back) - event.back) / NS
+            if took > verdict.without_service:
+                verdict.without_service = took
+                verdict.slowest = f"{event.name}: {tag.name} in {worker}"
+
+
+def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Event]]) -> None:
+    """How long after its deadline a call returned, not counting while its process was stopped."""
+    for calls in callers:
+        pauses = [event for event in stopped.get(calls.worker, ()) if event.back]
+        for call in calls:
+            took = call.ended - call.began
+            if (took - tag.timeout) / NS > verdict.latest:
+                took -= sum(max(0, min(call.ended, e.back) - max(call.began, e.began)) for e in pauses)
+                verdict.latest = max(verdict.latest, (took - tag.timeout) / NS)

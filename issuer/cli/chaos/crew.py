@@ -1,0 +1,202 @@
+"""The drawing processes of a run: started, killed, stopped, replaced, and asked whether they get numbers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from issuer.cli.chaos.checker import Event
+from issuer.cli.chaos.record import Follower
+from issuer.cli.chaos.waiting import until
+from issuer.cli.chaos.worker import Setup, trap_file
+from issuer.errors import IssuerError
+
+#: Seconds that the processes have to end once they are told to.
+ENDING = 12.0
+
+now = time.monotonic_ns
+
+
+class Worker:
+    """One process."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.name = setup.name
+        self._follower = Follower(Path(setup.folder), setup.name)
+        self._trap = trap_file(Path(setup.folder), setup.name)
+        self._log = Path(setup.folder) / f"log.{setup.name}"
+        # The user's own settings are none of the harness's business.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+                [sys.executable, "-m", "issuer.cli.chaos.worker", setup.dumped()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                # Ctrl-C is for the run itself, which then ends them.
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, stopped or not."""
+        return self.process.poll() is None
+
+    def served(self, since: int, only: Iterable[int] | None = None) -> bool:
+        """Whether it got numbers of each of its tags, or of `only` those, since that time (ns)."""
+        wanted = {job.at for job in self.setup.jobs}
+        return all(self._follower.served(at, since) for at in (wanted if only is None else wanted & set(only)))
+
+    def dismiss(self) -> None:
+        """Tell it to stop, and to give back what it holds."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def end(self) -> None:
+        """Wait for its end, and kill it if that doesn't come."""
+        self.dismiss()
+        try:
+            self.process.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def trap(self, point: str, number: int) -> None:
+        """Let its next extension be hit at this point by this signal; see worker.POINTS."""
+        # Whole at once: it may look at any moment.
+        half = self._trap.with_suffix(".half")
+        half.write_text(f"{point} {number}")
+        half.rename(self._trap)
+
+    @property
+    def sprung(self) -> bool:
+        """Whether the trap has been."""
+        return not self._trap.exists()
+
+    def untrap(self) -> bool:
+        """Take the trap away; False if it has sprung: one of the two removes the file, whoever comes first."""
+        try:
+            self._trap.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    @property
+    def halted(self) -> bool:
+        """Whether the process is stopped by a signal."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        try:
+            return stat.read_text().rpartition(")")[2].split()[0] == "T"
+        except OSError:
+            return False
+
+    def last_words(self) -> str:
+        """Return the end of what it printed."""
+        return self._log.read_text(errors="replace").strip()[-600:] or "it said nothing"
+
+
+class Crew:
+    """The workers of a run, and what was done to them."""
+
+    def __init__(self, patience: float) -> None:
+        """`patience`: how long to wait for numbers, in seconds."""
+        self.patience = patience
+        self.workers: list[Worker] = []
+        #: By worker: when it was stopped; 0 as `back` until it goes on.
+        self.stopped: dict[str, list[Event]] = {}
+        self._replaced = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dismiss()
+
+    def hire(self, *setups: Setup) -> None:
+        """Start them, and return when each gets numbers."""
+        fresh = [Worker(setup) for setup in setups]
+        self.workers += fresh
+        self.wait_served(0, fresh, 30.0)
+
+    def wait_served(
+        self,
+        since: int,
+        workers: Iterable[Worker] | None = None,
+        timeout: float | None = None,
+        only: Iterable[int] | None = None,
+    ) -> None:
+        """Return when each of these has got numbers since that time (ns), of `only` these tags or all. IssuerError."""
+        chosen = [*(self.workers if workers is None else workers)]
+        wanted = None if only is None else [*only]
+        waiting = list(chosen)
+
+        def all_served() -> bool:
+            for worker in list(waiting):
+                if not worker.alive:
+                    raise IssuerError(f"drawing process {worker.name} has ended: {worker.last_words()}")
+                if worker.served(since, wanted):
+                    waiting.remove(worker)
+            return not waiting
+
+        seconds = self.patience if timeout is None else timeout
+        try:
+            until(all_served, seconds)
+        except AssertionError:
+            names = ", ".join(f"{worker.name} ({worker.last_words()})" for worker in waiting)
+            raise IssuerError(f"no numbers within {seconds:g} s in {names}") from None
+
+    def dismiss(self) -> None:
+        """Tell them to stop, and wait for their end: what they hold is given back."""
+        for worker in self.workers:
+            self.resume(worker)
+            worker.dismiss()
+        for worker in self.workers:
+            worker.end()
+        self.workers.clear()
+
+    def lost(self, worker: Worker) -> Worker:
+        """Take note that the worker was killed, and start another one in its place, which is returned."""
+        worker.end()
+        self.workers.remove(worker)
+        self._replaced += 1
+        successor = Worker(replace(worker.setup, name=f"{worker.name.split('r')[0]}r{self._replaced}"))
+        self.workers.append(successor)
+        return successor
+
+    def kill(self, worker: Worker) -> Worker:
+        """SIGKILL, and start another one in its place, which is returned."""
+        worker.process.kill()
+        return self.lost(worker)
+
+    def retire(self, worker: Worker, **changes: object) -> Worker:
+        """Let it end in order, and start another one in its place, with a changed setup."""
+        worker.dismiss()
+        worker.end()
+        worker.setup = replace(worker.setup, **changes)  # type: ignore[arg-type]  # names of its fields
+        return self.lost(worker)
+
+    def pause(self, worker: Worker) -> None:
+        """SIGSTOP."""
+        self.stopped.setdefault(worker.name, []).append(Event("stopped", now(), 0))
+        worker.signal(signal.SIGSTOP)
+
+    def resume(self, worker: Worker) -> None:
+        """SIGCONT, if it was stopped."""
+        pauses = self.stopped.get(worker.name, [])
+        if worker.alive and (worker.halted or (pauses and not pauses[-1].back)):
+            worker.signal(signal.SIGCONT)
+            if pauses and not pauses[-1].back:
+                pauses[-1] = replace(pauses[-1], back=now())

@@ -1,0 +1,322 @@
+"""What is done to a world, each a function of a few lines that returns when all is whole again."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from issuer.cli.chaos.crew import Worker
+from issuer.cli.chaos.proxy import FaultProxy
+from issuer.cli.chaos.waiting import rest, until
+from issuer.cli.chaos.worker import POINTS
+from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
+from issuer.errors import ConfigurationError
+
+Strike = Callable[[World], None]
+
+SCRIPTS = ("next", "lease", "open", "load")
+
+#: Seconds that a reply is late, a process stopped, others cut off; that these need to come back;
+#: that nothing is left.
+DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`name` as on a command line, `what` as in a table."""
+
+    name: str
+    what: str
+    strike: Strike
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(name: str, what: str) -> Callable[[Strike], Strike]:
+    """Enter the function in the list."""
+
+    def entered(strike: Strike) -> Strike:
+        FAULTS.append(Fault(name, what, strike))
+        return strike
+
+    return entered
+
+
+def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
+    """Return those that are named, F2 meaning F2a, F2b and so on; all if none is. Raises ConfigurationError."""
+    there = list(among)
+    wanted = [name.strip() for name in names]
+    if not wanted:
+        return there
+    for name in wanted:
+        if not any(one.name.rstrip("abcdefghi") == name or one.name == name for one in there):
+            known = ", ".join(one.name for one in there)
+            raise ConfigurationError(f"no fault {name!r}; there are {known}")
+    return [one for one in there if one.name in wanted or one.name.rstrip("abcdefghi") in wanted]
+
+
+def some(world: World) -> Worker:
+    """Return any worker."""
+    return random.choice(world.crew.workers)  # noqa: S311 - no secret
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def _killed_at(world: World, point: str) -> None:
+    for worker in world.crew.workers:
+        worker.trap(point, signal.SIGKILL)
+    until(
+        lambda: any(worker.sprung for worker in world.crew.workers),
+        world.crew.patience,
+        f"a process is killed after {point}",
+    )
+    # Perhaps several: each tag elects its own loader.
+    killed = [worker for worker in world.crew.workers if not worker.untrap()]
+    with world.fault(f"F1 killed after {point}", hits=len(killed)):
+        for worker in killed:
+            world.crew.lost(worker)
+
+
+@fault("F1a", "a process killed after `open`, before it reserved")
+def killed_after_open(world: World) -> None:
+    """Kill a loader that is elected and has not reserved."""
+    _killed_at(world, POINTS[0])
+
+
+@fault("F1b", "a process killed after it reserved, before `load`")
+def killed_after_reserve(world: World) -> None:
+    """Kill a loader that has reserved and not loaded."""
+    _killed_at(world, POINTS[1])
+
+
+@fault("F1c", "a process killed after `load`")
+def killed_after_load(world: World) -> None:
+    """Kill a loader that has loaded."""
+    _killed_at(world, POINTS[2])
+
+
+@fault("F8", "a process stopped for a second")
+def stopped(world: World) -> None:
+    """SIGSTOP a process wherever it stands, while the others draw."""
+    worker = some(world)
+    others = [one for one in world.crew.workers if one is not worker]
+    with world.fault("F8 process stopped", hits=1):
+        world.crew.pause(worker)
+        rest(STOPPED)
+        world.crew.wait_served(world.crew.stopped[worker.name][-1].began, others)
+        world.crew.resume(worker)
+
+
+# ---------------------------------------------------------------------- Redis goes back in time
+
+
+@fault("F2a", "Redis killed, back from a snapshot")
+def back_from_a_snapshot(world: World) -> None:
+    """Kill -9; what was drawn since the snapshot is forgotten."""
+    snapshot = world.master.snapshot()
+    world.more()
+    with world.fault("F2 back from a snapshot"):
+        world.master.restore(snapshot)
+
+
+@fault("F2b", "Redis killed, the tail of its AOF cut")
+def aof_tail_cut(world: World) -> None:
+    """Kill -9 under an AOF whose last writes never reached the disk."""
+    master = world.master
+    with master.client() as client:
+        client.config_set("appendonly", "yes")
+        until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 20, "the AOF is there")
+    size = master.aof_size()
+    world.more()
+    master.appendonly = True
+    try:
+        with world.fault("F2 AOF tail cut"):
+            master.cut_aof(max(1, master.aof_size() - size))
+    finally:
+        with master.client() as client:
+            client.config_set("appendonly", "no")
+        master.appendonly = False
+
+
+@fault("F2c", "Redis killed and wiped")
+def wiped(world: World) -> None:
+    """Kill -9, and everything is gone."""
+    with world.fault("F2 wiped"):
+        world.master.wipe()
+
+
+# ---------------------------------------------------------------------- failovers
+
+
+@fault("F3a", "failover to a replica that lagged, by hand")
+def failover_by_hand(world: World) -> None:
+    """Let the master die, and its replica, which lacks the last draws, take over."""
+    world.lag()
+    with world.fault("F3 failover by hand"):
+        world.master.kill()
+        world.other.promote()
+        world.swap()
+
+
+@fault("F4", "A -> B -> A, connections kept")
+def there_and_back(world: World) -> None:
+    """Let A follow B, so forget what B never had, and be master again, in one process that keeps its clients."""
+    world.lag()
+    with world.fault("F4 A -> B -> A", segments=4):
+        world.link.pass_through()
+        world.other.promote()
+        world.master.replicaof(world.other)
+        world.master.promote()
+
+
+# ---------------------------------------------------------------------- the store
+
+
+@fault("F6a", "the store locked until nothing is left in Redis")
+def store_locked(world: World) -> None:
+    """Lock the store, for longer than what is in hand lasts."""
+    with closing(sqlite3.connect(world.folder / "store" / "issuer.db", timeout=10, isolation_level=None)) as store:
+        store.execute("BEGIN IMMEDIATE")
+        with world.fault("F6 store locked", hits=len(world.crew.workers)):
+            with world.master.client(decode_responses=True) as client:
+                key = world.key(STRICT)
+                until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
+            rest(RUN_OUT)
+            store.execute("ROLLBACK")
+
+
+def used_up(fields: Any) -> bool:
+    """Whether this hash has no number left."""
+    return bool(fields) and fields["cur"] == fields["max"] and "next_max" not in fields
+
+
+# ---------------------------------------------------------------------- the wire
+
+
+def _on_the_wire(world: World, name: str, strike: Callable[[FaultProxy, bytes], None]) -> None:
+    script = random.choice(SCRIPTS)  # noqa: S311 - no secret
+    before = sum(front.hits for front in world.fronts)
+    with world.fault(f"F9 {name}", hits=len(world.crew.workers)):
+        for front in world.fronts:
+            strike(front, world.sha(script))
+        until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")
+        for front in world.fronts:
+            front.pass_through()
+
+
+@fault("F9a", "a request to Redis dropped")
+def request_dropped(world: World) -> None:
+    """Lose what a caller sent."""
+    _on_the_wire(world, "request dropped", lambda front, sha: front.drop_requests(sha, 3))
+
+
+@fault("F9b", "a reply of Redis dropped, the script having run")
+def reply_dropped(world: World) -> None:
+    """Let the script run, and its caller never hear of it."""
+    _on_the_wire(world, "reply dropped", lambda front, sha: front.drop_replies(sha, 3))
+
+
+@fault("F9c", "replies of Redis 300 ms late")
+def replies_late(world: World) -> None:
+    """Keep replies back."""
+    _on_the_wire(world, "300 ms late", lambda front, sha: front.delay_replies(DELAY, sha, 3))
+
+
+# ---------------------------------------------------------------------- the hash
+
+
+@fault("F10", "eight `recover` at once, under load")
+def recovered_at_once(world: World) -> None:
+    """Recover each tag eight times at once."""
+    tags = [tag.name for tag in world.tags]
+    with world.fault("F10 eight recover", segments=2 * 8), ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(world.ids.recover, tag) for tag in tags for _ in range(8)]:
+            done.result()
+
+
+@fault("F12a", "FLUSHALL, with a load on its way")
+def flushed(world: World) -> None:
+    """Take everything away, the scripts too; then a load arrives that was sent before."""
+    release = world.hold_load()
+    with world.fault("F12 FLUSHALL"):
+        with world.master.client() as client:
+            client.flushall()
+        release()
+
+
+@fault("F12b", "SCRIPT FLUSH")
+def scripts_flushed(world: World) -> None:
+    """Take the scripts away, not the numbers."""
+    with world.fault("F12 SCRIPT FLUSH", segments=0), world.master.client() as client:
+        client.script_flush()
+
+
+@fault("F12c", "a tag's key deleted, with a load on its way")
+def key_deleted(world: World) -> None:
+    """Do what an eviction does too."""
+    release = world.hold_load()
+    with world.fault("F12 key deleted"):
+        with world.master.client() as client:
+            client.delete(*map(world.key, range(len(world.tags))))
+        release()
+
+
+@fault("F12d", "the reply of a load dropped, then the key deleted")
+def load_in_doubt(world: World) -> None:
+    """Execute a load, draw its numbers, delete the hash: whoever sends that load again now repeats them."""
+    for front in world.fronts:
+        front.drop_reply_then_hold(world.sha("load"))
+    held = until(
+        lambda: [one for front in world.fronts for one in front.held],
+        world.crew.patience,
+        "a load is lost, the next one held",
+    )
+    key = next(world.key(at) for at in range(len(world.tags)) if world.key(at).encode() in held[0])
+    with world.master.client(decode_responses=True) as client:
+        # Until all that was loaded is drawn: nothing comes in while loads are held.
+        until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
+        with world.fault("F12 load in doubt", segments=4):
+            client.delete(key)
+            until(lambda: client.exists(key), 10, "the hash is armed anew")
+            for front in world.fronts:
+                front.pass_through()
+                front.release()
+
+
+# ---------------------------------------------------------------------- one process
+
+
+@fault("F18", "a fork in mid-lease")
+def forked(world: World) -> None:
+    """Let a process fork; child and parent draw on, each for itself."""
+    forking = [worker for worker in world.crew.workers if any(job.manner == "run" for job in worker.setup.jobs)]
+    with world.fault("F18 fork", hits=len(forking)):
+        for worker in forking:
+            before = set(world.folder.glob(f"*.{worker.name}f*"))
+            worker.signal(signal.SIGUSR1)
+            until(lambda: set(world.folder.glob(f"*.{worker.name}f*")) - before, 10, "the child draws")  # noqa: B023
+
+
+@fault("F21", "half of the processes cut off from Redis")
+def cut_off(world: World) -> None:
+    """See trend tags go on, direct, on the side that is cut off, while the other side draws from Redis."""
+    cut, others = world.halves()
+    world.fronts[0].refuse()
+    since = now()
+    try:
+        world.crew.wait_served(since, others)
+        world.crew.wait_served(since, cut, only=[TREND, PLAIN])
+        rest(CUT_OFF)
+    finally:
+        with world.fault("F21 cut off", hits=len(cut)):
+            world.fronts[0].pass_through()
+    # They come back to Redis at their next sweep, within a second.
+    rest(REJOINED)

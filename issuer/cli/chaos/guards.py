@@ -1,0 +1,125 @@
+"""What can be taken out of the protocol, to see the harness fail: a guard that nothing misses proves nothing.
+
+Only in the drawing processes, and only when asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from issuer import gateway
+from issuer.core import extend, supply
+from issuer.core.steps import Steps
+from issuer.errors import ConfigurationError
+from issuer.facade import Issuer
+from issuer.scripts import NAMES, Script, script
+
+Change = tuple[str, str]
+
+_INFO = "local info = redis.call('INFO', 'replication')\n"
+_AS_RUN_ID = """info = string.gsub(info, '\\nmaster_replid:%x+',
+  '\\nmaster_replid:' .. string.match(redis.call('INFO', 'server'), 'run_id:(%x+)'))
+"""
+_RUN_ID = (_INFO, _INFO + _AS_RUN_ID)
+_ROLE = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
+_FENCED = (
+    "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)"
+    " then return {'fenced'} end\n"
+)
+_FENCE = (_FENCED, "")
+_PREFIX = ("'\\nmaster_replid:' .. fence .. '\\r'", "fence")
+_ARM = "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
+_ARMED_WITH_NUMBERS = (
+    "  if not missing then return redis.call('HSET', key, 'fence', reign, 'born', fresh, 'store', store_id) end\n"
+)
+_BORN = ("if born ~= seen_born then return {'stale', 'born'} end\n", "")
+_BELOW = ("if less(low, top) then return {'stale', 'below'} end\n", "")
+_EXHAUSTED = (
+    "if not next_max then return {'exhausted'} end",
+    "if not next_max then redis.call('HINCRBY', key, 'max', 1000) return {'exhausted'} end",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`what` it sees to. Taking it out changes these scripts, and then calls `patch`."""
+
+    what: str
+    scripts: Mapping[str, Sequence[Change]] | None = None
+    patch: Callable[[], None] | None = None
+
+
+def _load_again() -> None:
+    """Let the driver send a `load` again whose reply was lost, as redis-py does unless told otherwise."""
+    intact = gateway.load
+
+    def load(*args: Any, **options: Any) -> gateway.Call[gateway.Loaded]:
+        return replace(intact(*args, **options), repeatable=True)
+
+    gateway.load = load
+
+
+def _forget_rejoin() -> None:
+    def nothing(*_: object) -> Iterable[Any]:
+        return iter(())
+
+    vars(supply)["floor"] = nothing  # imported there by name
+
+
+def _forget_fork() -> None:
+    Issuer._after_fork = lambda _: None  # type: ignore[method-assign,assignment]  # noqa: SLF001 - taking the guard out
+
+
+def _ignore_what_is_taken() -> None:
+    intact = extend._reserve_and_load  # noqa: SLF001 - taking the guard out
+
+    def reserve_and_load(*args: Any, **options: Any) -> Steps[extend.Extension]:
+        return intact(*args, **{**options, "at_least": 0})
+
+    extend._reserve_and_load = reserve_and_load  # noqa: SLF001 - the same
+
+
+GUARDS: Mapping[str, Guard] = {
+    "fence": Guard("a draw in another reign is refused", {"next": [_FENCE], "lease": [_FENCE]}),
+    "role": Guard("a server that is no master is refused", {name: [_ROLE] for name in NAMES}),
+    "prefix": Guard("the reign is master_replid, not master_replid2", {"next": [_PREFIX], "lease": [_PREFIX]}),
+    "replid": Guard("the reign is master_replid, not run_id", {name: [_RUN_ID] for name in NAMES}),
+    "arming": Guard("arming a hash drops its numbers", {"open": [(_ARM, _ARMED_WITH_NUMBERS + _ARM)]}),
+    "born": Guard("a load for a hash that was armed anew is refused", {"load": [_BORN]}),
+    "below": Guard("a load below what was issued is refused", {"load": [_BELOW]}, _ignore_what_is_taken),
+    "reserved": Guard("only the store hands out numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
+    "load-once": Guard("a load goes out once", None, _load_again),
+    "rejoin": Guard("what was issued direct is skipped in Redis", None, _forget_rejoin),
+    "fork": Guard("a forked child drops what its parent holds", None, _forget_fork),
+}
+
+
+def scripts_without(names: Sequence[str]) -> Mapping[str, Script]:
+    """Return the scripts with these guards gone. Raises ConfigurationError if one is unknown, or not there any more."""
+    texts = {name: script(name).text for name in NAMES}
+    for name in names:
+        if name not in GUARDS:
+            raise ConfigurationError(f"no guard {name!r}; there are {', '.join(GUARDS)}")
+        for at, changes in (GUARDS[name].scripts or {}).items():
+            for old, new in changes:
+                if texts[at].count(old) != 1:
+                    raise ConfigurationError(f"guard {name}: {at}.lua has {texts[at].count(old)} times: {old}")
+                texts[at] = texts[at].replace(old, new)
+    return {
+        name: Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        for name, text in texts.items()
+    }
+
+
+def take_out(names: Sequence[str]) -> None:
+    """Take these guards out of this process. Raises ConfigurationError."""
+    mutated = scripts_without(names)
+    for name in names:
+        patch = GUARDS[name].patch
+        if patch is not None:
+            patch()
+    if mutated != {name: script(name) for name in NAMES}:
+        gateway.script = mutated.__getitem__  # type: ignore[attr-defined,assignment]  # imported there by name

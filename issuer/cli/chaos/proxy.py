@@ -1,0 +1,351 @@
+"""A TCP proxy that stands before Redis or MongoDB and misbehaves when told to.
+
+    with FaultProxy(("127.0.0.1", 6379)) as proxy:
+        proxy.drop_replies(match=b"EVALSHA", times=1)   # the script runs, the caller never hears of it
+        ...
+        proxy.pass_through()
+
+A fault strikes requests that contain `match` (None: every one), `times` of them (None: until the next fault is set).
+What counts as a request is what arrives in one piece, so a client must send its next request after the reply to the
+last one, as redis-py and pymongo do. One thread serves all connections; every method may be called from any thread and
+returns when it has taken effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from issuer.cli.chaos.ports import LOOPBACK, free_port
+
+T = TypeVar("T")
+
+_CHUNK = 1 << 16
+_ORDER_TIMEOUT = 5.0
+
+
+class Kind(Enum):
+    """What happens to a request that is struck."""
+
+    PASS = "pass"  # noqa: S105 - no password
+    REFUSE = "refuse"
+    BLACKHOLE = "blackhole"
+    DROP_REQUEST = "drop request"
+    DROP_REPLY = "drop reply"
+    DELAY = "delay"
+    HOLD = "hold"
+    DUPLICATE = "duplicate"
+
+
+@dataclass
+class _Fault:
+    kind: Kind = Kind.PASS
+    match: bytes | None = None
+    left: int | None = None
+    seconds: float = 0.0
+    then: _Fault | None = None
+
+    def strikes(self, request: bytes) -> bool:
+        """Say whether this request is hit, and count it."""
+        if self.kind is Kind.PASS or self.left == 0 or (self.match is not None and self.match not in request):
+            return False
+        if self.left is not None:
+            self.left -= 1
+        return True
+
+
+@dataclass(eq=False)
+class _Link:
+    """One client connection and the connection to the upstream that belongs to it."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    up: asyncio.StreamWriter | None = None
+    drop_reply: bool = False
+    delay: float = 0.0
+    swallowed: asyncio.Event | None = None
+    silent: bool = False
+
+    def abort(self) -> None:
+        for writer in (self.writer, self.up):
+            if writer is not None:
+                writer.transport.abort()
+
+
+@dataclass(eq=False)
+class _Held:
+    request: bytes
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class FaultProxy:
+    """`upstream` is (host, port), or the path of a unix socket."""
+
+    def __init__(self, upstream: tuple[str, int] | str) -> None:
+        self.upstream = upstream
+        self.port = free_port()
+        self._fault = _Fault()
+        self._accepted = 0
+        self._hits = 0
+        self._links: set[_Link] = set()
+        self._held: list[_Held] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
+        self._thread.start()
+        try:
+            self._order(self._listen())
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------ what is seen
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients find it."""
+        return LOOPBACK, self.port
+
+    @property
+    def url(self) -> str:
+        """The proxy as a Redis URL; for MongoDB put `port` into yours, with directConnection=true."""
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def accepted(self) -> int:
+        """Connections accepted so far."""
+        return self._accepted
+
+    @property
+    def open(self) -> int:
+        """Connections open now."""
+        return len(self._links)
+
+    @property
+    def hits(self) -> int:
+        """Requests that a fault has struck so far."""
+        return self._hits
+
+    @property
+    def held(self) -> list[bytes]:
+        """The requests that are held now, oldest first, as they would be delivered."""
+        return [held.request for held in list(self._held)]
+
+    # ------------------------------------------------------------------------------------------------ faults
+
+    def pass_through(self) -> None:
+        """Misbehave no longer. What is held stays held; connections that were silenced are cut."""
+        self._order(self._set(_Fault()))
+
+    def refuse(self) -> None:
+        """Cut every connection and refuse new ones, as a dead server does."""
+        self._order(self._set(_Fault(Kind.REFUSE)))
+
+    def blackhole(self) -> None:
+        """Accept and never answer, as behind a firewall; open connections fall silent too, for good."""
+        self._order(self._set(_Fault(Kind.BLACKHOLE)))
+
+    def drop_requests(self, match: bytes | None = None, times: int | None = None) -> None:
+        """Cut the connection instead of delivering the request."""
+        self._order(self._set(_Fault(Kind.DROP_REQUEST, match, times)))
+
+    def drop_replies(self, match: bytes | None = None, times: int | None = None) -> None:
+        """Deliver the request; when its reply comes, swallow it and cut the connection."""
+        self._order(self._set(_Fault(Kind.DROP_REPLY, match, times)))
+
+    def drop_reply_then_hold(self, match: bytes) -> None:
+        """Drop the reply of the first such request, and hold all that follow: the copy of a caller that asks again."""
+        self._order(self._set(_Fault(Kind.DROP_REPLY, match, 1, then=_Fault(Kind.HOLD, match))))
+
+    def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
+        """Deliver the request at once and its reply `seconds` after it came."""
+        self._order(self._set(_Fault(Kind.DELAY, match, times, seconds)))
+
+    def hold(self, match: bytes | None = None, times: int | None = None) -> None:
+        """Keep requests until `release`. They are delivered even if their client has given up by then."""
+        self._order(self._set(_Fault(Kind.HOLD, match, times)))
+
+    def release(self) -> int:
+        """Deliver what is held, now, and return how many requests that were."""
+        return self._order(self._release())
+
+    def duplicate(self, match: bytes | None = None, times: int | None = None) -> None:
+        """Deliver the request, swallow its reply, deliver it again: the client sees the second reply only."""
+        self._order(self._set(_Fault(Kind.DUPLICATE, match, times)))
+
+    def cut(self) -> None:
+        """Cut every open connection; new ones are served."""
+        self._order(self._cut())
+
+    def redirect(self, upstream: tuple[str, int] | str) -> None:
+        """Cut every open connection; new ones lead there."""
+        self.upstream = upstream
+        self.cut()
+
+    def close(self) -> None:
+        """Cut everything and end the thread. May be called twice."""
+        if self._loop.is_closed():
+            return
+        self._order(self._shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_ORDER_TIMEOUT)
+        self._loop.close()
+
+    # ------------------------------------------------------------------------------- inside, on the proxy's own thread
+
+    def _order(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ORDER_TIMEOUT)
+
+    async def _set(self, fault: _Fault) -> None:
+        self._fault = fault
+        for link in list(self._links):
+            # What a silent connection lost cannot be made good: its client must make another one.
+            if fault.kind is Kind.REFUSE or (link.silent and fault.kind is not Kind.BLACKHOLE):
+                link.abort()
+        if fault.kind is Kind.REFUSE:
+            self._deafen()
+        else:
+            await self._listen()
+
+    async def _cut(self) -> None:
+        for link in list(self._links):
+            link.abort()
+
+    async def _release(self) -> int:
+        held, self._held = self._held, []
+        for one in held:
+            one.released.set()
+        return len(held)
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port, reuse_address=True)
+
+    def _deafen(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _shut(self) -> None:
+        self._deafen()
+        await self._cut()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._accepted += 1
+        link = _Link(reader, writer)
+        self._links.add(link)
+        task = asyncio.ensure_future(self._serve(link))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, link: _Link) -> None:
+        pumps: list[asyncio.Task[None]] = []
+        try:
+            up_reader, link.up = await self._connect()
+            requests = asyncio.ensure_future(self._pump_requests(link, link.up))
+            replies = asyncio.ensure_future(self._pump_replies(link, link.up, up_reader))
+            pumps = [requests, replies]
+            await replies  # ends when the upstream hangs up, which it does when the client has
+            if link.silent:
+                await requests
+        except OSError:
+            pass  # the upstream is dead: the client sees its connection closed
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            self._links.discard(link)
+            for writer in (link.writer, link.up):
+                if writer is not None:
+                    writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self.upstream, str):
+            return await asyncio.open_unix_connection(self.upstream)
+        return await asyncio.open_connection(*self.upstream)
+
+    async def _pump_requests(self, link: _Link, up: asyncio.StreamWriter) -> None:
+        while request := await _read(link.reader):
+            fault = self._fault
+            struck = fault.strikes(request)
+            self._hits += struck
+            if struck and fault.left == 0 and fault.then is not None:
+                self._fault = fault.then
+            link.delay = fault.seconds if struck else 0.0
+            kind = fault.kind if struck else Kind.PASS
+            if kind is Kind.BLACKHOLE:
+                link.silent = True
+            if link.silent:
+                continue
+            if kind is Kind.DROP_REQUEST:
+                link.abort()
+                return
+            if kind is Kind.DROP_REPLY:
+                link.drop_reply = True
+            if kind is Kind.HOLD:
+                held = _Held(request)
+                self._held.append(held)
+                try:
+                    await held.released.wait()
+                finally:
+                    if held in self._held:  # the connection was cut first: the request is lost
+                        self._held.remove(held)
+            if kind is Kind.DUPLICATE:
+                link.swallowed = asyncio.Event()
+                await _send(up, request)
+                await link.swallowed.wait()
+                link.swallowed = None
+            await _send(up, request)
+        # The client is gone, but what it sent must still arrive: closing now could throw it away on its way.
+        with contextlib.suppress(OSError):
+            up.write_eof()
+
+    async def _pump_replies(self, link: _Link, up: asyncio.StreamWriter, up_reader: asyncio.StreamReader) -> None:
+        while reply := await _read(up_reader):
+            if self._fault.kind is Kind.BLACKHOLE:
+                link.silent = True
+            if link.silent:
+                continue
+            if link.drop_reply:
+                link.writer.transport.abort()
+                up.transport.abort()
+                return
+            if link.swallowed is not None and not link.swallowed.is_set():
+                link.swallowed.set()
+                continue
+            if link.delay:
+                await asyncio.sleep(link.delay)
+            await _send(link.writer, reply)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """Read what has come; a connection that was cut reads like one that was closed."""
+    try:
+        return await reader.read(_CHUNK)
+    except OSError:
+        return b""
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Write, unless the other side has gone: then what is written is lost, as on a wire."""
+    with contextlib.suppress(OSError):
+        if not writer.is_closing():
+            writer.write(data)
+            await writer.drain()

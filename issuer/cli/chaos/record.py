@@ -1,0 +1,173 @@
+"""What a caller was given, and when: written into mapped memory, so that it outlives a kill -9 of its process.
+
+One file for each caller, of four 64-bit integers a call: first and last number, and when the call began and ended, in
+nanoseconds of the monotonic clock, which all processes of a machine share. A call that brought an error has minus the
+numbers that it asked for as first, and minus the place of the error in `ERRORS` as last. Zeros end it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+#: What a call may raise, by the place that stands in the file; what isn't here is the first.
+ERRORS = (
+    "other",
+    "RedisUnavailable",
+    "StoreUnavailable",
+    "FenceError",
+    "CorruptState",
+    "StoreBehind",
+    "UnknownTag",
+    "LimitReached",
+)
+
+_CALL = struct.Struct("=4q")
+#: Calls of one file; the next one begins when it is full. 2 MB, of which only what is written takes room.
+PART = 1 << 16
+
+
+class Call(NamedTuple):
+    """Numbers first..last, and when the call that returned them began and ended, in ns."""
+
+    first: int
+    last: int
+    began: int
+    ended: int
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the numbers as runs (first, last) of neighbours, in their order."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+class Record:
+    """The file of one caller. For one thread."""
+
+    def __init__(self, folder: Path, tag: int, worker: str, caller: int) -> None:
+        """`tag`: the place of the tag among those of the run."""
+        self._path = folder / f"{tag}.{worker}.{caller}"
+        self._part = 0
+        self._open()
+
+    def _open(self) -> None:
+        path = self._path.with_name(f"{self._path.name}.{self._part}")
+        with path.open("w+b") as file:
+            os.ftruncate(file.fileno(), PART * _CALL.size)
+            self._memory = mmap.mmap(file.fileno(), PART * _CALL.size)
+        self._at = 0
+
+    def note(self, first: int, last: int, began: int, ended: int) -> None:
+        """Write down what a call brought."""
+        if self._at == PART * _CALL.size:
+            self._part += 1
+            self._open()
+        _CALL.pack_into(self._memory, self._at, first, last, began, ended)
+        self._at += _CALL.size
+
+    def failed(self, wanted: int, error: Exception, began: int, ended: int) -> None:
+        """Write down that a call for so many numbers raised this."""
+        name = type(error).__name__
+        self.note(-wanted, -ERRORS.index(name) if name in ERRORS else 0, began, ended)
+
+
+class Calls:
+    """All calls of one caller, in the order in which they were made."""
+
+    def __init__(self, tag: int, worker: str, paths: Sequence[Path]) -> None:
+        self.tag = tag
+        self.worker = worker
+        self._values = array("q")
+        for path in paths:
+            data = array("q", path.read_bytes())
+            # Only the last part is filled in part: its end is the first call that never ended.
+            self._values += data[: _filled(data) * 4]
+
+    def __len__(self) -> int:
+        return len(self._values) // 4
+
+    def __iter__(self) -> Iterator[Call]:
+        values = iter(self._values)
+        return map(Call, values, values, values, values)
+
+    def granted(self) -> Iterator[Call]:
+        """Yield the calls that brought numbers."""
+        return (call for call in self if call.first > 0)
+
+    def column(self, at: int) -> array[int]:
+        """Return one of the four values of every call."""
+        return self._values[at::4]
+
+
+def _filled(data: array[int]) -> int:
+    """Return how many calls there are before the zeros, by halving."""
+    low, high = 0, len(data) // 4
+    while low < high:
+        middle = (low + high) // 2
+        if data[middle * 4 + 3]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def all_calls(folder: Path) -> list[Calls]:
+    """Return what each caller has written down into this folder."""
+    parts: dict[tuple[int, str, int], list[tuple[int, Path]]] = {}
+    for path in folder.iterdir():
+        words = path.name.split(".")
+        if len(words) == 4 and words[0].isdecimal():  # noqa: PLR2004 - tag, worker, caller, part
+            tag, worker, caller, part = words
+            parts.setdefault((int(tag), worker, int(caller)), []).append((int(part), path))
+    return [
+        Calls(tag, worker, [path for _, path in sorted(paths)]) for (tag, worker, _), paths in sorted(parts.items())
+    ]
+
+
+class Follower:
+    """Looks on while the callers of one worker write."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        self._folder = folder
+        self._worker = worker
+
+    def served(self, tag: int, since: int) -> bool:
+        """Whether a call for that tag that ended since then, in ns, has brought numbers."""
+        return any(self._served(path, since) for path in self._newest(tag))
+
+    def _newest(self, tag: int) -> list[Path]:
+        newest: dict[str, tuple[int, Path]] = {}
+        for path in self._folder.glob(f"{tag}.{self._worker}.*"):
+            caller, part = path.name.split(".")[2:]
+            newest[caller] = max(newest.get(caller, (-1, path)), (int(part), path))
+        return [path for _, path in newest.values()]
+
+    def _served(self, path: Path, since: int) -> bool:
+        if not path.stat().st_size:  # just made
+            return False
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+            low, high = 0, len(memory) // _CALL.size
+            while low < high:
+                middle = (low + high) // 2
+                if _CALL.unpack_from(memory, middle * _CALL.size)[3]:
+                    low = middle + 1
+                else:
+                    high = middle
+            for at in range(low - 1, -1, -1):
+                call = Call(*_CALL.unpack_from(memory, at * _CALL.size))
+                if call.ended < since:
+                    return False
+                if call.first > 0:
+                    return True
+        return False

@@ -1,0 +1,294 @@
+"""One of the drawing processes: draws until its stdin ends, and writes down what every call brought.
+
+python -m issuer.cli.chaos.worker SETUP, a JSON object: see `Setup`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from issuer import gateway
+from issuer.async_facade import AsyncIssuer
+from issuer.cli.chaos.guards import take_out
+from issuer.cli.chaos.record import Record, runs
+from issuer.core import extend
+from issuer.core.steps import Steps
+from issuer.errors import IssuerError
+from issuer.facade import Issuer
+from issuer.wiring import aconnect, connect
+
+now = time.monotonic_ns
+
+#: After an error a caller waits so long, in seconds.
+AFTER_ERROR = 0.01
+#: A call of so many ns stands in the record by itself, and not in one run with its neighbours.
+LONG = 20_000_000
+#: How many numbers a forked child draws.
+FORKED_DRAWS = 200
+
+Manner = Literal["next", "take", "run", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """So many callers for a tag, whose place is `at`. "run" calls `next` up to `most` times in a row."""
+
+    at: int
+    tag: str
+    manner: Manner
+    callers: int = 1
+    most: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is told. Times are in seconds; `pace` is between two calls, `clock` is how far its clock is off."""
+
+    name: str
+    folder: str
+    redis: str | None
+    store: str
+    config: str
+    jobs: list[Job]
+    colour: Literal["threads", "tasks"] = "threads"
+    pace: float = 0.005
+    clock: float = 0.0
+    timeout: float = 4.0
+    redis_timeout: float = 0.5
+    store_timeout: float = 0.8
+    without: list[str] = field(default_factory=list)
+
+    def dumped(self) -> str:
+        """Return it as it stands on a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parsed(cls, text: str) -> Setup:
+        """Return what was dumped."""
+        content = json.loads(text)
+        return cls(**{**content, "jobs": [Job(**job) for job in content["jobs"]]})
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of `connect`."""
+        return {
+            "redis": self.redis,
+            "store": self.store,
+            "config": self.config,
+            "timeout": self.timeout,
+            "redis_timeout": self.redis_timeout,
+            "store_timeout": self.store_timeout,
+        }
+
+
+# ---------------------------------------------------------------------- traps
+
+#: Where in an extension a process may be hit: before its reservation, before its load, after it.
+POINTS = ("open", "reserve", "load")
+
+
+def trap_file(folder: Path, name: str) -> Path:
+    """Return the file whose word, a point, is where the worker's next extension is hit; see `lay_traps`."""
+    return folder / f"trap.{name}"
+
+
+def lay_traps(setup: Setup) -> None:
+    """Let an extension stop its own process with a signal: the file says where, and which signal."""
+    path = trap_file(Path(setup.folder), setup.name)
+    load, reserve_and_load = gateway.load, extend._reserve_and_load  # noqa: SLF001 - the points lie inside
+
+    def spring(point: str) -> None:
+        with suppress(OSError, ValueError):
+            where, number = path.read_text().split()
+            if where == point:
+                path.unlink()
+                os.kill(os.getpid(), int(number))
+
+    def trapped_load(*args: Any, **options: Any) -> gateway.Call[gateway.Loaded]:
+        spring("reserve")
+        return load(*args, **options)
+
+    def trapped(*args: Any, **options: Any) -> Steps[extend.Extension]:
+        spring("open")
+        extension = yield from reserve_and_load(*args, **options)
+        spring("load")
+        return extension
+
+    gateway.load = trapped_load
+    extend._reserve_and_load = trapped  # noqa: SLF001 - the same
+
+
+# ---------------------------------------------------------------------- drawing
+
+
+class Caller:
+    """One caller: makes its calls one after the other, and writes down what they bring."""
+
+    def __init__(self, setup: Setup, job: Job, number: int, worker: str = "") -> None:
+        self.record = Record(Path(setup.folder), job.at, worker or setup.name, number)
+        self.job = job
+
+    def wanted(self) -> int:
+        """Return how many numbers to ask for now."""
+        return random.randint(1, self.job.most)  # noqa: S311 - load needs no secrets
+
+    def note(self, numbers: list[int], began: int, ended: int) -> None:
+        """Write down what one call brought."""
+        for first, last in runs(numbers):
+            self.record.note(first, last, began, ended)
+
+    def call(self, ids: Issuer, stream: Iterator[int]) -> bool:
+        """Make one call, or a row of them; False if it brought an error."""
+        tag, wanted = self.job.tag, self.wanted()
+        began = now()
+        try:
+            if self.job.manner in ("run", "stream"):
+                return self._row((lambda: ids.next(tag)) if self.job.manner == "run" else stream.__next__, wanted)
+            if self.job.manner == "take":
+                self.note(ids.take(tag, wanted), began, now())
+            else:
+                number = ids.next(tag)
+                self.record.note(number, number, began, now())
+        except IssuerError as error:
+            self.record.failed(wanted, error, began, now())
+            return False
+        return True
+
+    def _row(self, draw: Callable[[], int], times: int) -> bool:
+        """Call so many times, and write neighbours down in one; False if a call brought an error."""
+        first = last = since = until = 0
+        try:
+            for _ in range(times):
+                began = now()
+                try:
+                    number = draw()
+                except IssuerError as error:
+                    self.record.failed(1, error, began, now())
+                    return False
+                ended = now()
+                if last and number == last + 1 and ended - began < LONG:
+                    last, until = number, ended
+                    continue
+                if last:
+                    self.record.note(first, last, since, until)
+                first = last = number
+                since, until = began, ended
+        finally:
+            if last:
+                self.record.note(first, last, since, until)
+        return True
+
+    async def acall(self, ids: AsyncIssuer) -> bool:
+        """Do what `call` does, for a task."""
+        tag, wanted = self.job.tag, self.wanted()
+        began = now()
+        try:
+            numbers = [await ids.next(tag)] if self.job.manner == "next" else await ids.take(tag, wanted)
+            self.note(numbers, began, now())
+        except IssuerError as error:
+            self.record.failed(wanted, error, began, now())
+            return False
+        return True
+
+
+def _fork(setup: Setup, ids: Issuer, numbers: Iterator[int]) -> None:
+    """Fork a child that draws a little, of every tag, while this process goes on."""
+    if os.fork():
+        return
+    name = f"{setup.name}f{os.getpid()}"
+    try:
+        for job in setup.jobs:
+            caller = Caller(setup, job, next(numbers), name)
+            stream = ids.stream(job.tag)
+            for _ in range(FORKED_DRAWS):
+                caller.call(ids, stream)
+    finally:
+        os._exit(0)
+
+
+def threads(setup: Setup, stop: threading.Event) -> None:
+    """Draw in threads until told to stop."""
+    numbers = count()
+    forks = threading.Semaphore(0)
+    signal.signal(signal.SIGUSR1, lambda *_: forks.release())
+    # A child that has ended is nobody's business.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with connect(**setup.settings()) as ids:
+
+        def draw(caller: Caller) -> None:
+            stream = ids.stream(caller.job.tag)
+            while not stop.is_set():
+                fine = caller.call(ids, stream)
+                if not fine:
+                    stream = ids.stream(caller.job.tag)
+                if not fine or setup.pace:
+                    stop.wait(setup.pace if fine else AFTER_ERROR)
+                if caller.job.manner == "run" and forks.acquire(blocking=False):
+                    _fork(setup, ids, numbers)
+
+        callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
+        running = [threading.Thread(target=draw, args=(caller,)) for caller in callers]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+
+
+async def tasks(setup: Setup, stop: threading.Event) -> None:
+    """Draw in tasks until told to stop."""
+    numbers = count()
+    async with aconnect(**setup.settings()) as ids:
+
+        async def draw(caller: Caller) -> None:
+            while not stop.is_set():
+                fine = await caller.acall(ids)
+                await asyncio.sleep(setup.pace if fine else AFTER_ERROR)
+
+        callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
+        await asyncio.gather(*map(draw, callers))
+
+
+def _off(seconds: float) -> None:
+    """Let this process's wall clock be off by so many seconds."""
+    right, right_ns = time.time, time.time_ns
+    time.time = lambda: right() + seconds
+    time.time_ns = lambda: right_ns() + int(seconds * 1e9)
+
+
+def _until_stdin_ends(stop: threading.Event) -> None:
+    # The bare descriptor: a buffered read would hold a lock that the interpreter wants at its end.
+    while os.read(0, 1):
+        pass
+    stop.set()
+
+
+def main(text: str) -> NoReturn:
+    """Draw as the setup says, until stdin ends."""
+    setup = Setup.parsed(text)
+    take_out(setup.without)
+    lay_traps(setup)
+    if setup.clock:
+        _off(setup.clock)
+    stop = threading.Event()
+    threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
+    if setup.colour == "threads":
+        threads(setup, stop)
+    else:
+        asyncio.run(tasks(setup, stop))
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

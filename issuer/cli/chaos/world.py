@@ -1,0 +1,260 @@
+"""Where a run takes place: two Redis servers, a store, proxies before them, and the processes that draw."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from issuer.cli.chaos.checker import Event, Verdict, Watched, check
+from issuer.cli.chaos.crew import Crew, Worker
+from issuer.cli.chaos.guards import scripts_without
+from issuer.cli.chaos.proxy import FaultProxy
+from issuer.cli.chaos.record import all_calls
+from issuer.cli.chaos.server import RedisServer
+from issuer.cli.chaos.waiting import until
+from issuer.cli.chaos.worker import Job, Setup
+from issuer.errors import IssuerError
+from issuer.facade import Issuer
+from issuer.keys import redis_key
+from issuer.wiring import connect
+from persistence.records import Tag
+
+#: The places of the tags: strict, leased, and a trend tag that is drawn number by number.
+STRICT, TREND, PLAIN = range(3)
+PREFIX = "issuer"
+
+#: The strict tag goes across 2^53, above which a double can't tell neighbours apart.
+NEAR_2_53 = 2**53 - 3000
+
+#: Seconds between two looks at the store's `max`.
+SAMPLED_EVERY = 0.05
+
+now = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How hard a run is. `pace`: seconds between two calls of a caller. `most`: numbers a call, `timeout`: seconds.
+
+    `patience`: seconds without numbers after which a run is stuck. `without`: guards that are taken out.
+    """
+
+    step: int = 1500
+    lease: int = 100
+    pace: float = 0.004
+    most: int = 20
+    callers: int = 2
+    timeout: float = 4.0
+    patience: float = 20.0
+    without: tuple[str, ...] = ()
+
+
+class World:
+    """One run's servers and processes. `master` is the Redis that serves, `other` the one that may follow it.
+
+    Half of the workers reach Redis through the first of `fronts`, half through the second; `desk`, where the
+    harness itself asks, is hit by nothing.
+    """
+
+    def __init__(self, folder: Path, binary: Path, terms: Terms, store: str | None = None) -> None:
+        """`store`: the workers' URL of it, if it isn't an SQLite file in the folder."""
+        self.folder = folder
+        self.terms = terms
+        self.store = store or f"sqlite:///{folder / 'store' / 'issuer.db'}"
+        (folder / "store").mkdir(exist_ok=True)
+        self.crew = Crew(terms.patience)
+        self.events: list[Event] = []
+        self.tags: list[Watched] = []
+        self.scripts = scripts_without(terms.without)
+        self._ends = ExitStack()
+        self._stop = threading.Event()
+        self._sampling = threading.Lock()
+        try:
+            self._begin(binary)
+        except BaseException:
+            self._ends.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ends.close()
+
+    # ------------------------------------------------------------------ the servers
+
+    def _begin(self, binary: Path) -> None:
+        self.redis_began(binary)
+        (self.folder / "issuer.toml").touch()
+        config = str(self.folder / "issuer.toml")
+        self.ids: Issuer = self._ends.enter_context(
+            connect(redis=self.desk_url, store=self.store, prefix=PREFIX, timeout=10.0, scheduler=None, config=config)
+        )
+        self.create("strict", "strict", above=NEAR_2_53)
+        self.create("trend", "trend", lease=self.terms.lease)
+        self.create("plain", "trend", lease=0)
+        sampler = threading.Thread(target=self._sample, name="chaos-sampler", daemon=True)
+        sampler.start()
+        self._ends.callback(sampler.join)
+        self._ends.callback(self._stop.set)
+        self._ends.enter_context(self.crew)
+        self.crew.hire(*self.setups(config))
+
+    def redis_began(self, binary: Path) -> None:
+        """Start what the workers draw from; sets `fronts` and `desk`."""
+        self.master = self._ends.enter_context(RedisServer(binary))
+        self.other = self._ends.enter_context(RedisServer(binary))
+        self.link = self._ends.enter_context(FaultProxy(self.master.address))
+        self.desk = self._ends.enter_context(FaultProxy(self.master.address))
+        self.fronts = [self._ends.enter_context(FaultProxy(self.master.address)) for _ in range(2)]
+
+    @property
+    def desk_url(self) -> str:
+        """Where the harness itself finds Redis."""
+        return self.desk.url
+
+    def front_url(self, at: int) -> str:
+        """Where the workers of this half find Redis."""
+        return self.fronts[at].url
+
+    def setups(self, config: str) -> list[Setup]:
+        """Return what the workers are told."""
+        most, callers = self.terms.most, self.terms.callers
+        one, few, run, stream, plain = (
+            Job(STRICT, "strict", "next", callers),
+            Job(STRICT, "strict", "take", callers, most),
+            Job(TREND, "trend", "run", 1, 10 * most),
+            Job(TREND, "trend", "stream", 1, 10 * most),
+            Job(PLAIN, "plain", "next", 1),
+        )
+        each = (
+            ("w0", 0, "threads", [one, run, plain]),
+            ("w1", 1, "threads", [few, stream]),
+            ("w2", 0, "tasks", [one, Job(TREND, "trend", "take", callers, most)]),
+            ("w3", 1, "threads", [few, run, plain]),
+        )
+        return [
+            Setup(
+                name=name,
+                folder=str(self.folder),
+                redis=self.front_url(front),
+                store=self.store,
+                config=config,
+                jobs=jobs,
+                colour=colour,  # type: ignore[arg-type]  # a literal of the table above
+                pace=self.terms.pace,
+                timeout=self.terms.timeout,
+                without=[*self.terms.without],
+            )
+            for name, front, colour, jobs in each
+        ]
+
+    def create(self, name: str, order: str, *, above: int = 0, lease: int | None = None) -> int:
+        """Make a tag whose numbers are checked, and return its place."""
+        self.ids.create(name, step=self.terms.step, order=order, above=above, lease=lease)  # type: ignore[arg-type]
+        return self.watch(name, order, above)
+
+    def watch(self, name: str, order: str, base: int) -> int:
+        """Check the numbers of a tag that is there already, above `base`, and return its place."""
+        watched = Watched(name, order, base, self.terms.step, self.terms.lease, int(self.terms.timeout * 1e9))
+        with self._sampling:
+            self.tags.append(watched)
+        return len(self.tags) - 1
+
+    # ------------------------------------------------------------------ faults
+
+    @contextmanager
+    def fault(self, name: str, *, spared: Sequence[Worker] = (), segments: int = 2, hits: int = 0) -> Iterator[None]:
+        """Note a fault: what it breaks is whole again when the block ends. See `Event`."""
+        began = now()
+        yield
+        names = frozenset(worker.name for worker in spared)
+        self.events.append(Event(name, began, now(), names, segments, hits))
+
+    def more(self) -> None:
+        """Return when every worker has got numbers of each of its tags once more."""
+        self.crew.wait_served(now())
+
+    def halves(self) -> tuple[list[Worker], list[Worker]]:
+        """Return the workers that reach Redis through the first of the fronts, and the others."""
+        first = self.front_url(0)
+        there = [worker for worker in self.crew.workers if worker.setup.redis == first]
+        return there, [worker for worker in self.crew.workers if worker not in there]
+
+    def key(self, at: int) -> str:
+        """Return the tag's hash in Redis."""
+        return redis_key(PREFIX, self.tags[at].name)
+
+    def sha(self, script: str) -> bytes:
+        """Return what a call of the script has in it."""
+        return self.scripts[script].sha.encode()
+
+    def hold_load(self) -> Callable[[], None]:
+        """Return when a load is on its way, and held; what is returned lets it go on."""
+        for front in self.fronts:
+            front.hold(self.sha("load"), times=1)
+        until(lambda: any(front.held for front in self.fronts), 30, "a load is on its way")
+
+        def release() -> None:
+            for front in self.fronts:
+                front.pass_through()
+                front.release()
+
+        return release
+
+    def follow(self) -> None:
+        """Let the other server follow the master, and return when it has all that was written so far."""
+        self.other.start()
+        self.link.pass_through()
+        self.link.redirect(self.master.address)
+        with self.other.client() as client:
+            client.execute_command("REPLICAOF", *self.link.address)
+        until(lambda: self.other.replication().get("master_link_status") == "up", 20, "the replica follows")
+        offset = self.master.replication()["master_repl_offset"]
+        until(lambda: self.other.replication()["master_repl_offset"] >= offset, 10, "the replica has caught up")
+
+    def lag(self) -> None:
+        """Let the other server follow, and then lack what is drawn from now on; return when that is something."""
+        self.follow()
+        self.link.blackhole()
+        self.more()
+
+    def swap(self) -> None:
+        """Lead everybody to the other server, which has been promoted."""
+        self.master, self.other = self.other, self.master
+        for front in (*self.fronts, self.desk):
+            front.redirect(self.master.address)
+
+    # ------------------------------------------------------------------ the end
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLED_EVERY):
+            with suppress(IssuerError):
+                self.sample()
+
+    def sample(self) -> None:
+        """Note what the store's `max` of each tag is now."""
+        with self._sampling:
+            asked = now()
+            found: dict[str, Tag] = {record.tag: record for record in self.ids.tags(timeout=1)}
+            for tag in self.tags:
+                if tag.name in found:
+                    tag.samples.append((asked, found[tag.name].max))
+
+    def verdict(self) -> Verdict:
+        """End the drawing, and check all that was drawn."""
+        until(self._sampled, 10, "the store says what max is", ignoring=(IssuerError,))
+        lasting = {worker.name for worker in self.crew.workers if worker.alive}
+        self.crew.dismiss()
+        callers = all_calls(self.folder)
+        return check(self.tags, callers, self.events, lasting=lasting, stopped=self.crew.stopped)
+
+    def _sampled(self) -> bool:
+        self.sample()
+        return True

@@ -1,0 +1,33 @@
+"""Worlds for tests: the package's own, on the server that tests prefer."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from issuer.cli.chaos.checker import Verdict
+from issuer.cli.chaos.faults import FAULTS, Fault, chosen
+from issuer.cli.chaos.play import play
+from issuer.cli.chaos.world import Terms, World
+from tests.servers.absent import absent
+from tests.servers.binaries import primary_server
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder of its own; in memory where it can be, as a run writes a lot."""
+    shm = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="chaos-", dir=shm if shm.is_dir() else None) as name:
+        yield Path(name)
+
+
+def binary() -> Path:
+    return primary_server() or absent("a redis-server")
+
+
+def suffer(
+    names: str, *without: str, times: int = 1, faults: Sequence[Fault] = FAULTS, patience: float = 20.0
+) -> Verdict:
+    """Strike with these faults, so many times, and check what was drawn."""
+    with folder() as path, World(path, binary(), Terms(without=without, patience=patience)) as world:
+        return play(world, chosen(names.split(",") if names else [], faults) * times)
