@@ -23,6 +23,7 @@ class Event:
     """A fault: its name, when it began and when the servers were back, in ns; which workers had no part in it.
 
     `segments`: how many segments in Redis it may cost, and `hits`: how many processes it may cost what they hold.
+    `split`: two masters served at once, so that no order was promised between its beginning and its end.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Event:
     spared: frozenset[str] = frozenset()
     segments: int = 2
     hits: int = 0
+    split: bool = False
 
 
 @dataclass(slots=True)
@@ -116,7 +118,7 @@ def check(
         workers = {calls.worker for calls in own}
         groups = [own] if tag.order == "strict" else [[c for c in own if c.worker == worker] for worker in workers]
         for group in groups:
-            _disorder(verdict, tag, group)
+            _disorder(verdict, tag, group, [event for event in events if event.split])
         _service(verdict, tag, own, events, lasting)
         _late(verdict, tag, own, stopped)
         segments = sum(event.segments for event in events)
@@ -179,15 +181,18 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
                 _example(verdict, f"{tag.name}: {call.last} was issued when max had never been above {highest[at]}")
 
 
-def _by_start(calls: Calls) -> Iterator[Call]:
-    return calls.granted()
+def _promised(calls: Calls, splits: Sequence[Event]) -> Iterator[Call]:
+    """Yield what was granted while one master ruled."""
+    for call in calls.granted():
+        if not any(split.began <= call.ended and call.began <= split.back for split in splits):
+            yield call
 
 
-def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> None:
+def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Event]) -> None:
     """Find calls that began after another one had ended, yet brought lower numbers."""
     ended: list[tuple[int, int]] = []
     highest = 0
-    for call in heapq.merge(*map(_by_start, callers), key=attrgetter("began")):
+    for call in heapq.merge(*(_promised(calls, splits) for calls in callers), key=attrgetter("began")):
         while ended and ended[0][0] < call.began:
             highest = max(highest, heapq.heappop(ended)[1])
         if call.first < highest:

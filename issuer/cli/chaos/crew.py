@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -69,6 +70,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        # Forked children are in its group, and may still draw.
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -127,9 +131,13 @@ class Crew:
 
     def hire(self, *setups: Setup) -> None:
         """Start them, and return when each gets numbers."""
+        self.wait_served(0, self.start(*setups), 30.0)
+
+    def start(self, *setups: Setup) -> list[Worker]:
+        """Start them."""
         fresh = [Worker(setup) for setup in setups]
         self.workers += fresh
-        self.wait_served(0, fresh, 30.0)
+        return fresh
 
     def wait_served(
         self,
@@ -167,12 +175,22 @@ class Crew:
             worker.end()
         self.workers.clear()
 
-    def lost(self, worker: Worker) -> Worker:
-        """Take note that the worker was killed, and start another one in its place, which is returned."""
+    def relieve(self) -> list[Setup]:
+        """Let all end in order, and return what their successors are to be told."""
+        setups = [self._renamed(worker.setup) for worker in self.workers]
+        self.dismiss()
+        return setups
+
+    def _renamed(self, setup: Setup, **changes: object) -> Setup:
+        self._replaced += 1
+        name = f"{setup.name.split('r')[0]}r{self._replaced}"
+        return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields
+
+    def lost(self, worker: Worker, **changes: object) -> Worker:
+        """Take note that the worker has ended, and start another one in its place, which is returned."""
         worker.end()
         self.workers.remove(worker)
-        self._replaced += 1
-        successor = Worker(replace(worker.setup, name=f"{worker.name.split('r')[0]}r{self._replaced}"))
+        successor = Worker(self._renamed(worker.setup, **changes))
         self.workers.append(successor)
         return successor
 
@@ -182,11 +200,9 @@ class Crew:
         return self.lost(worker)
 
     def retire(self, worker: Worker, **changes: object) -> Worker:
-        """Let it end in order, and start another one in its place, with a changed setup."""
+        """Let it end in order, and start another one in its place, told the same but for these changes."""
         worker.dismiss()
-        worker.end()
-        worker.setup = replace(worker.setup, **changes)  # type: ignore[arg-type]  # names of its fields
-        return self.lost(worker)
+        return self.lost(worker, **changes)
 
     def pause(self, worker: Worker) -> None:
         """SIGSTOP."""

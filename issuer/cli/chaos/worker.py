@@ -209,7 +209,8 @@ def _fork(setup: Setup, ids: Issuer, numbers: Iterator[int]) -> None:
         return
     name = f"{setup.name}f{os.getpid()}"
     try:
-        for job in setup.jobs:
+        # First what the parent holds of leases: it is what both would go on with.
+        for job in sorted(setup.jobs, key=lambda job: job.manner != "run"):
             caller = Caller(setup, job, next(numbers), name)
             stream = ids.stream(job.tag)
             for _ in range(FORKED_DRAWS):

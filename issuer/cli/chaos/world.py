@@ -170,12 +170,14 @@ class World:
     # ------------------------------------------------------------------ faults
 
     @contextmanager
-    def fault(self, name: str, *, spared: Sequence[Worker] = (), segments: int = 2, hits: int = 0) -> Iterator[None]:
+    def fault(
+        self, name: str, *, spared: Sequence[Worker] = (), segments: int = 2, hits: int = 0, split: bool = False
+    ) -> Iterator[None]:
         """Note a fault: what it breaks is whole again when the block ends. See `Event`."""
         began = now()
         yield
         names = frozenset(worker.name for worker in spared)
-        self.events.append(Event(name, began, now(), names, segments, hits))
+        self.events.append(Event(name, began, now(), names, segments, hits, split))
 
     def more(self) -> None:
         """Return when every worker has got numbers of each of its tags once more."""

@@ -1,0 +1,281 @@
+"""Faults beyond those that `issuer chaos` offers, for the same world."""
+
+import math
+import random
+import resource
+import secrets
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import issuer
+from issuer.cli.chaos.faults import Fault, some
+from issuer.cli.chaos.record import Record, runs
+from issuer.cli.chaos.waiting import rest, until
+from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
+from issuer.errors import InvalidArgument, LimitReached
+from persistence.records import HIGHEST
+from tests.lua.hashes import GARBAGE
+
+MORE: list[Fault] = []
+
+HOUR = 3600.0
+#: How long two masters serve at once, a loader is stopped, and the rest lasts: `make chaos` makes them longer.
+LASTS = {"both alive": 1.0, "stopped": 2.0, "else": 0.5}
+
+HOSTILE = [
+    "a{b}c", "{}", "}{", "{a", "a}", "%7B", "%", "a%7Bb{c", "*", "?", "a b", "a:b", "$max", "_id", "a.b", "..", "/",
+    "'; --",
+    '"', "\\", "中文", "é", "e\u0301", "😀", "KEYS[1]", "None", "0", "-1", "issuer:{orders}", "x" * 100,
+]  # fmt: skip
+REFUSED = ["", "\n", "a\0b", "\x7f", "\ud800"]
+
+Strike = Callable[[World], None]
+
+
+def fault(name: str, what: str) -> Callable[[Strike], Strike]:
+    def entered(strike: Strike) -> Strike:
+        MORE.append(Fault(name, what, strike))
+        return strike
+
+    return entered
+
+
+@contextmanager
+def desk(world: World, at: int) -> Iterator[Callable[[int], None]]:
+    """What draws so many numbers of a tag in this process, through both fronts in turn, and writes them down."""
+    record = Record(world.folder, at, f"desk{secrets.token_hex(4)}", 0)
+    settings = {"store": world.store, "config": world.folder / "issuer.toml", "scheduler": None, "timeout": 4.0}
+    with (
+        issuer.connect(redis=world.front_url(0), **settings) as one,  # type: ignore[arg-type]
+        issuer.connect(redis=world.front_url(1), **settings) as other,  # type: ignore[arg-type]
+    ):
+
+        def draw(times: int) -> None:
+            for ids in (one, other) * times:
+                began = now()
+                numbers = ids.take(world.tags[at].name, 3)
+                for first, last in runs(numbers):
+                    record.note(first, last, began, now())
+
+        yield draw
+
+
+# ------------------------------------------------------------------------------------------------ masters and replicas
+
+
+@fault("F5", "old and new master both alive")
+def both_alive(world: World) -> None:
+    world.lag()
+    with world.fault("F5 both masters alive", segments=8, split=True):
+        world.other.promote()
+        world.fronts[1].redirect(world.other.address)
+        rest(LASTS["both alive"])
+        world.more()
+        world.master.kill()
+        world.swap()
+
+
+@fault("F16", "half of the processes led to a writable replica")
+def writable_replica(world: World) -> None:
+    world.follow()
+    with world.other.client() as client:
+        client.config_set("replica-read-only", "no")
+    with world.fault("F16 writable replica"):
+        world.fronts[1].redirect(world.other.address)
+        rest(LASTS["else"])
+        world.fronts[1].redirect(world.master.address)
+    # What was written to it would stay in a partial copy.
+    world.other.wipe()
+
+
+@fault("F17", "INFO denied by ACL")
+def info_denied(world: World) -> None:
+    with world.fault("F17 INFO denied", segments=0), world.master.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "-info")
+        rest(LASTS["else"])
+        client.execute_command("ACL", "SETUSER", "default", "+info")
+
+
+# ------------------------------------------------------------------------------------------------ clocks and processes
+
+
+@fault("F7a", "the clock of a process an hour off")
+def clock_of_a_process(world: World) -> None:
+    with world.fault("F7 clock of a process", hits=1):
+        world.crew.retire(some(world), clock=random.choice([HOUR, -HOUR]))
+
+
+@fault("F7b", "Redis's clock an hour off, between an election and its load")
+def clock_of_redis(world: World) -> None:
+    """What the scripts see of it: an election in the future, or long ago."""
+    release = world.hold_load()
+    with world.fault("F7 clock of Redis", segments=4), world.master.client() as client:
+        off = int(random.choice([HOUR, -HOUR]) * 1000)
+        for at in range(len(world.tags)):
+            asked = client.hget(world.key(at), "asked")
+            if isinstance(asked, bytes):
+                client.hset(world.key(at), "asked", str(int(asked) + off))
+        release()
+
+
+@fault("F8b", "a process stopped between its reservation and its load")
+def stopped_before_its_load(world: World) -> None:
+    for worker in world.crew.workers:
+        worker.trap("reserve", signal.SIGSTOP)
+    until(lambda: any(worker.sprung for worker in world.crew.workers), world.crew.patience, "a loader is stopped")
+    caught = [worker for worker in world.crew.workers if not worker.untrap()]
+    with world.fault("F8 stopped before load", hits=len(caught)):
+        for worker in caught:
+            until(lambda: worker.halted, 10, "it is stopped")  # noqa: B023
+            world.crew.pause(worker)
+        rest(LASTS["stopped"])
+        world.crew.wait_served(now(), [worker for worker in world.crew.workers if worker not in caught])
+        for worker in caught:
+            world.crew.resume(worker)
+
+
+# ------------------------------------------------------------------------------------------------ tags and their hashes
+
+
+@fault("F11", "the step changed in mid-extension")
+def step_changed(world: World) -> None:
+    step = world.terms.step
+    release = world.hold_load()
+    with world.fault("F11 step changed", segments=4):
+        for at in range(PLAIN + 1):
+            world.ids.configure(world.tags[at].name, step=random.choice([step // 3, step * 2]))
+        release()
+        world.more()
+        for at in range(PLAIN + 1):
+            world.ids.configure(world.tags[at].name, step=step)
+
+
+@fault("F13", "hostile names of tags")
+def hostile_names(world: World) -> None:
+    with world.fault("F13 hostile names", segments=0):
+        for name in random.sample(HOSTILE, 3):
+            present = [tag.name for tag in world.tags]
+            at = present.index(name) if name in present else world.create(name, "strict")
+            with desk(world, at) as draw:
+                draw(5)
+        for name in REFUSED:
+            try:
+                world.ids.next(name)
+            except InvalidArgument:
+                continue
+            raise AssertionError(f"{name!r} was taken for a tag")
+
+
+@fault("F14", "garbage in a field of the hash")
+def garbage(world: World) -> None:
+    # A whole number in a field is no garbage: that is state put back, which no script can tell.
+    words = [word for word in GARBAGE.values() if word is not None]
+    field = random.choice(["cur", "max", "mark", "next_cur", "next_max", "next_mark", "fence", "born", "asked"])
+    with world.fault("F14 garbage", segments=4, hits=len(world.crew.workers)):
+        with world.master.client() as client:
+            for at in range(PLAIN + 1):
+                client.hset(world.key(at), field, random.choice(words))
+        rest(LASTS["else"])
+        world.ids.recover()
+
+
+@fault("F15", "numbers up to 2^63-1")
+def the_last_numbers(world: World) -> None:
+    name = f"last-{secrets.token_hex(4)}"
+    base = HIGHEST - 2000
+    world.ids.create(name, above=base, step=world.terms.step, order="strict")
+    at = world.watch(name, "strict", base)
+    with world.fault("F15 the last numbers", segments=0), desk(world, at) as draw:
+        try:
+            draw(math.ceil(2000 / 6) + 1)
+        except LimitReached:
+            return
+        raise AssertionError("numbers above 2^63-1 were issued")
+
+
+@fault("F23", "a tag deleted and made again while others draw")
+def made_again(world: World) -> None:
+    at = random.choice([STRICT, TREND, PLAIN])
+    tag = world.tags[at]
+    with world.fault("F23 deleted and made again", segments=4, hits=len(world.crew.workers)):
+        world.ids.delete(tag.name)
+        rest(LASTS["else"] / 5)
+        world.ids.create(
+            tag.name,
+            step=tag.step,
+            order="strict" if at == STRICT else "trend",
+            lease={STRICT: None, TREND: tag.lease, PLAIN: 0}[at],
+        )
+
+
+# ------------------------------------------------------------------------------------------------ what is handed back
+
+
+def _end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
+    """Let one process after the other end and be replaced, until one had something left to give back."""
+    for _ in range(2 * len(world.crew.workers)):
+        world.crew.wait_served(world.events[-1].back if world.events else 0)
+        world.crew.retire(world.crew.workers[0])
+        if seen():
+            return
+    raise AssertionError("nobody gave anything back")
+
+
+@fault("F22a", "a lease given back late")
+def given_back_late(world: World) -> None:
+    for front in world.fronts:
+        front.hold(world.sha("giveback"))
+    with world.fault("F22 given back late", hits=2):
+        _end_with_a_lease(world, lambda: any(front.held for front in world.fronts))
+        world.crew.wait_served(now(), only=[TREND])
+        for front in world.fronts:
+            front.pass_through()
+            front.release()
+
+
+@fault("F22b", "a lease given back twice")
+def given_back_twice(world: World) -> None:
+    before = sum(front.hits for front in world.fronts)
+    for front in world.fronts:
+        front.duplicate(world.sha("giveback"), times=1)
+    with world.fault("F22 given back twice", hits=2):
+        _end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
+        for front in world.fronts:
+            front.pass_through()
+
+
+# ------------------------------------------------------------------------------------------------ the store
+
+
+@fault("F6b", "the store restored from an old copy, the issuers stopped")
+def store_restored(world: World) -> None:
+    path = world.folder / "store" / "issuer.db"
+    with closing(sqlite3.connect(":memory:")) as copy:
+        with closing(sqlite3.connect(path)) as store:
+            store.backup(copy)
+        before = world.ids.inspect("strict").store.max
+        until(lambda: world.ids.inspect("strict").store.max > before, world.crew.patience, "max rises")
+        with world.fault("F6 store restored", segments=4, hits=len(world.crew.workers)):
+            setups = world.crew.relieve()
+            with closing(sqlite3.connect(path)) as store:
+                copy.backup(store)
+            fresh = world.crew.start(*setups)
+            # Redis knows better than the store: whoever extends finds out, and stops everybody's reservations.
+            until(lambda: world.ids.inspect("strict").store.halted, world.crew.patience, "the store is found behind")
+            world.ids.recover()
+        world.crew.wait_served(0, fresh)
+
+
+@fault("F19", "the disk of the embedded store full")
+def disk_full(world: World) -> None:
+    """No process may write beyond the first bytes of a file."""
+    pids = [worker.process.pid for worker in world.crew.workers]
+    limits = [resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids]
+    with world.fault("F19 disk full", hits=len(pids)):
+        for pid, (_, hard) in zip(pids, limits, strict=True):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (512, hard))
+        rest(LASTS["else"] * 2)
+        for pid, limit in zip(pids, limits, strict=True):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
