@@ -1,6 +1,7 @@
 # make demo    numbers on your screen, on a machine that has nothing but Python >= 3.11
 # make check   what a reviewer would run: style, types, floors, quick tests
 # make test    everything, with real servers where they are found
+# make chaos   every fault twenty times, every number checked: half an hour, or FAULTS="--times 2 --faults F2,F9"
 # make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
 #
 # Environments are made on first use and again when pyproject.toml changes.
@@ -15,10 +16,10 @@ SIDE_BY_SIDE = -n 3 --dist loadfile
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 
-.PHONY: help demo check test bench ready wire clean
+.PHONY: help demo check test chaos bench ready wire clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -4
+	@sed -n 's/^# //p' Makefile | head -5
 
 demo: .venv/.demo
 	@.venv/bin/issuer demo
@@ -33,6 +34,9 @@ check: .venv/.dev
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready
 	@.venv/bin/pytest $(SIDE_BY_SIDE) --ignore=tests/benchmarks$(if $(STATUS),; echo $$? >$(STATUS))
+
+chaos: ready
+	@.venv/bin/python -m tests.chaos $(or $(FAULTS),--long)
 
 bench: .bench/.made
 	@.bench/bin/python -m tests.benchmarks $(ROWS)

@@ -1,0 +1,166 @@
+"""Worlds behind Sentinels, in a Cluster, and on MongoDB, and the faults that only they have."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from issuer.cli.chaos.faults import DELAY, Fault
+from issuer.cli.chaos.waiting import rest, until
+from issuer.cli.chaos.world import STRICT, TREND, Terms, World
+from tests.chaos.more import LASTS
+from tests.servers.absent import absent
+from tests.servers.cluster import ClusterServers
+from tests.servers.mongo import MongoServer, find_command
+from tests.servers.proxy import FaultProxy
+from tests.servers.sentinel import SentinelServers
+
+#: What the calls of a store have in them, on MongoDB's wire.
+STORE_CALLS = {"reserve": b"findAndModify", "ledger": b"insert", "get": b"find"}
+
+
+class _Group(World):
+    """No proxies: Sentinels and Clusters tell their clients where to go."""
+
+    @property
+    def desk_url(self) -> str:
+        return self.group_url
+
+    def front_url(self, at: int) -> str:  # noqa: ARG002 - there is one
+        return self.group_url
+
+    group_url: str
+
+
+class SentinelWorld(_Group):
+    """A master, two replicas, three Sentinels."""
+
+    def redis_began(self, binary: Path) -> None:
+        self.fronts = []
+        self.group = self._ends.enter_context(SentinelServers(binary))
+        self.group_url = self.group.url
+
+
+class ClusterWorld(_Group):
+    """Three masters with a replica each; the tags lie on different ones."""
+
+    def redis_began(self, binary: Path) -> None:
+        self.fronts = []
+        self.cluster = self._ends.enter_context(ClusterServers(binary))
+        self.group_url = self.cluster.url
+
+
+class MongoWorld(World):
+    """The pair of servers on a MongoDB, or what speaks like it, behind a proxy."""
+
+    def __init__(self, folder: Path, binary: Path, terms: Terms) -> None:
+        command = find_command()
+        if command is None:
+            absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
+        self.mongo = MongoServer(command).start()
+        try:
+            self.store_proxy = FaultProxy(("127.0.0.1", self.mongo.port))
+            try:
+                url = f"mongodb://127.0.0.1:{self.store_proxy.port}/chaos?directConnection=true"
+                super().__init__(folder, binary, terms, url)
+            except BaseException:
+                self.store_proxy.close()
+                raise
+        except BaseException:
+            self.mongo.end()
+            raise
+
+    def __exit__(self, *rest: object) -> None:
+        super().__exit__(None, None, None)
+        self.store_proxy.close()
+        self.mongo.end()
+
+
+W = TypeVar("W", bound=World)
+
+
+def only(kind: type[W], strike: Callable[[W], None]) -> Callable[[World], None]:
+    """What strikes worlds of that kind."""
+
+    def struck(world: World) -> None:
+        assert isinstance(world, kind)
+        strike(world)
+
+    return struck
+
+
+def sentinel_failover(world: SentinelWorld) -> None:
+    """The replicas lack the last draws when the master dies."""
+    group = world.group
+    master, replicas = group.node(group.master()), group.replicas()
+    master.cut_off(*replicas)
+    world.more()
+    with world.fault("F3 failover by Sentinel"):
+        master.kill()
+        for replica in replicas:
+            replica.resume()
+        group.wait_for_master_other_than(master.address)
+    master.start()
+    group.wait_for_replica(master.address)
+
+
+def cluster_failover(world: ClusterWorld) -> None:
+    cluster, key = world.cluster, world.key(random.choice([STRICT, TREND]))
+    owner = cluster.node_of(key)
+    replica = cluster.replica_of(owner)
+    owner.cut_off(replica)
+    world.more()
+    with world.fault("F3 failover by Cluster"):
+        owner.kill()
+        replica.resume()
+        cluster.wait_for_new_owner(key, owner)
+    owner.start()
+    until(
+        lambda: owner.replication().get("master_link_status") == "up", 30, "the old owner follows", ignoring=(OSError,)
+    )
+
+
+def store_killed(world: MongoWorld) -> None:
+    """A reservation is on its way when the store dies."""
+    world.store_proxy.hold(STORE_CALLS["reserve"], times=1)
+    until(lambda: world.store_proxy.held, world.crew.patience, "a reservation is on its way")
+    with world.fault("F6 store killed", hits=len(world.crew.workers)):
+        world.store_proxy.release()
+        world.mongo.kill()
+        world.store_proxy.pass_through()
+        rest(LASTS["else"])
+        world.mongo.start()
+
+
+def _on_the_wire(name: str, hit: Callable[[FaultProxy, bytes], None]) -> Callable[[MongoWorld], None]:
+    def strike(world: MongoWorld) -> None:
+        proxy, call = world.store_proxy, random.choice(["reserve", "reserve", "ledger"])
+        before = proxy.hits
+        with world.fault(f"F9 store: {name}", hits=len(world.crew.workers), segments=4):
+            hit(proxy, STORE_CALLS[call])
+            until(lambda: proxy.hits > before, world.crew.patience, f"{call} is hit")
+            proxy.pass_through()
+
+    return strike
+
+
+SENTINEL_FAULTS = [Fault("F3b", "failover by Sentinel, replication cut", only(SentinelWorld, sentinel_failover))]
+CLUSTER_FAULTS = [Fault("F3c", "failover by Cluster, replication cut", only(ClusterWorld, cluster_failover))]
+MONGO_FAULTS = [
+    Fault("F6c", "the store killed in mid-reserve", only(MongoWorld, store_killed)),
+    Fault(
+        "F9d",
+        "a request to the store dropped",
+        only(MongoWorld, _on_the_wire("request dropped", lambda proxy, call: proxy.drop_requests(call, 1))),
+    ),
+    Fault(
+        "F9e",
+        "a reply of the store dropped",
+        only(MongoWorld, _on_the_wire("reply dropped", lambda proxy, call: proxy.drop_replies(call, 1))),
+    ),
+    Fault(
+        "F9f",
+        "replies of the store 300 ms late",
+        only(MongoWorld, _on_the_wire("300 ms late", lambda proxy, call: proxy.delay_replies(DELAY, call, 3))),
+    ),
+]
