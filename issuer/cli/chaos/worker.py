@@ -68,7 +68,7 @@ class Setup:
     clock: float = 0.0
     timeout: float = 4.0
     redis_timeout: float = 0.5
-    store_timeout: float = 0.8
+    store_timeout: float = 0.6
     without: list[str] = field(default_factory=list)
 
     def dumped(self) -> str:
