@@ -16,7 +16,7 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.sentinel import SentinelServers
 
 #: What the calls of a store have in them, on MongoDB's wire.
-STORE_CALLS = {"reserve": b"findAndModify", "ledger": b"insert", "get": b"find"}
+STORE_CALLS = {"reserve": b"findAndModify", "ledger": b"insert", "get": b"\x02find\x00"}
 
 
 class _Group(World):
@@ -134,12 +134,13 @@ def store_killed(world: MongoWorld) -> None:
 
 def _on_the_wire(name: str, hit: Callable[[FaultProxy, bytes], None]) -> Callable[[MongoWorld], None]:
     def strike(world: MongoWorld) -> None:
-        proxy, call = world.store_proxy, random.choice(["reserve", "reserve", "ledger"])
-        before = proxy.hits
-        with world.fault(f"F9 store: {name}", hits=len(world.crew.workers), segments=4):
-            hit(proxy, STORE_CALLS[call])
-            until(lambda: proxy.hits > before, world.crew.patience, f"{call} is hit")
-            proxy.pass_through()
+        proxy = world.store_proxy
+        for call, match in STORE_CALLS.items():
+            before = proxy.hits
+            with world.fault(f"F9 store, {name}: {call}", hits=len(world.crew.workers), segments=4):
+                hit(proxy, match)
+                until(lambda: proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
+                proxy.pass_through()
 
     return strike
 

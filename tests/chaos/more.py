@@ -14,7 +14,8 @@ from issuer.cli.chaos.faults import Fault, some
 from issuer.cli.chaos.record import Record, runs
 from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
-from issuer.errors import InvalidArgument, LimitReached
+from issuer.errors import InvalidArgument, LimitReached, RedisUnavailable
+from issuer.scripts import script
 from persistence.records import HIGHEST
 from tests.lua.hashes import GARBAGE
 
@@ -244,6 +245,31 @@ def given_back_twice(world: World) -> None:
         _end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
         for front in world.fronts:
             front.pass_through()
+
+
+@fault("F9g", "a reply to giving a lease back dropped")
+def reply_to_giving_back_dropped(world: World) -> None:
+    before = sum(front.hits for front in world.fronts)
+    for front in world.fronts:
+        front.drop_replies(world.sha("giveback"), times=1)
+    with world.fault("F9 reply dropped: giveback", hits=2):
+        _end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
+        for front in world.fronts:
+            front.pass_through()
+
+
+@fault("F9h", "a request and a reply of `recover` dropped")
+def recover_in_doubt(world: World) -> None:
+    floor = script("floor").sha.encode()
+    with world.fault("F9 dropped: floor", segments=4):
+        for break_it in (world.desk.drop_requests, world.desk.drop_replies):
+            break_it(floor, 1)
+            try:
+                world.ids.recover("strict")
+            except RedisUnavailable:
+                world.ids.recover("strict")
+            else:
+                raise AssertionError("recover didn't say that it doesn't know")
 
 
 # ------------------------------------------------------------------------------------------------ the store

@@ -202,14 +202,15 @@ def used_up(fields: Any) -> bool:
 
 
 def _on_the_wire(world: World, name: str, strike: Callable[[FaultProxy, bytes], None]) -> None:
-    script = random.choice(SCRIPTS)  # noqa: S311 - no secret
-    before = sum(front.hits for front in world.fronts)
-    with world.fault(f"F9 {name}", hits=len(world.crew.workers)):
-        for front in world.fronts:
-            strike(front, world.sha(script))
-        until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")
-        for front in world.fronts:
-            front.pass_through()
+    """Hit a call of each script, one after the other."""
+    for script in SCRIPTS:
+        before = sum(front.hits for front in world.fronts)
+        with world.fault(f"F9 {name}: {script}", hits=len(world.crew.workers)):
+            for front in world.fronts:
+                strike(front, world.sha(script))
+            until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
+            for front in world.fronts:
+                front.pass_through()
 
 
 @fault("F9a", "a request to Redis dropped")

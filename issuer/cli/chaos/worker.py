@@ -109,7 +109,11 @@ def lay_traps(setup: Setup) -> None:
     path = trap_file(Path(setup.folder), setup.name)
     load, reserve_and_load = gateway.load, extend._reserve_and_load  # noqa: SLF001 - the points lie inside
 
+    own = os.getpid()
+
     def spring(point: str) -> None:
+        if os.getpid() != own:  # a forked child: the trap is its parent's
+            return
         with suppress(OSError, ValueError):
             where, number = path.read_text().split()
             if where == point:
