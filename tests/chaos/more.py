@@ -11,12 +11,17 @@ from contextlib import closing, contextmanager
 
 import issuer
 from issuer.cli.chaos.faults import Fault, some
+from issuer.cli.chaos.guards import hand_back_whatever_the_version
 from issuer.cli.chaos.record import Record, runs
 from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
+from issuer.clock import Deadline
+from issuer.core import direct
+from issuer.drivers.blocking.runner import Runner
 from issuer.errors import InvalidArgument, LimitReached, RedisUnavailable
 from issuer.scripts import script
-from persistence.records import HIGHEST
+from persistence.opening import open_store
+from persistence.records import HIGHEST, Reservation
 from tests.lua.hashes import GARBAGE
 
 MORE: list[Fault] = []
@@ -245,6 +250,31 @@ def given_back_twice(world: World) -> None:
         _end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
         for front in world.fronts:
             front.pass_through()
+
+
+@fault("F22c", "a segment handed back to the store, and again when somebody else has it")
+def handed_back_again(world: World) -> None:
+    hand_back = hand_back_whatever_the_version if "version" in world.terms.without else direct.hand_back
+    record = Record(world.folder, PLAIN, f"desk{secrets.token_hex(4)}", 0)
+    with closing(open_store(world.store)) as store, world.fault("F22 handed back again", segments=8):
+        runner = Runner(store, None, 2.0)
+
+        def reserved() -> Reservation:
+            return store.reserve("plain", world.terms.step, reason="direct", timeout=2)
+
+        def taken_by_another() -> tuple[Reservation, Reservation] | None:
+            ours = reserved()
+            if not runner.run(direct.hand_back([ours], ours.low), Deadline(2)):
+                return None  # one of the processes has reserved in between
+            theirs = reserved()
+            return (ours, theirs) if theirs.low == ours.low else None
+
+        pair = until(taken_by_another, 10, "the segment is somebody else's")
+        assert pair
+        ours, theirs = pair
+        began = now()
+        record.note(theirs.low + 1, theirs.high, began, now())
+        runner.run(hand_back([ours], ours.low), Deadline(2))
 
 
 @fault("F9g", "a reply to giving a lease back dropped")

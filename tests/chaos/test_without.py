@@ -16,6 +16,7 @@ HARM = [
     ("arming", "F2a,F4", "repeats"),
     ("reserved", "F6a", "above"),
     ("load-once,born", "F12d", "repeats"),
+    ("version", "F22c", "repeats"),
     ("rejoin", "F21", "disorder"),
     ("fork", "F18", "repeats"),
 ]

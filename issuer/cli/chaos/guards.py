@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer import gateway
-from issuer.core import extend, supply
-from issuer.core.steps import Steps
+from issuer.core import direct, extend, supply
+from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError
 from issuer.facade import Issuer
 from issuer.scripts import NAMES, Script, script
+from persistence.records import Reservation
 
 Change = tuple[str, str]
 
@@ -82,6 +83,20 @@ def _ignore_what_is_taken() -> None:
     extend._reserve_and_load = reserve_and_load  # noqa: SLF001 - the same
 
 
+def hand_back_whatever_the_version(held: Sequence[Reservation], used: int) -> Steps[int]:
+    """Do what `direct.hand_back` does, as if the store compared `max` only."""
+    last = held[-1]
+    there = yield from ask(lambda store, timeout: store.get(last.tag.tag, timeout=timeout))
+    return (yield from _hand_back([*held[:-1], replace(last, tag=there or last.tag)], used))
+
+
+_hand_back = direct.hand_back
+
+
+def _ignore_version() -> None:
+    vars(direct)["hand_back"] = hand_back_whatever_the_version
+
+
 GUARDS: Mapping[str, Guard] = {
     "fence": Guard("a draw in another reign is refused", {"next": [_FENCE], "lease": [_FENCE]}),
     "role": Guard("a server that is no master is refused", {name: [_ROLE] for name in NAMES}),
@@ -92,6 +107,7 @@ GUARDS: Mapping[str, Guard] = {
     "below": Guard("a load below what was issued is refused", {"load": [_BELOW]}, _ignore_what_is_taken),
     "reserved": Guard("only the store hands out numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
     "load-once": Guard("a load goes out once", None, _load_again),
+    "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version),
     "rejoin": Guard("what was issued direct is skipped in Redis", None, _forget_rejoin),
     "fork": Guard("a forked child drops what its parent holds", None, _forget_fork),
 }
