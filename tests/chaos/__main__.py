@@ -71,7 +71,7 @@ def bouts(names: Sequence[str], times: int) -> Iterator[tuple[str, Make, list[Fa
 def run(arguments: argparse.Namespace) -> Verdict:
     """Play all bouts, on each kind of server that is here in turn, and return what was found in all."""
     # Fast enough for 20 million numbers: a number's cost lies in its call, so a call brings many.
-    terms = Terms(step=200_000, lease=5_000, pace=0.002, most=1_000, without=tuple(arguments.without))
+    terms = Terms(step=200_000, lease=5_000, pace=0.002, most=1_000, without=tuple(arguments.without), journal=True)
     servers = [binary()] if arguments.one_server else [*find_servers().values()] or [binary()]
     total = Verdict()
     names = arguments.faults.split(",") if arguments.faults else []

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import issuer
 from issuer.cli.chaos.faults import Fault, some
@@ -335,3 +336,48 @@ def disk_full(world: World) -> None:
         rest(LASTS["else"] * 2)
         for pid, limit in zip(pids, limits, strict=True):
             resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+
+
+@fault("F6d", "the store restored from an old copy, younger segments served direct, Redis wiped")
+def store_restored_under_direct_segments(world: World) -> None:
+    """What has been issued since has left its only trace in the journal."""
+    cut, _ = world.halves()
+    store = world.folder / "store" / "issuer.db"
+    with closing(sqlite3.connect(":memory:")) as copy:
+        with closing(sqlite3.connect(store)) as now_there:
+            now_there.backup(copy)
+        world.fronts[0].refuse()
+        rest(LASTS["else"] * 2)
+        world.crew.wait_served(now(), cut, only=[TREND, PLAIN])
+        with world.fault("F6 restored, with the journal", segments=8, hits=2 * len(world.crew.workers)):
+            world.fronts[0].pass_through()
+            setups = world.crew.relieve()
+            world.master.wipe()
+            with world.closed(), closing(sqlite3.connect(store)) as now_there:
+                copy.backup(now_there)
+            world.ids.recover(from_journal=journals(world))
+            fresh = world.crew.start(*setups)
+    world.crew.wait_served(0, fresh)
+
+
+@fault("F20", "the store and Redis gone, made again from the journal")
+def both_gone(world: World) -> None:
+    if not world.journal:
+        raise AssertionError("this world keeps no journal")
+    with world.fault("F20 made from the journal", segments=8, hits=2 * len(world.crew.workers)):
+        setups = world.crew.relieve()
+        with world.closed():
+            world.master.wipe()
+            for path in (world.folder / "store").iterdir():
+                path.unlink()
+            lost = world.folder / f"lost-{secrets.token_hex(4)}"
+            (world.folder / "journal").rename(lost)
+            (world.folder / "journal").mkdir()
+        world.ids.recover(from_journal=sorted(lost.glob("journal*")))
+        fresh = world.crew.start(*setups)
+    world.crew.wait_served(0, fresh)
+
+
+def journals(world: World) -> list[Path]:
+    """The files of the world's journal, none if it keeps none."""
+    return [path for path in sorted((world.folder / "journal").glob("journal*")) if path.suffix != ".lock"]

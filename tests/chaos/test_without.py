@@ -45,6 +45,12 @@ def test_where_one_guard_stands_behind_another_either_is_enough(without: str, fa
     assert (verdict.repeats, verdict.disorder, verdict.above) == (0, 0, 0)
 
 
+@pytest.mark.covers("N.8")
+def test_without_the_journal_a_restored_store_repeats_what_it_has_forgotten() -> None:
+    assert suffer("F6d", times=2).kept
+    assert suffer("F6d", times=2, journal=False, patience=8).repeats > 0
+
+
 def test_every_guard_is_taken_out_by_one_of_these_tests() -> None:
     named = {name for without, *_ in [*HARM, *BACKED] for name in without.split(",")}
     assert named == set(GUARDS)

@@ -39,8 +39,14 @@ def binary() -> Path:
 
 
 def suffer(
-    names: str, *without: str, times: int = 1, faults: Sequence[Fault] = (*FAULTS, *MORE), patience: float = 20.0
+    names: str,
+    *without: str,
+    times: int = 1,
+    faults: Sequence[Fault] = (*FAULTS, *MORE),
+    patience: float = 20.0,
+    journal: bool = True,
 ) -> Verdict:
     """Strike with these faults, so many times, and check what was drawn."""
-    with folder() as path, World(path, binary(), Terms(without=without, patience=patience)) as world:
+    terms = Terms(without=without, patience=patience, journal=journal)
+    with folder() as path, World(path, binary(), terms) as world:
         return play(world, chosen(names.split(",") if names else [], faults) * times)

@@ -70,6 +70,7 @@ class Setup:
     redis_timeout: float = 0.5
     store_timeout: float = 0.6
     without: list[str] = field(default_factory=list)
+    journal: str = ""
 
     def dumped(self) -> str:
         """Return it as it stands on a command line."""
@@ -90,6 +91,7 @@ class Setup:
             "timeout": self.timeout,
             "redis_timeout": self.redis_timeout,
             "store_timeout": self.store_timeout,
+            "journal": self.journal,
         }
 
 

@@ -43,6 +43,7 @@ class Terms:
     """How hard a run is. `pace`: seconds between two calls of a caller. `most`: numbers a call, `timeout`: seconds.
 
     `patience`: seconds without numbers after which a run is stuck. `without`: guards that are taken out.
+    `journal`: whether every reservation is journalled.
     """
 
     step: int = 1500
@@ -53,6 +54,7 @@ class Terms:
     timeout: float = 4.0
     patience: float = 20.0
     without: tuple[str, ...] = ()
+    journal: bool = False
 
 
 class World:
@@ -92,10 +94,10 @@ class World:
     def _begin(self, binary: Path) -> None:
         self.redis_began(binary)
         (self.folder / "issuer.toml").touch()
+        (self.folder / "journal").mkdir()
         config = str(self.folder / "issuer.toml")
-        self.ids: Issuer = self._ends.enter_context(
-            connect(redis=self.desk_url, store=self.store, prefix=PREFIX, timeout=10.0, scheduler=None, config=config)
-        )
+        self.ids = self._connected()
+        self._ends.callback(self._close)
         self.create("strict", "strict", above=NEAR_2_53)
         self.create("trend", "trend", lease=self.terms.lease)
         self.create("plain", "trend", lease=0)
@@ -105,6 +107,34 @@ class World:
         self._ends.callback(self._stop.set)
         self._ends.enter_context(self.crew)
         self.crew.hire(*self.setups(config))
+
+    @property
+    def journal(self) -> str:
+        """The journal that all share; "": none."""
+        return str(self.folder / "journal" / "journal") if self.terms.journal else ""
+
+    def _connected(self) -> Issuer:
+        return connect(
+            redis=self.desk_url,
+            store=self.store,
+            prefix=PREFIX,
+            timeout=10.0,
+            scheduler=None,
+            config=self.folder / "issuer.toml",
+            journal=self.journal,
+        )
+
+    def _close(self) -> None:
+        # Not a bound method of the first: `closed` makes another one.
+        self.ids.close()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Let nothing of this process hold the store while the block lasts; the workers must have ended."""
+        with self._sampling:
+            self.ids.close()
+            yield
+            self.ids = self._connected()
 
     def redis_began(self, binary: Path) -> None:
         """Start what the workers draw from; sets `fronts` and `desk`."""
@@ -151,6 +181,7 @@ class World:
                 pace=self.terms.pace,
                 timeout=self.terms.timeout,
                 without=[*self.terms.without],
+                journal=self.journal,
             )
             for name, front, colour, jobs in each
         ]
