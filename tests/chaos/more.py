@@ -318,6 +318,9 @@ def store_restored(world: World) -> None:
             setups = world.crew.relieve()
             with closing(sqlite3.connect(path)) as store:
                 copy.backup(store)
+            # A trend tag may have been served direct since the copy: of that only the journal knows.
+            for tag in world.tags[TREND:]:
+                world.ids.recover(tag.name, from_journal=journals(world))
             fresh = world.crew.start(*setups)
             # Redis knows better than the store: whoever extends finds out, and stops everybody's reservations.
             until(lambda: world.ids.inspect("strict").store.halted, world.crew.patience, "the store is found behind")
