@@ -107,6 +107,10 @@ def sentinel_failover(world: SentinelWorld) -> None:
 def cluster_failover(world: ClusterWorld) -> None:
     cluster, key = world.cluster, world.key(random.choice([STRICT, TREND]))
     owner = cluster.node_of(key)
+    # After the last failover the word may not have got round yet.
+    until(
+        lambda: any(member.master == owner.id() and member.well for member in owner.members()), 30, "it has a replica"
+    )
     replica = cluster.replica_of(owner)
     owner.cut_off(replica)
     world.more()
