@@ -24,7 +24,7 @@ def waits_for_the_store(redis: str, scheduler: Literal["background"] | None) -> 
         for _ in range(STEP * BORDERS):
             began = time.perf_counter()
             number = ids.next("a")
-            if time.perf_counter() - began > DELAY / 2:
+            if time.perf_counter() - began >= DELAY:
                 waited.append(number)
     return waited
 
@@ -36,4 +36,5 @@ def test_nobody_waits_at_a_border_when_the_next_segment_was_fetched_ahead(redis_
 
 @pytest.mark.covers("0.15", "3.18")
 def test_everybody_would_wait_at_each_border_if_it_were_not(redis_url: str) -> None:
-    assert waits_for_the_store(redis_url, None) == [STEP * border + 1 for border in range(1, BORDERS + 1)]
+    # A machine may be held up elsewhere, too.
+    assert {STEP * border + 1 for border in range(1, BORDERS + 1)} <= set(waits_for_the_store(redis_url, None))
