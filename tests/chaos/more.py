@@ -21,6 +21,7 @@ from issuer.core import direct
 from issuer.drivers.blocking.runner import Runner
 from issuer.errors import InvalidArgument, LimitReached, RedisUnavailable
 from issuer.scripts import script
+from persistence.journalled import Journalled
 from persistence.opening import open_store
 from persistence.records import HIGHEST, Reservation
 from tests.lua.hashes import GARBAGE
@@ -54,6 +55,8 @@ def desk(world: World, at: int) -> Iterator[Callable[[int], None]]:
     """What draws so many numbers of a tag in this process, through both fronts in turn, and writes them down."""
     record = Record(world.folder, at, f"desk{secrets.token_hex(4)}", 0)
     settings = {"store": world.store, "config": world.folder / "issuer.toml", "scheduler": None, "timeout": 4.0}
+    # Whoever reserves keeps the journal: else a store made again from it repeats what was drawn here (seen).
+    settings["journal"] = world.journal
     with (
         issuer.connect(redis=world.front_url(0), **settings) as one,  # type: ignore[arg-type]
         issuer.connect(redis=world.front_url(1), **settings) as other,  # type: ignore[arg-type]
@@ -257,7 +260,9 @@ def given_back_twice(world: World) -> None:
 def handed_back_again(world: World) -> None:
     hand_back = hand_back_whatever_the_version if "version" in world.terms.without else direct.hand_back
     record = Record(world.folder, PLAIN, f"desk{secrets.token_hex(4)}", 0)
-    with closing(open_store(world.store)) as store, world.fault("F22 handed back again", segments=8):
+    opened = open_store(world.store)
+    kept = Journalled(opened, world.journal) if world.journal else opened
+    with closing(kept) as store, world.fault("F22 handed back again", segments=8):
         runner = Runner(store, None, 2.0)
 
         def reserved() -> Reservation:
