@@ -157,13 +157,18 @@ def attempts(proxy: FaultProxy, tags: int, seconds: float) -> tuple[float, int, 
     return sum(during) / (back - began - SETTLED), max(during), max((n for at, n in steps if at >= back), default=0)
 
 
+#: Each process tries five times a second, whatever it waits for: 0.12 to 0.25 s apart.
+A_SECOND = PROCESSES * 9
+#: Attempts within 0.1 s. Jittered: not all processes at once, and none twice but by chance.
+AT_ONCE = PROCESSES * 3
+
+
 @pytest.mark.covers("3.20")
 @pytest.mark.parametrize("tags", [1, 25])
 def test_two_hundred_waiting_callers_make_no_storm(proxy: FaultProxy, tags: int) -> None:
     per_second, most, back = attempts(proxy, tags, 3.0)
-    # Each process tries five times a second, whatever it waits for: 0.12 to 0.25 s apart.
-    assert per_second < PROCESSES * 9
-    assert most < PROCESSES * 3  # jittered: not all of them in the same 0.1 s, and none twice but by chance
+    assert per_second < A_SECOND
+    assert most < AT_ONCE
     # Nor do they all come back in the same 0.1 s.
     assert back < PROCESSES * CALLERS / 2
 
@@ -174,8 +179,9 @@ def test_without_pauses_the_same_callers_storm(proxy: FaultProxy, monkeypatch: p
         monkeypatch.setattr(module, "pause", lambda _attempt: 0.01)
     monkeypatch.setattr(breaker.Breaker, "admit", lambda _self, **_options: False)
     per_second, most, _ = attempts(proxy, 25, 2.0)
-    assert per_second > PROCESSES * 24
-    assert most > PROCESSES * 8
+    # 1112 a second and more on a quiet machine; what counts is that the bounds above would tell.
+    assert per_second > A_SECOND
+    assert most > AT_ONCE
 
 
 @pytest.mark.covers("3.31", "3.27", "0.16")
