@@ -29,7 +29,7 @@ check: .venv/.dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest -q -m "not live"
+	.venv/bin/pytest -q $(SIDE_BY_SIDE) -m "not live"
 
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready

@@ -24,23 +24,33 @@ from issuer.core.discrepancies import (
 )
 from issuer.core.doctor.finding import Finding
 from issuer.core.inspection import Inspection, RedisState, StoreState, Waste
+from issuer.core.issued import Issued
 from issuer.core.retire import Recovery
 from issuer.core.verification import Provenance
 from issuer.errors import (
+    ClockBehind,
     ConfigurationError,
     CorruptState,
     FenceError,
+    FormatOverflow,
     InvalidArgument,
     IssuerError,
     JournalDamaged,
     LimitReached,
+    NoMachineNumber,
+    NotDecodable,
     RedisUnavailable,
+    Refused,
+    SchemeError,
     StoreBehind,
     StoreUnavailable,
+    StrategyFailed,
     TagExists,
+    TransformFailed,
     UnknownTag,
 )
 from issuer.facade import Issuer
+from issuer.numbers.scheme import Decoded
 from issuer.wiring import aconnect, connect, default
 from persistence.contract import Store
 from persistence.records import LedgerEntry, Tag
@@ -49,20 +59,26 @@ from persistence.records import LedgerEntry, Tag
 __all__ = [
     "AboveMax",
     "AsyncIssuer",
+    "ClockBehind",
     "ConfigurationError",
     "CorruptState",
     "DamagedEntry",
     "DamagedHash",
+    "Decoded",
     "Discrepancy",
     "FenceError",
     "Finding",
+    "FormatOverflow",
     "Inspection",
     "InvalidArgument",
+    "Issued",
     "Issuer",
     "IssuerError",
     "JournalDamaged",
     "LedgerEntry",
     "LimitReached",
+    "NoMachineNumber",
+    "NotDecodable",
     "OtherStore",
     "OutsideLedger",
     "Overlap",
@@ -71,12 +87,16 @@ __all__ = [
     "RedisAboveMax",
     "RedisState",
     "RedisUnavailable",
+    "Refused",
+    "SchemeError",
     "Store",
     "StoreBehind",
     "StoreState",
     "StoreUnavailable",
+    "StrategyFailed",
     "Tag",
     "TagExists",
+    "TransformFailed",
     "UnknownTag",
     "Waste",
     "aconnect",

@@ -5,46 +5,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from asyncio import get_running_loop, run_coroutine_threadsafe
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from issuer.async_administration import AsyncAdministration
 from issuer.clock import Deadline, monotonic
-from issuer.core import requests, retire
-from issuer.core.discrepancies import Discrepancy
-from issuer.core.doctor.diagnosis import judge
-from issuer.core.doctor.examination import Examination
-from issuer.core.doctor.finding import Finding
 from issuer.core.hand import spend_all
-from issuer.core.inspection import Inspection, inspect
-from issuer.core.requests import TAKE_MOST, Named, whole
-from issuer.core.retire import Recovery
+from issuer.core.issued import Issued
+from issuer.core.requests import TAKE_MOST, whole
+from issuer.core.scheme import OtherStrategyError
 from issuer.core.source import Job
-from issuer.core.steps import Steps, ask
-from issuer.core.verification import Audit, Provenance, who
+from issuer.core.steps import ask
 from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.asyncio.line import Line
 from issuer.drivers.asyncio.runner import Runner, new_flight
 from issuer.drivers.forks import PARENTS, living
+from issuer.drivers.issuing import PLAIN, TTL, How, Issuing, transformed
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
+from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
 from issuer.keys import check_tag
+from issuer.numbers.scheme import Decoded
+from issuer.plugins.chain import AsyncChain
+from issuer.plugins.contract import Call
 from issuer.scheduler import Scheduler, Tasks
 from issuer.settings import seconds
-from persistence.records import HIGHEST, LEDGER_KEPT, Order, Tag, now_ms
+from issuer.strategies.contract import Context
+from persistence.records import HIGHEST, LEDGER_KEPT, Tag, now_ms
 
 T = TypeVar("T")
 
 log = logging.getLogger("issuer")
 
 
-class AsyncIssuer:
+class AsyncIssuer(AsyncAdministration):
     """Hands out unique, increasing 64-bit numbers per tag, to the tasks of an event loop. Made by `issuer.aconnect`.
 
     The methods of Issuer, to be awaited; they mean the same and raise the same. It never blocks the loop: stores are
@@ -60,6 +59,7 @@ class AsyncIssuer:
         self._chosen = scheduler
         #: The numbers in hand that are laid open, by tag.
         self._open: dict[str, Iterator[int]] = {}
+        self._chain = AsyncChain(terms.plugins) if terms.plugins else None
         self._pruned = 0
         self._refresh_due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -70,6 +70,7 @@ class AsyncIssuer:
     def _start(self) -> None:
         self._roster = Roster(self._make_line, self._open)
         self._lines = self._roster.lines
+        self._issuing = Issuing(self._line, self._terms, self._context)
         theirs = self._chosen if isinstance(self._chosen, AsyncIOScheduler) else None
         self._scheduler = Scheduler(self._sweep, Tasks, theirs)
         self._means = self._terms.means(
@@ -83,14 +84,26 @@ class AsyncIssuer:
 
     # ------------------------------------------------------------------ numbers
 
-    async def next(self, tag: str, timeout: float | None = None) -> int:
+    async def next(
+        self,
+        tag: str,
+        timeout: float | None = None,
+        key: str | None = None,
+        ttl: float = TTL,
+        shard_key: str | bytes | None = None,
+    ) -> int:
         """Return the next number of the tag; see Issuer.next."""
+        if self._chain is not None or key is not None or shard_key is not None:
+            how = How(key, seconds(ttl, "ttl", zero=False), shard_key)
+            return await self._said(tag, how, timeout)
         try:
             line = self._lines[tag]
         except (KeyError, TypeError):
             line = self._line(tag)
+        if line.serving is not None:
+            return await self._strategic(line, timeout)
         try:
-            return await line.next(timeout)
+            number = await line.next(timeout)
         except asyncio.CancelledError:
             line.left = True
             raise
@@ -99,25 +112,130 @@ class AsyncIssuer:
             # up to Python 3.11 that is a system call.
             if line.loop is get_running_loop():
                 raise
-            return await self._line(tag).next(timeout)
-        except IssuerError:
+            line = self._line(tag)
+            number = await line.next(timeout)
+        except OtherStrategyError:
+            return await self._strategic(line, timeout)
+        except IssuerError as error:
             self._roster.forget_if_unknown(line)
+            self._tell(tag, error)
             raise
+        return number if line.supply.scheme is None else self._valued(line, number)
 
     async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return exactly n numbers, 1..1 000 000; see Issuer.take."""
         wanted = whole(n, "n", 1, TAKE_MOST)
         deadline = self._deadline(timeout)
+        return await self._around(tag, wanted, PLAIN, lambda: self._many(tag, wanted, deadline), deadline)
+
+    async def issue(
+        self,
+        tag: str,
+        *,
+        key: str | None = None,
+        ttl: float = TTL,
+        shard_key: str | bytes | None = None,
+        restart_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Issued:
+        """Issue one number, and return it with its text, period and shard; see Issuer.issue."""
+        how = How(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
+        deadline = self._deadline(timeout)
+        if self._chain is not None and self._chain.changes(await self._run(self._issuing.strategy(tag), deadline, tag)):
+            raise transformed(tag)
+        issued: list[Issued] = []
+
+        async def draw() -> list[int]:
+            issued.append(await self._issued(tag, how, deadline))
+            return [issued[0].value]
+
+        await self._around(tag, 1, how, draw, deadline)
+        return issued[0]
+
+    async def peek(
+        self,
+        tag: str,
+        *,
+        shard_key: str | bytes | None = None,
+        restart_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Issued:
+        """Return what `issue` will return next if nobody else draws before; see Issuer.peek."""
+        how = How(shard_key=shard_key, restart_key=restart_key)
+        return await self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
+
+    async def decode(self, tag: str, shown: int | str, *, timeout: float | None = None) -> Decoded:
+        """Tell what a number, or its text, is made of; see Issuer.decode."""
+        return await self._run(self._issuing.decode(tag, shown), self._deadline(timeout), tag)
+
+    async def _said(self, tag: str, how: How, timeout: float | None) -> int:
+        deadline = self._deadline(timeout)
+
+        async def draw() -> list[int]:
+            if how.plain:
+                return await self._many(tag, 1, deadline)
+            return [(await self._issued(tag, how, deadline)).value]
+
+        return (await self._around(tag, 1, how, draw, deadline))[0]
+
+    async def _many(self, tag: str, wanted: int, deadline: Deadline) -> list[int]:
         line = self._line(tag)
         numbers: list[int] = []
         try:
-            while len(numbers) < wanted:
-                numbers += await line.draw(wanted - len(numbers), deadline)
+            while len(numbers) < wanted and line.serving is None:
+                drawn = await line.draw(wanted - len(numbers), deadline)
+                numbers += drawn if line.supply.scheme is None else map(line.supply.value, drawn)
+        except OtherStrategyError:
+            pass
         except IssuerError as error:
             error.drawn = numbers
             self._roster.forget_if_unknown(line)
             raise
-        return numbers
+        return numbers or await self._generated(line, wanted, deadline)
+
+    def _valued(self, line: Line, counter: int) -> int:
+        try:
+            return line.supply.value(counter)
+        except IssuerError as error:
+            self._tell(line.tag, error)
+            raise
+
+    async def _strategic(self, line: Line, timeout: float | None) -> int:
+        """Return the next number of the tag's strategy, which has no counter."""
+        await line.give_turn()
+        if line.serving is not None and line.serving.ready is not None:
+            for number in line.serving.ready:
+                return number
+        try:
+            return (await self._generated(line, 1, self._deadline(timeout)))[0]
+        except IssuerError as error:
+            self._tell(line.tag, error)
+            raise
+
+    async def _generated(self, line: Line, n: int, deadline: Deadline) -> list[int]:
+        """Get numbers of the tag's strategy, which has no counter."""
+        return await line.run(self._issuing.generate(line, n, deadline), deadline)
+
+    async def _issued(self, tag: str, how: How, deadline: Deadline) -> Issued:
+        line = self._line(tag)
+        try:
+            return await self._run(self._issuing.issue(tag, how, deadline), deadline, tag)
+        except IssuerError:
+            self._roster.forget_if_unknown(line)
+            raise
+
+    async def _around(
+        self, tag: str, n: int, how: How, draw: Callable[[], Awaitable[list[int]]], deadline: Deadline
+    ) -> list[int]:
+        """Draw, with the plugins around it, if there are any; tell the rejected handler if nothing comes."""
+        try:
+            if self._chain is None:
+                return await draw()
+            strategy = await self._run(self._issuing.strategy(tag), deadline, tag)
+            return await self._chain.around(Call(tag, n, strategy, how.shard_key, how.key), draw)
+        except IssuerError as error:
+            self._tell(tag, error)
+            raise
 
     def stream(self, tag: str, *, timeout: float | None = None) -> AsyncIterator[int]:
         """Iterate over the tag's numbers without end; see Issuer.stream."""
@@ -132,12 +250,14 @@ class AsyncIssuer:
             # With numbers in hand nothing below waits: the loop's other tasks get their turn here.
             await asyncio.sleep(0)
             try:
-                await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
-                number = (await line.draw(1, deadline))[0]
+                if line.serving is None:
+                    await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
             except IssuerError:
                 self._roster.forget_if_unknown(line)
                 raise
-            yield number
+            yield await self.next(tag, timeout)
+            if self._chain is not None:
+                continue
             for number in self._line(tag).supply.open:  # a fork may have come in between
                 yield number
 
@@ -147,150 +267,19 @@ class AsyncIssuer:
         deadline = self._deadline(timeout)
         line = self._line(tag)
         try:
+            if self._chain is not None:
+                # Of so many numbers, only whether they may be had at all.
+                strategy = await self._run(self._issuing.strategy(tag), deadline, tag)
+                if self._chain.changes(strategy):
+                    raise transformed(tag)
+                await self._chain.before(Call(tag, wanted, strategy))
             return await line.run(line.supply.reserve(wanted), deadline)
-        except IssuerError:
+        except IssuerError as error:
             self._roster.forget_if_unknown(line)
+            self._tell(tag, error)
             raise
 
-    # ------------------------------------------------------------------ tags
-
-    async def create(
-        self,
-        tag: str,
-        *,
-        start: int | None = None,
-        above: int | None = None,
-        step: int | Literal["auto"] | None = None,
-        limit: int = HIGHEST,
-        order: Order | None = None,
-        lease: int | None = None,
-        ahead: int = 1,
-        description: str = "",
-        timeout: float | None = None,
-    ) -> Tag:
-        """Make a tag; see Issuer.create."""
-        steps = requests.create(
-            tag,
-            start=start,
-            above=above,
-            step=step,
-            limit=limit,
-            order=order,
-            lease=lease,
-            ahead=ahead,
-            description=description,
-            redis=self._runner.redis is not None,
-        )
-        return await self._run(steps, self._deadline(timeout), tag)
-
-    async def configure(
-        self,
-        tag: str,
-        *,
-        step: int | Literal["auto"] | None = None,
-        limit: int | None = None,
-        start: int | None = None,
-        above: int | None = None,
-        lease: int | None = None,
-        ahead: int | None = None,
-        description: str | None = None,
-        timeout: float | None = None,
-    ) -> Tag:
-        """Change what is given, while running; see Issuer.configure."""
-        steps = requests.configure(
-            tag,
-            self._key(tag),
-            step=step,
-            limit=limit,
-            start=start,
-            above=above,
-            lease=lease,
-            ahead=ahead,
-            description=description,
-        )
-        return await self._run(steps, self._deadline(timeout), tag)
-
-    async def delete(self, tag: str, *, timeout: float | None = None) -> None:
-        """Retire a tag: its calls raise UnknownTag from now on; see Issuer.delete."""
-        await self._run(retire.delete(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
-        self._roster.drop(tag)
-
-    async def tags(self, *, timeout: float | None = None) -> list[Tag]:
-        """Return all tags of the store, by name; see Issuer.tags."""
-        return await self._run(ask(lambda store, left: store.tags(timeout=left)), self._deadline(timeout), None)
-
-    async def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
-        """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
-        seen = await self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
-        line = self._roster.lines.get(tag)
-        return seen if line is None else replace(seen, waiting=line.waiting)
-
     # ------------------------------------------------------------------ operations
-
-    async def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
-        """Hold the tag's ledger, the store and Redis against each other; see Issuer.verify."""
-        findings: list[Discrepancy] = []
-        names = [check_tag(tag)] if tag is not None else [record.tag for record in await self.tags(timeout=timeout)]
-        for name in names:
-            audit = Audit(name, self._key(name))
-            try:
-                while await self._run(audit.go_on(), self._deadline(timeout), name):
-                    pass
-            except UnknownTag:
-                if tag is not None:
-                    raise
-            else:
-                findings += audit.findings
-        return findings
-
-    async def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
-        """Return what is known of a number; see Issuer.who."""
-        wanted = whole(number, "number", 1, HIGHEST)
-        return await self._run(who(check_tag(tag), self._key(tag), wanted), self._deadline(timeout), tag)
-
-    async def halt(self, tag: str, *, timeout: float | None = None) -> None:
-        """Stop the tag's reservations at once, for every process, until `recover`; see Issuer.halt."""
-        await self._run(retire.halt(check_tag(tag)), self._deadline(timeout), tag)
-
-    async def recover(
-        self,
-        tag: str | None = None,
-        *,
-        at_least: int = 0,
-        from_journal: Named = (),
-        dry_run: bool = False,
-        timeout: float | None = None,
-    ) -> list[Recovery]:
-        """Make sure that nothing up to the highest number known is issued again; see Issuer.recover."""
-        lowest = requests.floor(tag, at_least)
-        journals = await self._run(requests.journals(from_journal), self._deadline(timeout), tag)
-        said = await self._run(retire.witnesses(journals), self._deadline(timeout), tag)
-        names = [tag] if tag is not None else sorted({*said, *(each.tag for each in await self.tags(timeout=timeout))})
-        done: list[Recovery] = []
-        failed: list[IssuerError] = []
-        for name in names:
-            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run, said=said.get(name))
-            try:
-                done.append(await self._run(steps, self._deadline(timeout), name))
-            except IssuerError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
-        return done
-
-    async def doctor(
-        self,
-        *,
-        most: int | None = None,
-        progress: Callable[[int, int], object] | None = None,
-        timeout: float | None = None,
-    ) -> list[Finding]:
-        """Examine Redis, the store, the settings and the tags; see Issuer.doctor."""
-        redis = self._runner.redis
-        facts = self._terms.facts(redis.name if redis is not None else None)
-        for steps in Examination(facts, self._terms.key, most=most, progress=progress).rounds():
-            await self._run(steps, self._deadline(timeout), None)
-        return judge(facts)
 
     async def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store; see Issuer.warm."""
@@ -298,6 +287,8 @@ class AsyncIssuer:
         deadline = self._deadline(timeout)
         try:
             await line.run(line.supply.warm(deadline), deadline)
+        except OtherStrategyError:
+            await self._generated(line, 1, deadline)
         except IssuerError:
             self._roster.forget_if_unknown(line)
             raise
@@ -318,6 +309,9 @@ class AsyncIssuer:
         for line in self._roster.in_use():
             deadline = self._deadline(timeout)
             try:
+                if line.serving is not None:
+                    await line.run(line.serving.sweep(deadline), deadline)
+                    continue
                 await line.run(line.supply.rejoin(), Deadline(min(deadline.left(), self._means.window)))
                 loaded += await line.run(line.supply.fetch(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
@@ -350,6 +344,8 @@ class AsyncIssuer:
             ends.push_async_callback(self._scheduler.cancel)
             for line in lines:
                 ends.push_async_callback(line.end, deadline)
+                if line.serving is not None:
+                    ends.push_async_callback(line.run, line.serving.close(deadline), deadline)
             ends.callback(self._scheduler.stop)
 
     async def _staying(self) -> AsyncGenerator[None, None]:
@@ -359,11 +355,6 @@ class AsyncIssuer:
         finally:
             if not self.closed:
                 await self._leave(self._roster.lines.values())
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` has been called."""
-        return self._roster.closed
 
     async def __aenter__(self) -> Self:
         return self
@@ -408,20 +399,16 @@ class AsyncIssuer:
     def _make_line(self, tag: str) -> Line:
         return Line(tag, self._terms.key(tag), self._means, self._runner, self._terms.timeout)
 
-    def _key(self, tag: str) -> str | None:
-        return self._terms.key(tag) if self._runner.redis is not None else None
-
-    def _seconds(self, timeout: float | None) -> float:
-        return self._terms.timeout if timeout is None else seconds(timeout, "timeout", zero=True)
-
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline(self._seconds(timeout))
-
-    async def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        self._enter()
-        if self.closed:
-            raise IssuerError("this issuer is closed", tag=tag)
-        return await self._runner.run(steps, deadline, tag)
+    def _context(self, line: Line, record: Tag) -> Context:
+        loop = line.loop  # a strategy that blocks has a thread, which waits for what runs here
+        return self._terms.context(
+            record,
+            run=lambda steps, deadline: run_coroutine_threadsafe(line.run(steps, deadline), loop).result(),
+            flight=new_flight,
+            redis=self._runner.redis is not None,
+            background=self._background,
+            window=self._means.window,
+        )
 
     def _attend(self) -> None:
         if self._chosen is not None:
@@ -449,7 +436,8 @@ class AsyncIssuer:
                 return
             deadline = Deadline(self._terms.store_timeout)
             try:
-                await line.run(line.supply.sweep(), deadline)
+                steps = line.supply.sweep() if line.serving is None else line.serving.sweep(deadline)
+                await line.run(steps, deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._roster.troubled(line, error)
         wanted = now_ms() - self._pruned >= LEDGER_KEPT // 90 or any(line.supply.stale for line in lines)

@@ -2,13 +2,21 @@
 
     IssuerError
     ├── ConfigurationError    settings that contradict each other, or a backend that can't be used as it is set up
+    │   └── SchemeError       a setting of how a tag's numbers are made is wrong, or can't be changed any more
     ├── InvalidArgument       (also a ValueError) an argument out of range; nothing was changed
+    │   └── NotDecodable      a number or text that the tag can't have given
+    ├── FormatOverflow        a number is too wide for the tag's format
     ├── UnknownTag            (also a LookupError) no such tag
     ├── TagExists             `create` of a tag that is there
     ├── LimitReached          the tag has no numbers left below its limit
+    ├── Refused               a plugin refused the call; nothing was drawn
+    ├── TransformFailed       a plugin could not turn a number into what users see: nobody gets that number
     ├── Unavailable
     │   ├── StoreUnavailable  the store did not answer in time
-    │   └── RedisUnavailable  Redis did not answer in time
+    │   ├── RedisUnavailable  Redis did not answer in time
+    │   ├── ClockBehind       this machine's clock stands below numbers that were issued
+    │   └── NoMachineNumber   no machine number can be had now
+    ├── StrategyFailed        a strategy of the user's own raised something else, or broke its contract
     ├── CorruptState          Redis or the store holds something that this program never writes
     ├── JournalDamaged        a line of a journal isn't as it was written
     ├── FenceError            this Redis can't be trusted to move forward only
@@ -53,6 +61,36 @@ class InvalidArgument(IssuerError, ValueError):
         self.value = value
 
 
+class SchemeError(ConfigurationError):
+    """A setting of how a tag's numbers are made is wrong, contradicts another one, or can't be changed any more.
+
+    `setting`: which one, as `create` and `configure` call it; `value`: what was given.
+    """
+
+    def __init__(self, message: str, *, setting: str, value: object = None, tag: str | None = None) -> None:
+        super().__init__(f"{setting}: {message}", tag=tag)
+        self.setting = setting
+        self.value = value
+
+
+class NotDecodable(InvalidArgument):
+    """A number or text that the tag, as it is set up, can't have given. `value` is what was given."""
+
+
+class FormatOverflow(IssuerError):
+    """A number has more digits than the tag's format has places. It was not cut, and the text not made longer.
+
+    `value`: the number; `width`: how many places there are.
+    """
+
+    def __init__(self, value: int, *, width: int, field: str, tag: str | None = None) -> None:
+        super().__init__(
+            f"{value} doesn't fit into the {width} places of {{{field}}}: widen them with a new format", tag=tag
+        )
+        self.value = value
+        self.width = width
+
+
 class UnknownTag(IssuerError, LookupError):
     """The tag was never created, or was deleted."""
 
@@ -79,6 +117,37 @@ class LimitReached(IssuerError):
         self.value = value
 
 
+class Refused(IssuerError):
+    """A plugin refused the call before anything was drawn. A plugin may raise it itself, to say why.
+
+    `plugin`: the name of its class, "" as long as the chain hasn't filled it in; `reason`: the plugin's own words.
+    """
+
+    def __init__(self, tag: str, *, plugin: str = "", reason: str = "") -> None:
+        super().__init__(
+            f"tag {tag!r}: the call was refused by {plugin or 'a plugin'}{reason and ': '}{reason}", tag=tag
+        )
+        self.plugin = plugin
+        self.reason = reason
+
+
+class TransformFailed(IssuerError):
+    """A plugin that changes numbers failed on some. They were drawn, and nobody gets them: they are gaps.
+
+    As they were they could be what the plugin makes of other numbers. `plugin`: the names of the plugins in question;
+    `numbers`: those that were drawn in vain; those that went well are in `drawn`.
+    """
+
+    def __init__(self, tag: str, *, plugin: str, numbers: Sequence[int]) -> None:
+        super().__init__(
+            f"tag {tag!r}: {plugin} could not change {len(numbers)} of the numbers drawn: nobody gets them; the log "
+            "issuer.plugins says why",
+            tag=tag,
+        )
+        self.plugin = plugin
+        self.numbers = numbers
+
+
 class Unavailable(IssuerError):
     """A backend did not answer before the deadline.
 
@@ -96,6 +165,32 @@ class StoreUnavailable(Unavailable):
 
 class RedisUnavailable(Unavailable):
     """Redis did not answer before the deadline."""
+
+
+class ClockBehind(Unavailable):
+    """This machine's clock stands below a time that numbers were made of: none is made until it has caught up.
+
+    `behind`: how far, in ms. `retry_after`: when it will have caught up, if it runs as it should.
+    """
+
+    def __init__(self, message: str, *, tag: str | None = None, behind: int) -> None:
+        super().__init__(message, tag=tag, retry_after=max(0.001, behind / 1000))
+        self.behind = behind
+
+
+class NoMachineNumber(Unavailable):
+    """No machine number can be had now: all are held, or it isn't sure yet which are, as Redis is another one."""
+
+
+class StrategyFailed(IssuerError):
+    """A strategy raised an error that isn't one of these, or gave other numbers than it was asked for.
+
+    `strategy`: its name. What it raised is chained. No number reached the caller.
+    """
+
+    def __init__(self, message: str, *, tag: str | None = None, strategy: str) -> None:
+        super().__init__(message, tag=tag)
+        self.strategy = strategy
 
 
 class CorruptState(IssuerError):
@@ -123,17 +218,27 @@ class StoreBehind(IssuerError):
 
     `max` is what the store says, `taken` the highest number known to be taken. None: the tag is halted, since another
     process found out, or somebody ran `issuer halt`. Its reservations are stopped until `issuer recover` has run.
+    `scheme`: the id of a later scheme than the store knows, None if that isn't why.
     """
 
-    def __init__(self, tag: str, *, max: int, taken: int | None = None) -> None:
+    def __init__(self, tag: str, *, max: int, taken: int | None = None, scheme: str | None = None) -> None:
+        self.max = max
+        self.taken = taken
+        self.scheme = scheme
+        if scheme is not None:
+            super().__init__(
+                f"the store is behind: tag {tag!r} has had a later scheme ({scheme}) than the store knows, and values "
+                f"would come again. Its reservations are stopped: run `issuer recover {tag}` with the journals; "
+                "without them, set its scheme anew, above all values that were given, and recover",
+                tag=tag,
+            )
+            return
         found = (
             f"the store is behind: tag {tag!r} stands at max {max} although {taken} is taken"
             if taken is not None
             else f"tag {tag!r} is halted at max {max}, by `issuer halt` or as the store was found to be behind"
         )
         super().__init__(f"{found}. Its reservations are stopped until `issuer recover {tag}` has run", tag=tag)
-        self.max = max
-        self.taken = taken
 
 
 def _rebuilt(kind: type[IssuerError], args: tuple[Any, ...], fields: dict[str, Any]) -> IssuerError:

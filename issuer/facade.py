@@ -6,44 +6,43 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import chain
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from apscheduler.schedulers.base import BaseScheduler
 
+from issuer.administration import Administration
 from issuer.clock import Deadline, monotonic
-from issuer.core import requests, retire
-from issuer.core.discrepancies import Discrepancy
-from issuer.core.doctor.diagnosis import judge
-from issuer.core.doctor.examination import Examination
-from issuer.core.doctor.finding import Finding
 from issuer.core.hand import spend_all
-from issuer.core.inspection import Inspection, inspect
-from issuer.core.requests import TAKE_MOST, Named, whole
-from issuer.core.retire import Recovery
+from issuer.core.issued import Issued
+from issuer.core.requests import TAKE_MOST, whole
+from issuer.core.scheme import OtherStrategyError
 from issuer.core.source import Job
-from issuer.core.steps import Steps, ask
-from issuer.core.verification import Audit, Provenance, who
+from issuer.core.steps import ask
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.line import Line
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.drivers.forks import living
+from issuer.drivers.issuing import PLAIN, TTL, How, Issuing, transformed
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
-from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
+from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
 from issuer.keys import check_tag
+from issuer.numbers.scheme import Decoded
+from issuer.plugins.chain import Chain
+from issuer.plugins.contract import Call
 from issuer.scheduler import Scheduler, Threads
 from issuer.settings import seconds
-from persistence.records import HIGHEST, LEDGER_KEPT, Order, Tag, now_ms
+from issuer.strategies.contract import Context
+from persistence.records import HIGHEST, LEDGER_KEPT, Tag, now_ms
 
 T = TypeVar("T")
 
 log = logging.getLogger("issuer")
 
 
-class Issuer:
+class Issuer(Administration):
     """Hands out unique, increasing 64-bit numbers per tag. Made by `issuer.connect`; safe to share among threads.
 
     After a fork the child has an Issuer of its own: it shares no number, connection or thread with its parent. Every
@@ -58,13 +57,17 @@ class Issuer:
         self._terms = terms
         self._runner = Runner(terms.store, redis, terms.store_timeout)
         self._chosen = scheduler
-        #: What `next` looks at first: numbers in hand, or the line to draw from.
-        self._open: dict[str, Iterator[int]] = {}
+        #: Numbers in hand, or the line to draw from, by tag; and what `next` looks at first: the same, unless plugins
+        #: have to hear of each number.
+        self._laid: dict[str, Iterator[int]] = {}
+        self._chain = Chain(terms.plugins) if terms.plugins else None
+        self._open = self._laid if self._chain is None else {}
         self._start()
         _living.add(self)
 
     def _start(self) -> None:
-        self._roster = Roster(self._make_line, self._open)
+        self._roster = Roster(self._make_line, self._laid)
+        self._issuing = Issuing(self._roster.line, self._terms, self._context)
         self._pruned = 0
         self._refresh_due = 0.0
         theirs = self._chosen if isinstance(self._chosen, BaseScheduler) else None
@@ -75,28 +78,38 @@ class Issuer:
             scheduled=self._chosen is not None,
             flight=new_flight,
             attend=self._attend,
-            open=self._open,
+            open=self._laid,
         )
 
     # ------------------------------------------------------------------ numbers
 
-    # Not keyword-only like every other `timeout`: that would cost 10 of the 70 ns that a number in hand takes.
-    def next(self, tag: str, timeout: float | None = None) -> int:
+    # Not keyword-only like every other `timeout`: that would cost 30 of the 80 ns that a number in hand takes.
+    def next(
+        self,
+        tag: str,
+        timeout: float | None = None,
+        key: str | None = None,
+        ttl: float = TTL,
+        shard_key: str | bytes | None = None,
+    ) -> int:
         """Return the next number of the tag, above every number that a call which returned before has got (strict).
 
-        Raises UnknownTag, LimitReached, StoreUnavailable, RedisUnavailable, StoreBehind.
+        key: the same number for the same key, from any process, for `ttl` seconds (a day): draw again after a lost
+        reply. 1..200 bytes; kept in Redis. shard_key: whose shard it is of, for a tag with shards. A tag with a series
+        for each key has `issue`.
+
+        Raises UnknownTag, LimitReached, StoreUnavailable, RedisUnavailable, StoreBehind, Refused.
         """
-        if timeout is None:
+        if timeout is None and key is None and shard_key is None:
             try:
                 return next(self._open[tag])  # a number in hand, or a draw: drivers/blocking/line.py
-            except (KeyError, StopIteration, TypeError):
+            except (KeyError, StopIteration, TypeError, OtherStrategyError):
                 pass
-        line = self._roster.line(tag)
-        try:
-            return line.next(self._deadline(timeout))
-        except IssuerError:
-            self._roster.forget_if_unknown(line)
-            raise
+            except IssuerError as error:
+                self._tell(tag, error)
+                raise
+        # Apart: a function within this one would make cells of its variables, and 90 ns a number 125.
+        return self._said(tag, How(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return exactly n numbers, 1..1 000 000, increasing, over segment borders. Errors as `next`.
@@ -105,16 +118,110 @@ class Issuer:
         """
         wanted = whole(n, "n", 1, TAKE_MOST)
         deadline = self._deadline(timeout)
+        return self._around(tag, wanted, PLAIN, lambda: self._many(tag, wanted, deadline), deadline)
+
+    def issue(
+        self,
+        tag: str,
+        *,
+        key: str | None = None,
+        ttl: float = TTL,
+        shard_key: str | bytes | None = None,
+        restart_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Issued:
+        """Issue one number as `next` does, and return it with its text by the tag's format, its period and its shard.
+
+        Raises as `next`; ConfigurationError if a plugin transforms the tag's numbers, as it has no part in the text.
+        """
+        how = How(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
+        deadline = self._deadline(timeout)
+        if self._chain is not None and self._chain.changes(self._run(self._issuing.strategy(tag), deadline, tag)):
+            raise transformed(tag)
+        issued: list[Issued] = []
+
+        def draw() -> list[int]:
+            issued.append(self._issued(tag, how, deadline))
+            return [issued[0].value]
+
+        self._around(tag, 1, how, draw, deadline)
+        return issued[0]
+
+    def peek(
+        self,
+        tag: str,
+        *,
+        shard_key: str | bytes | None = None,
+        restart_key: str | None = None,
+        timeout: float | None = None,
+    ) -> Issued:
+        """Return what `issue` will return next if nobody else draws before. Consumes nothing. Raises as `next`."""
+        how = How(shard_key=shard_key, restart_key=restart_key)
+        return self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
+
+    def decode(self, tag: str, shown: int | str, *, timeout: float | None = None) -> Decoded:
+        """Tell what a number, or its text, is made of: counter, period, shard. Raises NotDecodable, UnknownTag."""
+        return self._run(self._issuing.decode(tag, shown), self._deadline(timeout), tag)
+
+    def _said(self, tag: str, how: How, timeout: float | None) -> int:
+        deadline = self._deadline(timeout)
+        if how.plain:
+            return self._around(tag, 1, how, lambda: [self._one(tag, deadline)], deadline)[0]
+        return self._around(tag, 1, how, lambda: [self._issued(tag, how, deadline).value], deadline)[0]
+
+    def _one(self, tag: str, deadline: Deadline) -> int:
+        line = self._roster.line(tag)
+        try:
+            if line.serving is None:
+                return line.supply.value(line.next(deadline))
+        except OtherStrategyError:
+            pass
+        except IssuerError:
+            self._roster.forget_if_unknown(line)
+            raise
+        return self._generated(line, 1, deadline)[0]
+
+    def _many(self, tag: str, wanted: int, deadline: Deadline) -> list[int]:
         line = self._roster.line(tag)
         numbers: list[int] = []
         try:
-            while len(numbers) < wanted:
-                numbers += line.draw(wanted - len(numbers), deadline)
+            while len(numbers) < wanted and line.serving is None:
+                drawn = line.draw(wanted - len(numbers), deadline)
+                numbers += drawn if line.supply.scheme is None else map(line.supply.value, drawn)
+        except OtherStrategyError:
+            pass
         except IssuerError as error:
             error.drawn = numbers
             self._roster.forget_if_unknown(line)
             raise
+        return numbers or self._generated(line, wanted, deadline)
+
+    def _generated(self, line: Line, n: int, deadline: Deadline) -> list[int]:
+        """Get numbers of the tag's strategy, which has no counter."""
+        numbers = line.run(self._issuing.generate(line, n, deadline), deadline)
+        ready = line.serving.ready if line.serving is not None and self._chain is None else None
+        if ready is not None:
+            self._open[line.tag] = ready
         return numbers
+
+    def _issued(self, tag: str, how: How, deadline: Deadline) -> Issued:
+        line = self._roster.line(tag)
+        try:
+            return self._run(self._issuing.issue(tag, how, deadline), deadline, tag)
+        except IssuerError:
+            self._roster.forget_if_unknown(line)
+            raise
+
+    def _around(self, tag: str, n: int, how: How, draw: Callable[[], list[int]], deadline: Deadline) -> list[int]:
+        """Draw, with the plugins around it, if there are any; tell the rejected handler if nothing comes."""
+        try:
+            if self._chain is None:
+                return draw()
+            strategy = self._run(self._issuing.strategy(tag), deadline, tag)
+            return self._chain.around(Call(tag, n, strategy, how.shard_key, how.key), draw)
+        except IssuerError as error:
+            self._tell(tag, error)
+            raise
 
     def stream(self, tag: str, *, timeout: float | None = None) -> Iterator[int]:
         """Return an endless iterator over the tag's numbers, for one thread. Errors as `next`; `timeout` for each.
@@ -132,13 +239,14 @@ class Issuer:
             line = self._roster.line(tag)  # after a fork another one
             deadline = self._deadline(timeout)
             try:
-                line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
-                number = line.next(deadline)
+                if line.serving is None:
+                    line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
             except IssuerError:
                 self._roster.forget_if_unknown(line)
                 raise
-            yield (number,)
-            yield self._roster.line(tag).supply.open  # not of the parent's line: a fork may have come in between
+            yield (self.next(tag, timeout),)
+            if self._chain is None:
+                yield self._roster.line(tag).supply.open  # not of the parent's line: a fork may have come in between
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
         """Return n contiguous numbers straight from the store: one request, however many. Only for trend tags.
@@ -149,190 +257,19 @@ class Issuer:
         deadline = self._deadline(timeout)
         line = self._roster.line(tag)
         try:
+            if self._chain is not None:
+                # Of so many numbers, only whether they may be had at all.
+                strategy = self._run(self._issuing.strategy(tag), deadline, tag)
+                if self._chain.changes(strategy):
+                    raise transformed(tag)
+                self._chain.before(Call(tag, wanted, strategy))
             return line.run(line.supply.reserve(wanted), deadline)
-        except IssuerError:
+        except IssuerError as error:
             self._roster.forget_if_unknown(line)
+            self._tell(tag, error)
             raise
 
-    # ------------------------------------------------------------------ tags
-
-    def create(
-        self,
-        tag: str,
-        *,
-        start: int | None = None,
-        above: int | None = None,
-        step: int | Literal["auto"] | None = None,
-        limit: int = HIGHEST,
-        order: Order | None = None,
-        lease: int | None = None,
-        ahead: int = 1,
-        description: str = "",
-        timeout: float | None = None,
-    ) -> Tag:
-        """Make a tag. Its first number is `start` (1..limit), or `above` + 1 (`above` 0..limit-1), or 1.
-
-        step: numbers per segment, 1..2^63-1; None or "auto": 1000. limit: the last number there will be. order:
-        "strict" (the default with Redis) or "trend" (the only one without). lease: how many numbers of a trend tag each
-        process draws ahead from Redis, 0 (none) .. 1 000 000; None: as `connect` says. ahead: how many steps a segment
-        holds, 1..1000: if a step lasts ten minutes, ahead=6 makes an outage of the store of most of an hour cost
-        nothing. A deleted tag, made again, goes on above its old numbers. Raises TagExists, InvalidArgument.
-        """
-        steps = requests.create(
-            tag,
-            start=start,
-            above=above,
-            step=step,
-            limit=limit,
-            order=order,
-            lease=lease,
-            ahead=ahead,
-            description=description,
-            redis=self._runner.redis is not None,
-        )
-        return self._run(steps, self._deadline(timeout), tag)
-
-    def configure(
-        self,
-        tag: str,
-        *,
-        step: int | Literal["auto"] | None = None,
-        limit: int | None = None,
-        start: int | None = None,
-        above: int | None = None,
-        lease: int | None = None,
-        ahead: int | None = None,
-        description: str | None = None,
-        timeout: float | None = None,
-    ) -> Tag:
-        """Change what is given, while running: every process follows at its next reservation. Returns the tag after.
-
-        `start` and `above` only raise: numbers below are skipped, in Redis too. A `limit` below `max` is refused. A
-        changed `lease` reaches every process within a minute.
-        """
-        steps = requests.configure(
-            tag,
-            self._key(tag),
-            step=step,
-            limit=limit,
-            start=start,
-            above=above,
-            lease=lease,
-            ahead=ahead,
-            description=description,
-        )
-        return self._run(steps, self._deadline(timeout), tag)
-
-    def delete(self, tag: str, *, timeout: float | None = None) -> None:
-        """Retire a tag: its calls raise UnknownTag from now on. Made again, it goes on above. Raises UnknownTag."""
-        self._run(retire.delete(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
-        self._roster.drop(tag)
-
-    def tags(self, *, timeout: float | None = None) -> list[Tag]:
-        """Return all tags of the store, by name."""
-        return self._run(ask(lambda store, left: store.tags(timeout=left)), self._deadline(timeout), None)
-
-    def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
-        """Return all that is to be seen of the tag, changing nothing. Raises UnknownTag.
-
-        Redis that can't be reached is told in `redis_error`; a store that can't be reached raises StoreUnavailable.
-        """
-        seen = self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
-        line = self._roster.lines.get(tag)
-        return seen if line is None else replace(seen, waiting=line.waiting)
-
     # ------------------------------------------------------------------ operations
-
-    def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
-        """Hold the tag's ledger, the store and Redis against each other, changing nothing; return what is wrong.
-
-        An empty list: no two segments overlap, and nothing lies above the store's max. No tag: all of them. At most 100
-        findings a tag. Reads the whole ledger, 2000 entries at a time; `timeout` is for each such piece. Safe under
-        load: what others do meanwhile is no finding. Raises UnknownTag, StoreUnavailable, RedisUnavailable.
-        """
-        findings: list[Discrepancy] = []
-        names = [check_tag(tag)] if tag is not None else [record.tag for record in self.tags(timeout=timeout)]
-        for name in names:
-            audit = Audit(name, self._key(name))
-            try:
-                while self._run(audit.go_on(), self._deadline(timeout), name):
-                    pass
-            except UnknownTag:
-                if tag is not None:
-                    raise
-            else:
-                findings += audit.findings
-        return findings
-
-    def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
-        """Return what is known of a number, 1..2^63-1: who reserved its segment, when, and what for.
-
-        With Redis away only the store is asked. Raises UnknownTag.
-        """
-        wanted = whole(number, "number", 1, HIGHEST)
-        return self._run(who(check_tag(tag), self._key(tag), wanted), self._deadline(timeout), tag)
-
-    def halt(self, tag: str, *, timeout: float | None = None) -> None:
-        """Stop the tag's reservations at once, for every process, until `recover`; then StoreBehind is raised.
-
-        What has been reserved is issued still: both buffers in Redis, leases, segments of processes. Twice is harmless.
-        Raises UnknownTag.
-        """
-        self._run(retire.halt(check_tag(tag)), self._deadline(timeout), tag)
-
-    def recover(
-        self,
-        tag: str | None = None,
-        *,
-        at_least: int = 0,
-        from_journal: Named = (),
-        dry_run: bool = False,
-        timeout: float | None = None,
-    ) -> list[Recovery]:
-        """Make sure that nothing up to the highest number known is issued again, then let reservations go on.
-
-        The highest number known: what the store, its ledger, Redis, the journals and `at_least` (one tag only) say. No
-        tag: all of them; each has `timeout` for itself, and the first error is raised when all have been tried.
-        Idempotent; safe from several machines at once and under load. `dry_run` changes nothing.
-
-        from_journal: paths of journals, in any order, or what `persistence.journal.read` returned. A tag that they know
-        and the store has lost is made again. Journals of another store count if this one is empty, or was made from
-        them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable, RedisUnavailable.
-        """
-        lowest = requests.floor(tag, at_least)
-        journals = self._run(requests.journals(from_journal), self._deadline(timeout), tag)
-        said = self._run(retire.witnesses(journals), self._deadline(timeout), tag)
-        names = [tag] if tag is not None else sorted({*said, *(each.tag for each in self.tags(timeout=timeout))})
-        done: list[Recovery] = []
-        failed: list[IssuerError] = []
-        for name in names:
-            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run, said=said.get(name))
-            try:
-                done.append(self._run(steps, self._deadline(timeout), name))
-            except IssuerError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
-        return done
-
-    def doctor(
-        self,
-        *,
-        most: int | None = None,
-        progress: Callable[[int, int], object] | None = None,
-        timeout: float | None = None,
-    ) -> list[Finding]:
-        """Examine Redis, the store, the settings and the tags; return what is found, the worst first. Changes nothing.
-
-        A Finding of level "weak" names what weakens the promise; nothing is raised for what can't be seen or reached.
-        `most`: how many tags to look at closely, those used last first, 0..2^63-1; None: 1000. `progress` is called
-        after each of them, with how many were looked at and how many will be. Each request has `timeout` for itself.
-        """
-        redis = self._runner.redis
-        facts = self._terms.facts(redis.name if redis is not None else None)
-        for steps in Examination(facts, self._terms.key, most=most, progress=progress).rounds():
-            self._run(steps, self._deadline(timeout), None)
-        return judge(facts)
 
     def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store. Errors as `next`."""
@@ -340,6 +277,8 @@ class Issuer:
         deadline = self._deadline(timeout)
         try:
             line.run(line.supply.warm(deadline), deadline)
+        except OtherStrategyError:
+            self._generated(line, 1, deadline)
         except IssuerError:
             self._roster.forget_if_unknown(line)
             raise
@@ -362,6 +301,9 @@ class Issuer:
         for line in self._roster.in_use():
             deadline = self._deadline(timeout)
             try:
+                if line.serving is not None:
+                    line.run(line.serving.sweep(deadline), deadline)
+                    continue
                 line.run(line.supply.rejoin(), Deadline(min(deadline.left(), self._means.window)))
                 loaded += line.run(line.supply.fetch(), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
@@ -383,12 +325,9 @@ class Issuer:
                 ends.callback(self._runner.redis.close)
             for line in lines:
                 ends.callback(line.run, line.supply.close(deadline), deadline)
+                if line.serving is not None:
+                    ends.callback(line.run, line.serving.close(deadline), deadline)
             ends.callback(self._scheduler.stop)
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` has been called."""
-        return self._roster.closed
 
     def __enter__(self) -> Self:
         return self
@@ -406,16 +345,15 @@ class Issuer:
     def _make_line(self, tag: str) -> Line:
         return Line(tag, self._terms.key(tag), self._means, self._runner, self._terms.timeout)
 
-    def _key(self, tag: str) -> str | None:
-        return self._terms.key(tag) if self._runner.redis is not None else None
-
-    def _deadline(self, timeout: float | None) -> Deadline:
-        return Deadline(self._terms.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
-
-    def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
-        if self.closed:
-            raise IssuerError("this issuer is closed", tag=tag)
-        return self._runner.run(steps, deadline, tag)
+    def _context(self, line: Line, record: Tag) -> Context:
+        return self._terms.context(
+            record,
+            run=line.run,
+            flight=new_flight,
+            redis=self._runner.redis is not None,
+            background=self._background,
+            window=self._means.window,
+        )
 
     def _attend(self) -> None:
         if self._chosen is not None:
@@ -438,7 +376,8 @@ class Issuer:
                 return
             deadline = Deadline(self._terms.store_timeout)
             try:
-                line.run(line.supply.sweep(), deadline)
+                steps = line.supply.sweep() if line.serving is None else line.serving.sweep(deadline)
+                line.run(steps, deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._roster.troubled(line, error)
         now = monotonic()
@@ -479,7 +418,7 @@ class Issuer:
 
     def _after_fork(self) -> None:
         # First what could repeat numbers: Python swallows what an at-fork hook raises.
-        spend_all(self._open)
+        spend_all(self._laid)
         if isinstance(self._chosen, BaseScheduler):
             # It says that it runs, but its thread is the parent's: here the callers extend by themselves.
             self._chosen = None

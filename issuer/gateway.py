@@ -37,7 +37,7 @@ class Drawn:
     `extend`: this caller is elected to load the next segment; `max` then is the end of the present one.
     """
 
-    status: Literal["ok", "exhausted", "empty", "fenced", "notmaster", "corrupt"]
+    status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
     low: int = 0
     high: int = 0
     extend: bool = False
@@ -52,13 +52,27 @@ class Leased:
     `extend`, `max`: as in Drawn.
     """
 
-    status: Literal["ok", "exhausted", "empty", "fenced", "notmaster", "corrupt"]
+    status: Literal["ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
     low: int = 0
     high: int = 0
     fence: str = ""
     born: str = ""
     extend: bool = False
     max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnOnce:
+    """What `once` answered: the number of the caller's key if status is "ok", or "again": it had that one before.
+
+    `extend`, `max`: as in Drawn. `scheme`: the id of the one that it was drawn under then, with "again".
+    """
+
+    status: Literal["again", "ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
+    number: int = 0
+    extend: bool = False
+    max: int = 0
+    scheme: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +87,20 @@ class GivenBack:
 class Opened:
     """What `open` answered: where the hash stands. A load carries `reign` and `born`, and begins at or above `top`.
 
-    `due`: a segment should be loaded. `elected`: by this caller. `store`: the other store's id, with "otherstore".
+    `due`: a segment should be loaded. `elected`: by this caller. `over`: the server's clock in ms if the tag's period
+    has ended. `store`, `scheme`: the other's id, with "otherstore" and "otherscheme".
     """
 
-    status: Literal["open", "otherstore", "notmaster", "corrupt"]
+    status: Literal["open", "otherstore", "otherscheme", "notmaster", "corrupt"]
     reign: str = ""
     born: str = ""
     top: int = 0
     cur: int = 0
     due: bool = False
     elected: bool = False
+    over: int | None = None
     store: str = ""
+    scheme: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +136,24 @@ def _call(
     return Call(pack("EVALSHA", source.sha, 1, key, *args), source.text, decode, repeatable, key)
 
 
-def draw(key: str, n: int, window: float | None) -> Call[Drawn]:
-    """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds. None: never elect me."""
-    return _call("next", key, (n, _election(window)), drawn, repeatable=True)
+def _scheme(scheme: str, *until: int) -> tuple[str | int, ...]:
+    """Return the last arguments of a call: none for a tag without a scheme, as most are."""
+    return (scheme, *until) if scheme else ()
+
+
+def draw(key: str, n: int, window: float | None, scheme: str = "") -> Call[Drawn]:
+    """`next`: draw up to n numbers, 1..2^63-1; an election stands for `window` seconds. None: never elect me.
+
+    `scheme`: the id of the tag's scheme, "" for none.
+    """
+    return _call("next", key, (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
+
+
+def once(key: str, kept: str, window: float | None, scheme: str, ttl: float) -> Call[DrawnOnce]:
+    """`once`: draw one number for the caller's key, kept under `kept` for `ttl` seconds; the same if it comes again."""
+    source = script("once")
+    words = ("EVALSHA", source.sha, 2, key, kept, _election(window), scheme, max(1, round(ttl * 1000)))
+    return Call(pack(*words), source.text, _drawn_once, repeatable=True, key=key)
 
 
 class Draws:
@@ -129,11 +161,11 @@ class Draws:
 
     __slots__ = ("_head", "_tail", "one")
 
-    def __init__(self, key: str, window: float | None) -> None:
-        """`key` and `window` as in `draw`."""
-        # The one place where a packed command is taken apart: before and after the n, which is its last word but one.
-        tail = pack(_election(window)).partition(b"\r\n")[2]
-        self.one = draw(key, 1, window).packed
+    def __init__(self, key: str, window: float | None, scheme: str = "") -> None:
+        """`key`, `window` and `scheme` as in `draw`."""
+        # The one place where a packed command is taken apart: before and after the n; what follows it is known.
+        tail = pack(_election(window), *_scheme(scheme)).partition(b"\r\n")[2]
+        self.one = draw(key, 1, window, scheme).packed
         self._head = self.one[: -len(tail) - len(b"$1\r\n1\r\n")]
         self._tail = tail
 
@@ -143,9 +175,9 @@ class Draws:
         return b"%b$%d\r\n%b\r\n%b" % (self._head, len(digits), digits, self._tail)
 
 
-def lease(key: str, n: int, window: float | None) -> Call[Leased]:
+def lease(key: str, n: int, window: float | None, scheme: str = "") -> Call[Leased]:
     """`lease`: draw up to n numbers, as `draw` does, to be served from the caller's memory."""
-    return _call("lease", key, (n, _election(window)), _leased, repeatable=True)
+    return _call("lease", key, (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
 
 
 def give_back(key: str, used: int, high: int, *, reign: str, born: str) -> Call[GivenBack]:
@@ -160,9 +192,19 @@ def _election(window: float | None) -> int:
     return -1 if window is None else round(window * 1000)
 
 
-def open(key: str, born: str, store: str, window: float, role: Literal["claim", "mine", "look"]) -> Call[Opened]:
-    """`open`: arm the hash for this reign, tell where it stands, elect a loader."""
-    return _call("open", key, (born, store, round(window * 1000), role), _opened)
+#: What a caller of `open` wants of the election of a loader.
+Role = Literal["claim", "mine", "look", "resign"]
+
+
+def open(
+    key: str, born: str, store: str, window: float, role: Role, *, scheme: str = "", until: int = HIGHEST
+) -> Call[Opened]:
+    """`open`: arm the hash for this reign, tell where it stands, elect a loader.
+
+    `scheme`: the id of the tag's scheme, "" for none; `until`: the end of its period if the hash is armed now, in ms of
+    the server's clock: 0 if it has yet to be found out, 2^63-1 without periods.
+    """
+    return _call("open", key, (born, store, round(window * 1000), role, *_scheme(scheme, until)), _opened)
 
 
 def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> Call[Loaded]:
@@ -170,9 +212,21 @@ def load(key: str, low: int, high: int, mark: int, *, reign: str, born: str) -> 
     return _call("load", key, (low, high, mark, reign, born), _loaded)
 
 
-def floor(key: str, at: int, born: str, store: str, manner: Literal["keep", "repair"]) -> Call[Floored]:
-    """`floor`: never again a number up to `at`."""
-    return _call("floor", key, (at, born, store, manner), _floored)
+def floor(
+    key: str,
+    at: int,
+    born: str,
+    store: str,
+    manner: Literal["keep", "repair"],
+    *,
+    scheme: str = "",
+    until: int = HIGHEST,
+) -> Call[Floored]:
+    """`floor`: never again a number up to `at`.
+
+    `scheme`: the id of the tag's scheme from now on, "" to leave it; `until`: the end of its period, as in `open`.
+    """
+    return _call("floor", key, (at, born, store, manner, *_scheme(scheme, until)), _floored)
 
 
 def drawn(reply: Any) -> Drawn:
@@ -192,6 +246,13 @@ def _leased(reply: Any) -> Leased:
     return Leased("ok", *numbers, extend=True, max=int(extend[1])) if extend else Leased("ok", *numbers)
 
 
+def _drawn_once(reply: Any) -> DrawnOnce:
+    if reply[0] == b"again":
+        return DrawnOnce("again", int(reply[1]), scheme=reply[2].decode(errors="replace"))
+    found = drawn(reply)
+    return DrawnOnce(found.status, found.high, found.extend, found.max)
+
+
 def _given_back(reply: Any) -> GivenBack:
     return GivenBack(*(word.decode() for word in reply))
 
@@ -199,10 +260,14 @@ def _given_back(reply: Any) -> GivenBack:
 def _opened(reply: Any) -> Opened:
     status, *rest = [word.decode(errors="replace") for word in reply]
     if status == "open":
-        reign, born, top, cur, due, elected = rest
-        return Opened("open", reign, born, int(top), int(cur), due == "1", elected == "1")
+        reign, born, top, cur, due, elected, *clock = rest
+        return Opened(
+            "open", reign, born, int(top), int(cur), due == "1", elected == "1", int(clock[0]) if clock else None
+        )
     if status == "otherstore":
         return Opened("otherstore", store=rest[0])
+    if status == "otherscheme":
+        return Opened("otherscheme", scheme=rest[0])
     return Opened(status)
 
 
@@ -228,7 +293,7 @@ def _floored(reply: Any) -> Floored:
 
 #: The fields of the hash that hold numbers, and those that `peek` reads after them.
 NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark")
-FIELDS = (*NUMBERS, "fence", "born", "store")
+FIELDS = (*NUMBERS, "fence", "born", "store", "scheme")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +309,7 @@ class Hash:
     fence: str | None
     born: str | None
     store: str | None
+    scheme: str | None = None
     corrupt: str | None = None
 
 
@@ -254,13 +320,13 @@ def peek(key: str) -> Call[Hash]:
 
 def _hash(reply: Any) -> Hash:
     words = [None if word is None else word.decode(errors="replace") for word in reply]
-    numbers, (fence, born, store) = words[: len(NUMBERS)], words[len(NUMBERS) :]
+    numbers, (fence, born, store, scheme) = words[: len(NUMBERS)], words[len(NUMBERS) :]
     fine = [word is None or _whole(word) for word in numbers]
     corrupt = next((name for name, ok in zip(NUMBERS, fine, strict=True) if not ok), None)
     cur, max, mark, next_cur, next_max, next_mark = (
         int(word) if word is not None and ok else None for word, ok in zip(numbers, fine, strict=True)
     )
-    return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, corrupt)
+    return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, scheme, corrupt)
 
 
 def _whole(word: str) -> bool:
@@ -307,9 +373,9 @@ def trials(key: str) -> list[tuple[Call[object], str]]:
     return [(Call(pack(*words), "", lambda reply: reply, repeatable=True, key=key), due) for words, due in commands]
 
 
-def server_time() -> Call[int]:
-    """`TIME`: the server's clock, in ms since 1970."""
-    return Call(pack("TIME"), "", _milliseconds, repeatable=True)
+def server_time(key: str = "") -> Call[int]:
+    """`TIME`: the clock of the server, of the one that holds the key, in ms since 1970."""
+    return Call(pack("TIME"), "", _milliseconds, repeatable=True, key=key)
 
 
 def _milliseconds(reply: Any) -> int:

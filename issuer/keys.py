@@ -11,6 +11,9 @@ TAG_BYTES = 200
 #: Longest description, the same.
 DESCRIPTION_BYTES = 1000
 
+#: What stands between a tag and the name of its part.
+PART = "#"
+
 #: Redis keys are `{prefix}:{<tag>}`: the braces make the tag the Cluster hash tag, so its own braces are encoded.
 _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
@@ -43,6 +46,24 @@ def _text(value: object, what: str, fewest: int, most: int) -> str:
     if any(unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in value):
         raise InvalidArgument(f"{what} has no control characters; {value!r} does", value=value)
     return value
+
+
+def check_key(key: object) -> str:
+    """Return a caller's key if it is a non-empty string of at most 200 bytes without control characters.
+
+    Raises InvalidArgument otherwise.
+    """
+    return _text(key, "a key", 1, TAG_BYTES)
+
+
+def part_tag(tag: str, part: str) -> str:
+    """Return the tag that a part of a tag has: a shard, or what begins anew by a key of the caller's."""
+    return check_tag(f"{tag}{PART}{part}")
+
+
+def kept_key(hash_key: str, key: str) -> str:
+    """Return where the number of a caller's key is kept, beside the tag's hash and in its slot."""
+    return f"{hash_key}:once:{key}"
 
 
 def redis_key(prefix: str, tag: str) -> str:

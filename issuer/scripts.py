@@ -10,7 +10,18 @@ from pathlib import Path
 
 from issuer.errors import ConfigurationError
 
-NAMES = ("next", "lease", "giveback", "open", "load", "floor")
+NAMES = (
+    "next",
+    "lease",
+    "giveback",
+    "open",
+    "load",
+    "floor",
+    "once",
+    "machine_claim",
+    "machine_renew",
+    "machine_release",
+)
 
 _INCLUDE = re.compile(r"^--@include (\w+)$", re.MULTILINE)
 

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,10 @@ class Settings:
     redis_timeout: how long one round trip to Redis may take, above 0.
     lease: how many numbers of a trend tag to draw ahead, 0..1 000 000, for tags that don't say it themselves.
     journal: the file to which every reservation is appended before it is used; "": none.
+    keys: secrets for scrambled numbers by name, of 16 bytes at least; as text "k1=secret,k2=secret".
+    application, port_number, ip_address: what this process is known by where machine numbers are given out; "": this
+    host's address. machine, rack: a fixed machine number for snowflake numbers; -1: none. machine_files: the directory
+    where they are kept in files; "": the one for temporary files.
     """
 
     redis_url: Setting
@@ -56,6 +60,13 @@ class Settings:
     redis_timeout: Setting
     lease: Setting
     journal: Setting
+    keys: Setting
+    application: Setting
+    port_number: Setting
+    ip_address: Setting
+    machine: Setting
+    rack: Setting
+    machine_files: Setting
 
     @property
     def embedded(self) -> bool:
@@ -107,6 +118,13 @@ def load(
         "redis_timeout": 1.0,
         "lease": 0,
         "journal": "",
+        "keys": {},
+        "application": "issuer",
+        "port_number": 0,
+        "ip_address": "",
+        "machine": -1,
+        "rack": -1,
+        "machine_files": "",
     }
     settings = Settings(**{name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
     return _checked(settings)
@@ -142,6 +160,20 @@ def _path(path: object) -> str:
     return named
 
 
+def _keys(keys: object) -> dict[str, bytes]:
+    """Return the secrets by name; ConfigurationError if that is no table of texts. What they hold is never told."""
+    if isinstance(keys, str):
+        keys = dict(pair.partition("=")[::2] for pair in keys.split(",") if pair)
+    if not isinstance(keys, Mapping):
+        raise ConfigurationError('keys are named, as in "k1=secret,k2=secret" or a table')
+    found = {}
+    for name, secret in keys.items():
+        if not isinstance(name, str) or not name or not isinstance(secret, (str, bytes)) or not secret:
+            raise ConfigurationError(f"key {name!r} has no secret: a name, then a text or bytes")
+        found[name] = secret.encode() if isinstance(secret, str) else secret
+    return found
+
+
 def _prefix(prefix: object) -> str:
     """Return the prefix if it can stand before the braces of a Redis key; ConfigurationError otherwise."""
     if (
@@ -153,6 +185,19 @@ def _prefix(prefix: object) -> str:
     return prefix
 
 
+#: What reads a setting, for those that have something to read.
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "lease": _lease,
+    "journal": _path,
+    "machine_files": _path,
+    "keys": _keys,
+    "port_number": int,
+    "machine": int,
+    "rack": int,
+    "prefix": _prefix,
+}
+
+
 def _checked(settings: Settings) -> Settings:
     checked: dict[str, Setting] = {}
     for name, setting in settings.named().items():
@@ -160,12 +205,8 @@ def _checked(settings: Settings) -> Settings:
         try:
             if name.endswith("timeout"):
                 value = seconds(float(value) if isinstance(value, str) else value, name, zero=name == "timeout")
-            elif name == "lease":
-                value = _lease(value)
-            elif name == "journal":
-                value = _path(value)
-            elif name == "prefix":
-                value = _prefix(value)
+            elif name in _CHECKS:
+                value = _CHECKS[name](value)
             elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":
                 value = "none"
             elif name.endswith("_url") and isinstance(value, str):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import redis as redis_py
 import redis.asyncio
@@ -18,8 +18,11 @@ from issuer.core.outcomes import store_error
 from issuer.drivers.asyncio.connections import Connections as AsyncConnections
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.terms import Terms
-from issuer.errors import ConfigurationError
+from issuer.errors import ConfigurationError, IssuerError
 from issuer.facade import Issuer, close_all
+from issuer.plugins.contract import AsyncPlugin, Plugin
+from issuer.plugins.rejected import Handler, Rejections
+from issuer.strategies.contract import Instance
 from persistence.contract import Store
 from persistence.errors import StoreError
 from persistence.journalled import Journalled
@@ -53,6 +56,11 @@ def connect(
     redis_timeout: float | None = None,
     lease: int | None = None,
     journal: str | os.PathLike[str] | None = None,
+    keys: Mapping[str, str | bytes] | None = None,
+    plugins: Iterable[Plugin] = (),
+    rejected: Handler | None = None,
+    instance: Instance | None = None,
+    alarm: Callable[[IssuerError], None] | None = None,
     scheduler: Literal["background"] | BaseScheduler | None = "background",
     config: str | os.PathLike[str] | None = None,
 ) -> Issuer:
@@ -65,6 +73,10 @@ def connect(
     more; store_timeout, redis_timeout: that one request to the store, one round trip to Redis may take, above 0. lease:
     how many numbers of a trend tag to draw ahead, 0 (none) .. 1 000 000, for tags that don't say it themselves.
     journal: a file to which every reservation is appended before it is used, in a directory that is there; "": none.
+    keys: secrets by name for tags whose numbers are scrambled, at least 16 bytes each. plugins: run around every call
+    for numbers, see issuer.plugins. rejected: called with the tag and the error whenever no number can be given; by
+    default that is logged, once a minute for each tag and cause. instance: what this process is known by, for machine
+    numbers; see issuer.strategies. alarm: called with an error that people should hear of, as a clock that went back.
     scheduler: "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler
     scheduler of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
 
@@ -73,8 +85,9 @@ def connect(
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
-    given = {"prefix": prefix, **times, "lease": lease, "journal": journal}
-    return Issuer(*_parts(redis, store, given, config, connections=_redis), scheduler)
+    given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
+    hooks = Hooks(plugins, rejected, instance, alarm)
+    return Issuer(*_parts(redis, store, given, config, hooks, connections=_redis), scheduler)
 
 
 def aconnect(
@@ -87,6 +100,11 @@ def aconnect(
     redis_timeout: float | None = None,
     lease: int | None = None,
     journal: str | os.PathLike[str] | None = None,
+    keys: Mapping[str, str | bytes] | None = None,
+    plugins: Iterable[Plugin | AsyncPlugin] = (),
+    rejected: Handler | None = None,
+    instance: Instance | None = None,
+    alarm: Callable[[IssuerError], None] | None = None,
     scheduler: Literal["background"] | AsyncIOScheduler | None = "background",
     config: str | os.PathLike[str] | None = None,
 ) -> AsyncIssuer:
@@ -97,8 +115,18 @@ def aconnect(
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {scheduler!r}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
-    given = {"prefix": prefix, **times, "lease": lease, "journal": journal}
-    return AsyncIssuer(*_parts(redis, store, given, config, connections=_async_redis), scheduler)
+    given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
+    hooks = Hooks(plugins, rejected, instance, alarm)
+    return AsyncIssuer(*_parts(redis, store, given, config, hooks, connections=_async_redis), scheduler)
+
+
+class Hooks(NamedTuple):
+    """What `connect` was given that no setting can say."""
+
+    plugins: Iterable[Any]
+    rejected: Handler | None
+    instance: Instance | None
+    alarm: Callable[[IssuerError], None] | None
 
 
 def _parts(
@@ -106,6 +134,7 @@ def _parts(
     store: str | Store | None,
     given: dict[str, Any],
     config: str | os.PathLike[str] | None,
+    hooks: Hooks,
     *,
     connections: Callable[[object, float], T | None],
 ) -> tuple[Terms, T | None]:
@@ -129,8 +158,30 @@ def _parts(
         store_timeout=settings.store_timeout.value,
         auto_create=settings.embedded,
         lease=settings.lease.value,
+        keys=settings.keys.value,
+        plugins=list(hooks.plugins),
+        rejections=Rejections(hooks.rejected),
+        instance=hooks.instance or _instance(settings),
+        alarm=hooks.alarm or _no_alarm,
     )
     return terms, to_redis
+
+
+def _instance(settings: settings_.Settings) -> Instance:
+    """Return what this process is known by, as the settings say it."""
+    machine, rack = settings.machine.value, settings.rack.value
+    return Instance(
+        application=settings.application.value,
+        port=settings.port_number.value,
+        ip=settings.ip_address.value,
+        machine=None if machine < 0 else machine,
+        rack=None if rack < 0 else rack,
+        directory=settings.machine_files.value,
+    )
+
+
+def _no_alarm(error: IssuerError) -> None:
+    """Tell nobody: what is wrong is logged anyway."""
 
 
 def _store(named: object, journal: str) -> Store:

@@ -7,6 +7,9 @@ ARGV[1]  at: numbers up to this one are skipped, 0..2^63-1
 ARGV[2]  born: a fresh random value
 ARGV[3]  store: the id of the caller's store
 ARGV[4]  'keep': refuse a corrupt hash; 'repair': a corrupt hash is replaced by the floor
+ARGV[5]  scheme: the id of the tag's scheme from now on; numbers that were loaded under another one are dropped. '' or
+         missing: as it is
+ARGV[6]  until: with a scheme, the end of its period in milliseconds of the server's clock; 2^63-1 if there are no periods
 
 Returns one of
   {'floored', cur, top, cur_before, top_before}   the last two are '' if the hash was missing or corrupt
@@ -15,18 +18,21 @@ Returns one of
   {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
   error BADARG         `at` is no whole number up to 2^63-1; nothing changed
 ]]
-local at, fresh, store_id, manner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local at, fresh, store_id, manner, own, own_till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or '', ARGV[6]
 --@include whole
-if not whole(at) then return redis.error_reply('BADARG at must be 0..2^63-1') end
+if not whole(at) or own ~= '' and not whole(own_till) then
+  return redis.error_reply('BADARG at and `until` must be 0..2^63-1')
+end
 --@include reign
 --@include hash
 if not top and manner ~= 'repair' then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
 --@include arm
 local cur_before, top_before = not missing and top and cur or '', not missing and top or ''
-if not current or not top or not less(at, top) then
+if own == '' then own, own_till = scheme, whole(till) and till or '0' end
+if not current or not top or scheme ~= own or not less(at, top) then
   local highest = top and less(at, top) and top or at
-  arm(highest, fresh, store_id)
+  arm(highest, fresh, store_id, own, own_till)
   return {'floored', highest, highest, cur_before, top_before}
 end
 if not less(at, max) then
@@ -36,4 +42,5 @@ end
 if less(cur, at) then cur = at end
 redis.call('HDEL', key, 'asked')
 redis.call('HSET', key, 'cur', cur, 'max', max, 'mark', mark, 'born', fresh, 'store', store_id)
+if own ~= '' then redis.call('HSET', key, 'until', own_till) end
 return {'floored', cur, top, cur_before, top_before}

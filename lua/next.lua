@@ -5,6 +5,7 @@ KEYS[1]  the tag's hash
 ARGV[1]  n, how many numbers: 1..2^63-1
 ARGV[2]  election window in milliseconds: how long an elected caller may take to load, before another one is elected;
          negative: the caller can't load, and is never elected
+ARGV[3]  scheme: the id of the tag's scheme, as the caller knows it; '' or missing: it has none
 
 Returns one of
   {'ok', low, high}                 the caller alone owns low+1 .. high; high-low is 1..n, less than n at the end of a segment
@@ -12,11 +13,13 @@ Returns one of
   {'exhausted'}                     both buffers are used up; nothing changed
   {'empty'}                         no hash; nothing changed
   {'fenced'}                        the hash belongs to another reign: Redis failed over or went back in time; nothing changed
+  {'scheme', id}                    the hash's numbers belong to another scheme, '' for none; nothing changed
+  {'over', clock}                   the period has ended; the server's clock in milliseconds; nothing changed
   {'notmaster'}                     this server is no master; nothing changed
   {'corrupt'}                       a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
   error BADARG                      n or the window is no number; nothing changed
 ]]
-local key, n, window = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local key, n, window, scheme = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] or ''
 --@include whole
 -- Draws of one are the most frequent: asking for '1' first saves them 0.2 us of 6.7.
 if n ~= '1' and (not whole(n) or n == '0') or not window then

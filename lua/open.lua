@@ -6,20 +6,30 @@ KEYS[1]  the tag's hash
 ARGV[1]  born: a fresh random value, written if the hash is armed now
 ARGV[2]  store: the id of the caller's store
 ARGV[3]  election window in milliseconds
-ARGV[4]  'claim': stand for election; 'mine': elected already (by `next`), so ask again; 'look': neither
+ARGV[4]  'claim': stand for election; 'mine': elected already (by `next`), so ask again; 'look': neither; 'resign': elected,
+         and unable to load: whoever claims next is elected
+ARGV[5]  scheme: the id of the tag's scheme, '' or missing: it has none
+ARGV[6]  until: with a scheme, the end of its period if the hash is armed now, in milliseconds of the server's clock: 0 if
+         it has yet to be found out, 2^63-1 if there are no periods
 
 Returns one of
   {'open', reign, born, top, cur, due, elected}
                        due '1': a segment should be loaded (cur has reached the mark, buffer 2 is free);
                        elected '1': by this caller. A load must carry reign and born, and begin at or above top
+  {'open', reign, born, top, cur, due, elected, clock}
+                       the same, with due '1', as the period has ended by the server's clock, in milliseconds: before a
+                       segment the hash wants a floor at the end of that period
+  {'otherscheme', id}  the hash's numbers belong to another scheme, '' for none; nothing changed
   {'otherstore', id}   the hash was armed for another store; nothing changed
   {'notmaster'}        this server is no master, or shows no replication id; nothing changed
   {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
-  error BADARG         the window is no number; nothing changed
+  error BADARG         the window or `until` is no number; nothing changed
 ]]
-local fresh, store_id, window, role = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local fresh, store_id, window, role, own, own_till = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] or '', ARGV[6]
 --@include whole
-if not window then return redis.error_reply('BADARG the window must be milliseconds') end
+if not window or own ~= '' and not whole(own_till) then
+  return redis.error_reply('BADARG the window and `until` must be milliseconds')
+end
 --@include reign
 --@include hash
 if not top then return {'corrupt'} end
@@ -27,15 +37,22 @@ if store and store ~= store_id then return {'otherstore', store} end
 --@include arm
 --@include now
 if not current or not born or not store then
-  arm(top, fresh, store_id)
-  cur, max, mark, next_max, born, asked = top, top, top, false, fresh, false
+  arm(top, fresh, store_id, own, own_till)
+  cur, max, mark, next_max, born, asked, till = top, top, top, false, fresh, false, own_till
+elseif scheme ~= own then
+  return {'otherscheme', scheme}
 end
-local due = not next_max and not less(cur, mark)
+local clock = string.format('%.0f', now_ms())
+local over = own ~= '' and not less(clock, till)
+local due = over or not next_max and not less(cur, mark)
 local elected = false
-if due and role ~= 'look' then
+if role == 'resign' then
+  redis.call('HDEL', key, 'asked')
+elseif due and role ~= 'look' then
   local now = now_ms()
   local since = tonumber(asked or '')
   elected = role == 'mine' or not (since and now >= since and now - since <= window)
   if elected then redis.call('HSET', key, 'asked', now) end
 end
+if over then return {'open', reign, born, top, cur, due and '1', elected and '1' or '0', clock} end
 return {'open', reign, born, top, cur, due and '1' or '0', elected and '1' or '0'}

@@ -24,7 +24,7 @@ from persistence.errors import Unavailable
 from persistence.records import StoreFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from persistence.records import LedgerEntry, LedgerPage, Order, Position, Reservation, Tag
 
@@ -94,6 +94,7 @@ class Store(ABC):
         lease: int | None = None,
         ahead: int = 1,
         description: str,
+        scheme: Mapping[str, object] | None = None,
         timeout: float,
     ) -> Tag:
         """Make a tag whose first number is `above` + 1. Twice at once gives one tag and one TagPresent.
@@ -102,6 +103,10 @@ class Store(ABC):
         it is above 0 and the order strict. A tombstone comes back to life with the higher of `above` and its own `max`,
         so that its numbers go on above, and with the settings given now; if it was halted it still is. LimitHit if that
         `max` leaves no number below `limit`.
+
+        `scheme`: see `Tag`; None: {}. SchemeMismatch if it makes values in another way than the tombstone's: another
+        strategy, restart, scramble, stride, shards or cycle (with its start and limit). Else it is kept with the
+        tombstone's `id`.
         """
 
     @abstractmethod
@@ -144,9 +149,15 @@ class Store(ABC):
         ahead: int | None = None,
         description: str | None = None,
         raise_to: int | None = None,
+        scheme: Mapping[str, object] | None = None,
+        seen: str | None = None,
         timeout: float,
     ) -> Tag:
         """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it. `ahead` 1..1000.
+
+        `scheme` takes the place of the whole scheme. `seen`: VersionMoved unless that is the record's version still, at
+        the moment of the change; every reservation moves it. Who makes a scheme of the one before must give it, else
+        what somebody else has changed meanwhile is lost.
 
         `lease` 0..1_000_000: once a tag has one it can be changed, to 0 too, but not unsaid. LeaseOnStrict if it is
         above 0 and the tag strict. LimitTooLow if the limit that results lies below the `max` that results. TagMissing.

@@ -10,6 +10,8 @@ StoreError
 ├── LimitHit         the tag's limit leaves too few numbers
 ├── LimitTooLow      a new limit below the numbers already reserved
 ├── LeaseOnStrict    a lease for a tag whose numbers come in strict order
+├── SchemeMismatch   a tag made again was to make its values in another way
+├── VersionMoved     the record has changed since the caller read it
 ├── MaxBehind        `max` is lower than a number the caller has proof of: the store went back in time
 └── Halted           reservations are stopped until `recover` has run
 """
@@ -91,6 +93,22 @@ class LeaseOnStrict(StoreError):
         super().__init__(f"tag {tag!r} is strict: it can't have a lease of {lease}")
         self.tag = tag
         self.lease = lease
+
+
+class SchemeMismatch(StoreError):
+    """A deleted tag was to be made again, with another way from counter to value; nothing was changed."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(f"tag {tag!r} was deleted with another way of making numbers")
+        self.tag = tag
+
+
+class VersionMoved(StoreError):
+    """Somebody has changed the record since the caller read it; nothing was changed. Read it again, and retry."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(f"tag {tag!r} has changed meanwhile")
+        self.tag = tag
 
 
 class MaxBehind(StoreError):

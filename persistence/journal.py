@@ -32,6 +32,7 @@ from zlib import crc32
 from persistence.contract import Deadline
 from persistence.errors import Corrupt, Damaged, Misconfigured, StoreError, Unavailable
 from persistence.records import Tag, is_number, now_ms
+from persistence.schemes import SCHEME_MOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,11 +49,13 @@ _FORMAT = 1
 _HEAD = b'{"kind":"journal",'
 #: The head is all that is read before an append; it is shorter than this.
 _HEAD_MOST = 4096
-#: About the longest line that there is, in bytes: a description of 1000 bytes can take six times as many.
-_LINE_MOST = 8192
-_LINE = re.compile(rb'(\{.*?),"crc":"([0-9a-f]{8})"\}', re.DOTALL)
+#: About the longest line that there is, in bytes: a description of 1000 bytes can take six times as many, and then
+#: there is the scheme.
+_LINE_MOST = 8192 + SCHEME_MOST
+_END = rb',"crc":"([0-9a-f]{8})"\}'
+_LINE = re.compile(rb"(\{.*?)" + _END, re.DOTALL)
 #: What a line says of the tag's record.
-_SETTINGS = ("step", "limit", "order", "lease", "ahead", "description", "deleted")
+_SETTINGS = ("step", "limit", "order", "lease", "ahead", "description", "deleted", "scheme")
 
 _random = random.SystemRandom()
 
@@ -80,8 +83,9 @@ def _whole(tail: bytes) -> bytes:
 
     What comes behind a line is no part of it: the byte of a newline that a power cut kept from the disk.
     """
-    found = _LINE.match(tail)
-    return found[0] if found is not None and decoded(found[0]) is not None else b""
+    # The first end that checks: an object in a scheme may have a `crc` of its own.
+    lines = (tail[: each.end()] for each in re.finditer(_END, tail))
+    return next((line for line in lines if decoded(line) is not None), b"")
 
 
 @dataclass(slots=True)
@@ -175,7 +179,10 @@ def _end(tag: str, value: object) -> int:
 
 def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
     changed = fields["changed"]
-    settings = {name: fields[name] for name in _SETTINGS}
+    settings = {name: fields[name] for name in _SETTINGS if name != "scheme"}
+    # A program that knows of no scheme says nothing of it, and changes none.
+    before = tags.get(fields["tag"])
+    settings["scheme"] = fields.get("scheme", before.record.scheme if before else {})
     made = {"max": 0, "created": changed, "timestamp": changed, "version": "", "halted": False}
     record = Tag.checked(fields["tag"], {**settings, **made})
     known = tags.setdefault(record.tag, Known(record))

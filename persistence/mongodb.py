@@ -1,9 +1,9 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
 
 Collections: `tags`, one document per tag (`_id` and `bizTag` the tag; Int64 `max`, `step`, `limit`, `created`,
-`timestamp`, `ahead` and, if the tag has one, `lease`), `segments` (the ledger), `meta` (the store's id). Written with
-majority and journal and read from the primary, whatever the URL says: with less, a rollback of the primary hands the
-same range out twice.
+`timestamp`, `ahead` and, if the tag has one, `lease`; a document `scheme`), `segments` (the ledger), `meta` (the
+store's id). Written with majority and journal and read from the primary, whatever the URL says: with less, a rollback
+of the primary hands the same range out twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import random
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qsl
 
@@ -24,14 +23,11 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 
-from persistence import mongoledger
+from persistence import mongoledger, mongotags
 from persistence.contract import Deadline, Store, mask
 from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
 from persistence.mongo_server import facts, translated
 from persistence.records import (
-    AHEAD_MOST,
-    HIGHEST,
-    LEASE_MOST,
     Changes,
     LedgerEntry,
     LedgerPage,
@@ -62,40 +58,14 @@ DATABASE = "issuer"
 #: What the URL may set otherwise. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
 DEFAULTS: dict[str, Any] = {"serverselectiontimeoutms": 3000, "connecttimeoutms": 3000, "appname": "segment-issuer"}
 
-#: Version of what is written here; a database that holds a newer one is refused. `lease` and `ahead` didn't make it 2:
-#: an older program leaves the fields as it finds them, at every change, and so may run beside this one.
-SCHEMA = 1
+#: Version of what is written here; a database that holds a newer one is refused. It is 1 until a tag is given a scheme:
+#: `lease` and `ahead` didn't make it 2, as an older program leaves the fields as it finds them, at every change, and so
+#: may run beside this one. It would issue the counters of a tag with a scheme as they are, though.
+SCHEMA = 2
+_SCHEMA_WITHOUT_SCHEMES = 1
 
 _random = random.SystemRandom()
 _RESERVED_DATABASES = {"admin", "config", "local"}
-_INT64S = ("max", "step", "limit", "lease", "ahead", "created", "timestamp")
-# A document of another shape never matches, so a foreign one is never changed, nor a float counted up. Not by
-# `$type: long`: mongoeco shrinks a small long to an int, and finds no long at all by its type.
-_INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
-_OURS: Document = {
-    "max": _INTEGER,
-    "step": _INTEGER,
-    "limit": _INTEGER,
-    "version": {"$type": "string"},
-    "$and": [
-        {"$or": [{name: None}, {name: {**_INTEGER, "$gte": Int64(least), "$lte": Int64(most)}}]}
-        for name, least, most in (("lease", 0, LEASE_MOST), ("ahead", 1, AHEAD_MOST))
-    ],
-}
-
-
-def _stored(fields: Mapping[str, Any]) -> Document:
-    return {k: Int64(value) if k in _INT64S else value for k, value in fields.items() if value is not None}
-
-
-def _document(record: Tag) -> Document:
-    fields = _stored(asdict(record))
-    del fields["tag"]
-    return {"_id": record.tag, "bizTag": record.tag, **fields}
-
-
-def _record(found: Mapping[str, Any]) -> Tag:
-    return Tag.checked(str(found.get("_id")), found)
 
 
 class _Session:
@@ -124,7 +94,7 @@ class _Session:
 
     def read(self, tag: str) -> Tag | None:
         found = self.tags.find_one({"_id": tag})
-        return None if found is None else _record(found)
+        return None if found is None else mongotags.record(found)
 
     def live(self, tag: str) -> Tag:
         found = self.read(tag)
@@ -136,21 +106,26 @@ class _Session:
         """Change the document if it is ours and meets the condition, in one step. None: it didn't, nothing changed."""
         fresh = {"version": fresh_version(), "timestamp": Int64(now_ms())}
         after = self.tags.find_one_and_update(
-            {"_id": tag, "$and": [_OURS, condition]},
+            {"_id": tag, "$and": [mongotags.OURS, condition]},
             {**update, "$set": {**update.get("$set", {}), **fresh}},
             return_document=ReturnDocument.AFTER,
         )
         if after is None:
             return None
         try:
-            return _record(after)
+            return mongotags.record(after)
         except Corrupt as error:
             # It has changed, which Corrupt would deny.
             raise Unavailable(str(error)) from error
 
+    def announce(self, scheme: Mapping[str, Any]) -> None:
+        """Before a tag is given that scheme: see that no program that knows of none opens this database any more."""
+        if scheme:
+            self.meta.update_one({"_id": "store"}, {"$max": {"schema": SCHEMA}})
+
     def swap(self, before: Tag, after: Tag) -> Tag | None:
         """Put `after` in the place of `before`, if that is still what lies there. None: something else does."""
-        update = {"$set": {name: value for name, value in _document(after).items() if name != "_id"}}
+        update = {"$set": {name: value for name, value in mongotags.document(after).items() if name != "_id"}}
         if after.lease is None:
             update["$unset"] = {"lease": ""}
         return self.change(before.tag, {"version": before.version, "max": Int64(before.max)}, update)
@@ -215,12 +190,13 @@ class MongoStore(Store):
             while True:
                 found = session.read(tag)
                 made = Tag.made(tag, found, **settings)
+                session.announce(made.scheme)
                 if found is not None:
                     if (revived := session.swap(found, made)) is not None:
                         return revived
                 else:
                     try:
-                        session.tags.insert_one(_document(made))
+                        session.tags.insert_one(mongotags.document(made))
                     except DuplicateKeyError:
                         pass  # made by somebody else meanwhile: look again
                     else:
@@ -235,7 +211,7 @@ class MongoStore(Store):
     def tags(self, *, timeout: float) -> list[Tag]:
         """See `Store.tags`."""
         with self._session(timeout) as session:
-            found = [_record(each) for each in session.tags.find({"deleted": {"$ne": True}})]
+            found = [mongotags.record(each) for each in session.tags.find({"deleted": {"$ne": True}})]
         return sorted(found, key=lambda each: each.tag)
 
     def reserve(
@@ -257,7 +233,13 @@ class MongoStore(Store):
         while True:
             if hint is not None:
                 size = hint.segment if n is None else n
-                after = self._increment(session, hint, size, at_least=at_least, step_matters=n is None)
+                try:
+                    after = self._increment(session, hint, size, at_least=at_least, step_matters=n is None)
+                except Unavailable:
+                    # Perhaps for a scheme that is none, which the filter can't tell: read it before the next attempt,
+                    # so that it costs one segment and no more.
+                    self._hints.pop(tag, None)
+                    raise
                 if after is not None:
                     return after, size
             self._hints.pop(tag, None)
@@ -301,7 +283,8 @@ class MongoStore(Store):
         """See `Store.configure`."""
         check_settings(changes)
         limit, raise_to = changes.get("limit"), changes.get("raise_to")
-        update = {"$set": _stored({name: value for name, value in changes.items() if name != "raise_to"})}
+        conditions = ("raise_to", "seen")
+        update = {"$set": mongotags.stored({name: value for name, value in changes.items() if name not in conditions})}
         if raise_to is not None:
             update["$max"] = {"max": Int64(raise_to)}
         with self._session(timeout) as session:
@@ -310,6 +293,9 @@ class MongoStore(Store):
                 wanted = found.configured(**changes)
                 # The order, as the tag may be deleted and made again meanwhile: a strict one must not get a lease.
                 condition: Document = {"deleted": False, "order": found.order}
+                if changes.get("seen") is not None:
+                    condition["version"] = found.version
+                session.announce(changes.get("scheme") or {})
                 if limit is not None or raise_to is not None:
                     # Not `version`: reservations, which move it all the time, may go on beside this.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}
@@ -461,7 +447,7 @@ class MongoStore(Store):
             with suppress(DuplicateKeyError):  # two upserts at once
                 found = session.meta.find_one_and_update(
                     {"_id": "store"},
-                    {"$setOnInsert": {"id": fresh_version(), "schema": SCHEMA}},
+                    {"$setOnInsert": {"id": fresh_version(), "schema": _SCHEMA_WITHOUT_SCHEMES}},
                     upsert=True,
                     return_document=ReturnDocument.AFTER,
                 )

@@ -21,9 +21,12 @@ from persistence.errors import (
     LimitHit,
     LimitTooLow,
     MaxBehind,
+    SchemeMismatch,
     TagMissing,
     TagPresent,
+    VersionMoved,
 )
+from persistence.schemes import PLAIN, continued, frozen, problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,6 +65,7 @@ class Making(TypedDict):
     lease: NotRequired[int | None]
     ahead: NotRequired[int]
     description: str
+    scheme: NotRequired[Mapping[str, object] | None]
 
 
 class Changes(TypedDict, total=False):
@@ -73,6 +77,8 @@ class Changes(TypedDict, total=False):
     ahead: int | None
     description: str | None
     raise_to: int | None
+    scheme: Mapping[str, object] | None
+    seen: str | None
 
 
 def now_ms() -> int:
@@ -106,11 +112,16 @@ def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIG
 def check_settings(settings: Mapping[str, object]) -> None:
     """ValueError if one of them is neither None nor in its range.
 
-    step and limit 1..2^63-1, raise_to 0..2^63-1, lease 0..1_000_000, ahead 1..1000.
+    step and limit 1..2^63-1, raise_to 0..2^63-1, lease 0..1_000_000, ahead 1..1000; scheme: see `Tag`; seen: a text.
     """
     for name, (lowest, highest) in _RANGES.items():
         if settings.get(name) is not None:
             check_argument(name, settings[name], lowest, highest)
+    scheme, seen = settings.get("scheme"), settings.get("seen")
+    if scheme is not None and (wrong := problem(scheme)):
+        raise ValueError(f"scheme {wrong}")
+    if seen is not None and not isinstance(seen, str):
+        raise ValueError(f"seen must be a version, not {seen!r}")
 
 
 def check_reserving(n: int | None, at_least: int) -> None:
@@ -140,6 +151,16 @@ def _ahead(tag: str, fields: Mapping[str, object]) -> int:
     return 1 if fields.get("ahead") is None else _number(tag, fields, "ahead", 1, AHEAD_MOST)
 
 
+def _scheme(tag: str, fields: Mapping[str, object]) -> Mapping[str, Any]:
+    # Missing likewise.
+    scheme = fields.get("scheme")
+    if scheme is None:
+        return PLAIN
+    if wrong := problem(scheme):
+        raise Corrupt(tag, f"scheme {wrong}")
+    return cast("Mapping[str, Any]", scheme)
+
+
 def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
     value = fields.get(name)
     if not isinstance(value, kind):
@@ -156,7 +177,9 @@ class Tag:
     may ever be issued. `lease` is how many numbers a process draws ahead and serves from its own memory: 1..1_000_000,
     0: never, None: the tag says nothing; a strict tag has 0 or None. `created` and `timestamp` (last change) are
     milliseconds since 1970. `version` is random and differs after every change. `halted`: reservations wait for
-    `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above.
+    `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above. `scheme` says how values are
+    made of the counter, {} that they are the counter: a JSON object of at most 16 KiB, 20 levels deep, with integers of
+    64 bits and no floats; it can't be changed in place.
     """
 
     tag: str
@@ -172,6 +195,12 @@ class Tag:
     version: str
     halted: bool = False
     deleted: bool = False
+    # Not hashable, as it is a dict to its readers; records that are equal have equal hashes without it.
+    scheme: Mapping[str, Any] = field(default_factory=lambda: PLAIN, hash=False)
+
+    def __post_init__(self) -> None:
+        """Take a scheme of one's own: the caller may go on to change the one that was given."""
+        object.__setattr__(self, "scheme", frozen(self.scheme))
 
     @classmethod
     def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
@@ -193,6 +222,7 @@ class Tag:
             version=_typed(tag, fields, "version", str),
             halted=_typed(tag, fields, "halted", bool),
             deleted=_typed(tag, fields, "deleted", bool),
+            scheme=_scheme(tag, fields),
         )
 
     @classmethod
@@ -208,22 +238,27 @@ class Tag:
         lease: int | None = None,
         ahead: int = 1,
         description: str,
+        scheme: Mapping[str, object] | None = None,
     ) -> Tag:
         """Return the record of a tag made now, `found` being what lies there: nothing, or a tombstone to go on above.
 
-        TagPresent if it is live, LimitHit if no number is left below `limit`, LeaseOnStrict. A halt outlives the
-        tombstone: its `max` is known to be too low. Nothing else of it does.
+        TagPresent if it is live, LimitHit if no number is left below `limit`, LeaseOnStrict. Two things outlive the
+        tombstone: a halt, as its `max` is known to be too low, and the way from counter to value, with its `id`, as
+        values would come again with another one: SchemeMismatch.
         """
         check_argument("above", above)
         check_argument("step", step, 1)
         check_argument("limit", limit, 1)
-        check_settings({"lease": lease, "ahead": ahead})
+        check_settings({"lease": lease, "ahead": ahead, "scheme": scheme})
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, not {order!r}")
         if order == "strict" and lease:
             raise LeaseOnStrict(tag, lease)
         if found is not None and not found.deleted:
             raise TagPresent(tag)
+        values = scheme or PLAIN if found is None else continued(found.scheme, scheme or PLAIN)
+        if values is None:
+            raise SchemeMismatch(tag)
         maximum = above if found is None else max(above, found.max)
         if maximum >= limit:
             raise LimitHit(tag, limit, maximum)
@@ -241,7 +276,13 @@ class Tag:
             timestamp=now,
             version=fresh_version(),
             halted=found is not None and found.halted,
+            scheme=values,
         )
+
+    @property
+    def scheme_id(self) -> str:
+        """What names the way from counter to value, which is another whenever that way has changed; "" if plain."""
+        return str(self.scheme.get("id", ""))
 
     @property
     def segment(self) -> int:
@@ -280,10 +321,15 @@ class Tag:
         ahead: int | None = None,
         description: str | None = None,
         raise_to: int | None = None,
+        scheme: Mapping[str, object] | None = None,
+        seen: str | None = None,
     ) -> Tag:
         """Return the record with what is not None. See `Store.configure` for what it raises."""
-        check_settings({"step": step, "limit": limit, "lease": lease, "ahead": ahead, "raise_to": raise_to})
+        numbers = {"step": step, "limit": limit, "lease": lease, "ahead": ahead, "raise_to": raise_to}
+        check_settings({**numbers, "scheme": scheme, "seen": seen})
         self.live()
+        if seen is not None and seen != self.version:
+            raise VersionMoved(self.tag)
         if self.order == "strict" and lease:
             raise LeaseOnStrict(self.tag, lease)
         after = self.changed(
@@ -293,6 +339,7 @@ class Tag:
             ahead=self.ahead if ahead is None else ahead,
             description=self.description if description is None else description,
             max=self.max if raise_to is None else max(self.max, raise_to),
+            scheme=self.scheme if scheme is None else scheme,
         )
         # A recovered tag may lie above its limit: its step and its description can be changed all the same.
         if after.limit < after.max and (limit is not None or raise_to is not None):

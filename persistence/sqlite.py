@@ -7,6 +7,7 @@ a power cut. Not for network file systems, whose locks can't be relied on.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sqlite3
@@ -19,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from persistence import schemes
 from persistence.contract import Deadline, Store
 from persistence.errors import Misconfigured, TagMissing, Unavailable
 from persistence.records import (
@@ -91,6 +93,9 @@ def _record(row: Sequence[object]) -> Tag:
     for flag in ("halted", "deleted"):
         if fields[flag] in (0, 1) and isinstance(fields[flag], int):
             fields[flag] = bool(fields[flag])
+    if isinstance(fields["scheme"], str):
+        with suppress(ValueError, RecursionError):  # then it stays a text, which is no scheme
+            fields["scheme"] = json.loads(fields["scheme"])
     return Tag.checked(str(fields["tag"]), fields)
 
 
@@ -263,7 +268,7 @@ class SQLiteStore(Store):
         return found.live()
 
     def _write(self, connection: sqlite3.Connection, record: Tag) -> Tag:
-        fields = asdict(record)
+        fields = {**asdict(record), "scheme": schemes.text(record.scheme)}
         connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
         return record
 

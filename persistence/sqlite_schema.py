@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
-    "lease", "ahead",
+    "lease", "ahead", "scheme",
 )  # fmt: skip
 ENTRY_COLUMNS = ("id", "tag", "low", "high", "reason", "time", "host", "pid")
 COLUMNS = {"tags": set(TAG_COLUMNS), "segments": set(ENTRY_COLUMNS), "meta": {"id"}}
@@ -50,10 +50,18 @@ _AHEAD = (
     BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
 )
 
+_SCHEMES = (
+    "ALTER TABLE tags ADD COLUMN scheme TEXT CHECK (scheme IS NULL OR typeof(scheme) = 'text')",
+    # Likewise, and a tombstone keeps its scheme too: the tag, made again, must make its values in the same way.
+    """CREATE TRIGGER scheme_is_kept BEFORE INSERT ON tags
+    WHEN NEW.scheme IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND scheme <> '{}')
+    BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
+)
+
 # What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
-STEPS = (_TABLES, _LEASES, _AHEAD)
+STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES)
 #: The columns that each schema has added to `tags`.
-ADDED = ({2: "lease", 3: "ahead"}).items()
+ADDED = ({2: "lease", 3: "ahead", 4: "scheme"}).items()
 
 #: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
 #: drop what is in them: it refuses a file of a newer schema.

@@ -12,6 +12,7 @@ from typing import Any
 import fakeredis
 import pytest
 import redis
+from hypothesis import settings
 
 from tests.colours import COLOURS, Connect
 from tests.servers.absent import absent
@@ -36,6 +37,10 @@ _LIVE_FIXTURES = {
     "mongo_server",
 }
 _NONE = "none-found"
+
+# An example takes as long as the machine is busy; the run as a whole has its own limit.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,7 @@ from issuer.errors import (
     InvalidArgument,
     IssuerError,
     JournalDamaged,
+    SchemeError,
     StoreBehind,
     Unavailable,
     UnknownTag,
@@ -68,8 +69,10 @@ def advised(error: IssuerError) -> str:
 
 
 def told(error: IssuerError) -> dict[str, object]:
-    """Return the error as JSON shows it; `retry_after` in seconds, for what is only away."""
+    """Return the error as JSON shows it; `retry_after` in seconds, for what is only away; `setting`: what is wrong."""
     content: dict[str, object] = {"error": type(error).__name__, "message": str(error), "tag": error.tag}
+    if isinstance(error, SchemeError):
+        content["setting"] = error.setting
     return content | ({"retry_after": round(error.retry_after, 3)} if isinstance(error, Unavailable) else {})
 
 

@@ -32,7 +32,8 @@ class _Talk(logging.Handler):
 
     \b
     Exit codes: 0 ok, 1 anything else, 2 usage or configuration, 3 unknown tag,
-    4 a problem in the numbers' state, 5 Redis or the store can't be reached.
+    4 a problem in the numbers' state, 5 Redis or the store can't be reached, or
+    this machine's clock or number has to be waited for.
 
     \b
     Tab completes commands and tags after
@@ -74,6 +75,8 @@ def main(
 
 for _command in (
     numbers.next,
+    numbers.peek,
+    numbers.decode,
     tags.tags,
     tags.show,
     tags.create,

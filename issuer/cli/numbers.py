@@ -1,22 +1,45 @@
-"""`issuer next`."""
+"""`issuer next`, `peek` and `decode`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from string import Formatter
+from typing import Any, TypeVar
 
 import click
 
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
-from issuer.errors import IssuerError
+from issuer.cli.text import moment, plain, show, show_json, stamp_ms
+from issuer.core.issued import Issued
+from issuer.drivers.issuing import TTL
+from issuer.errors import IssuerError, NotDecodable
 from issuer.facade import Issuer
+from issuer.numbers.scheme import Decoded
+from persistence.records import HIGHEST, now_ms
 
 #: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
 CHUNK = 10_000
 #: From so many numbers on there is a progress bar.
 LONG = 100_000
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def value_argument(command: _F) -> _F:
+    """Add the argument VALUE, a number or a text, and --number."""
+    told = "VALUE is a number, not a text, though it may look like one."
+    return click.argument("value")(click.option("--number", "as_number", is_flag=True, help=told)(command))
+
+
+def _parts(command: _F) -> _F:
+    told = "Whose numbers these are, for a tag with a series for each key."
+    command = click.option("--restart-key", metavar="TEXT", help=told)(command)
+    return click.option("--shard-key", metavar="TEXT", help="Whose shard, for a tag with shards.")(command)
 
 
 @click.command(
@@ -25,17 +48,41 @@ LONG = 100_000
     Examples:
       issuer next orders
       issuer next orders -n 3 --json           [4, 5, 6]
+      issuer next invoices --format            INV-2026-000017
+      issuer next orders --key order-778       the same number whenever asked
+      issuer next users --shard-key alice@example.com
     """,
 )
 @tag_argument()
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), default=1, help="How many numbers; 1 by default.")
+@click.option("--format", "as_text", is_flag=True, help="Print the texts that the tag's format makes of them.")
+@click.option("--key", metavar="TEXT", help="Print this key's number: the same one within --ttl.")
+@click.option("--ttl", metavar="SECONDS", type=float, default=TTL, help="How long a key's number is kept; a day.")
+@_parts
 @json_option("Print a JSON list.")
 @click.pass_obj
-def next(session: Session, *, tag: str, count: int, as_json: bool) -> None:
+def next(
+    session: Session,
+    *,
+    tag: str,
+    count: int,
+    as_text: bool,
+    key: str | None,
+    ttl: float,
+    shard_key: str | None,
+    restart_key: str | None,
+    as_json: bool,
+) -> None:
     """Print the next number of TAG, or the next N, one a line.
 
     An error part-way ends with its exit code; the numbers printed before it are good, also at the tag's limit.
     """
+    if key is not None and count > 1:
+        raise click.UsageError("--key has one number: leave -n out")
+    if as_text or key is not None or shard_key is not None or restart_key is not None:
+        found = _each(session.connect(), tag, count, key=key, ttl=ttl, shard_key=shard_key, restart_key=restart_key)
+        _print_issued(found, as_text=as_text, as_json=as_json)
+        return
     # Line by line each number ends its line at once: whoever appends to a file that Ctrl-C cut must not lengthen one.
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
     lead = before
@@ -51,6 +98,103 @@ def next(session: Session, *, tag: str, count: int, as_json: bool) -> None:
         finally:
             if lead != before or not as_json:
                 click.echo(after, nl=False)
+
+
+def _each(issuer: Issuer, tag: str, count: int, **how: Any) -> Iterator[Issued]:
+    for _ in range(count):
+        yield issuer.issue(tag, **how)
+
+
+def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> None:
+    """Print each as it comes: what was printed is good, whatever becomes of the next."""
+    if as_json:
+        show_json([asdict(each) for each in found])
+        return
+    for each in found:
+        click.echo(each.text if as_text else each.value)
+        sys.stdout.flush()
+
+
+@click.command(short_help="Show the number that comes next, without taking it.")
+@tag_argument()
+@_parts
+@json_option()
+@click.pass_obj
+def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str | None, as_json: bool) -> None:
+    """Show which number of TAG comes next if nobody else draws before. Nothing is taken."""
+    found = session.connect().peek(tag, shard_key=shard_key, restart_key=restart_key)
+    if as_json:
+        show_json(asdict(found))
+    else:
+        click.echo(found.text)
+
+
+@click.command(
+    short_help="Tell what a number, or its text, is.",
+    epilog="""\b
+    Examples:
+      issuer decode orders 4711
+      issuer decode invoices INV-2026-000017 --json
+
+    \b
+    Exit codes: 0 decoded, 2 the tag can't have given it.
+    """,
+)
+@tag_argument()
+@value_argument
+@json_option()
+@click.pass_obj
+def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
+    """Tell what VALUE, a number or a text of TAG, is made of, and who reserved it.
+
+    The counter is where the number stands in the tag's ledger and in Redis. A number says of some tags less than its
+    text: not which period it is of.
+    """
+    issuer = session.connect()
+    found = read(issuer, tag, value, as_number=as_number)
+    content = {name: part for name, part in asdict(found).items() if part is not None}
+    fields = content.pop("fields", {})
+    content |= fields
+    if found.date is not None:
+        content["date"] = found.date.isoformat()
+    entries = [] if found.counter is None else issuer.who(found.part or tag, found.counter).entries
+    if as_json:
+        if found.counter is not None:
+            content["reserved"] = [
+                {"first": each.low + 1, "last": each.high, "time": each.time, "host": each.host, "pid": each.pid}
+                for each in entries
+            ]
+        show_json(content)
+        return
+    for name, part in content.items():
+        time = name == "timestamp" and name in fields
+        show(f"time      {stamp_ms(part)}" if time else f"{name:<10}{plain(str(part))}")
+    for each in entries:
+        show(f"{'segment':<10}{each.low + 1}..{each.high}")
+        show(f"{'reserved':<10}{moment(each.time, now_ms())}")
+        show(f"{'by':<10}{plain(each.host)}, pid {each.pid}")
+
+
+def read(issuer: Issuer, tag: str, value: str, *, as_number: bool) -> Decoded:
+    """Tell what a command's VALUE is made of: by the tag's format, unless it is a number that no text looks like."""
+    number = int(value) if value.isascii() and value.isdecimal() and len(value) <= len(str(HIGHEST)) else None
+    if as_number:
+        if number is None:
+            raise NotDecodable(f"{value!r} is no number", tag=tag, value=value)
+        return issuer.decode(tag, number)
+    try:
+        return issuer.decode(tag, value)
+    except NotDecodable as error:
+        if number is None:
+            raise
+        scheme = issuer.inspect(tag).scheme
+        if "format" not in scheme:
+            raise
+        literals = (literal for literal, *_ in Formatter().parse(str(scheme["format"])))
+        if any(literal and not literal.isdecimal() for literal in literals):
+            return issuer.decode(tag, number)
+        # It may be a text that was mistyped, which its check digit shows.
+        raise NotDecodable(f"{error}; if it is a number, say --number", tag=tag, value=value) from error
 
 
 def _chunks(issuer: Issuer, tag: str, count: int) -> Iterator[Sequence[int]]:

@@ -94,7 +94,7 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
     Examples:
       issuer recover orders --dry-run
       issuer recover --all --yes
-      issuer recover orders --at-least 123456  the highest number that your tables hold
+      issuer recover orders --at-least 123456  the highest one in your tables
       issuer recover --all --from-journal /var/lib/issuer/journal
     """,
 )
@@ -102,7 +102,9 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
 @click.option("--all", "everything", is_flag=True, help="Every tag of the store.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option("--at-least", metavar="N", type=click.IntRange(min=0), help="N is taken, whatever the servers say.")
+@click.option(
+    "--at-least", metavar="N", type=click.IntRange(min=0), help="Counter N is taken, whatever the servers say."
+)
 @click.option(
     "--from-journal",
     "paths",
@@ -129,7 +131,10 @@ def recover(
     The highest number that the store, its ledger, Redis and the journals given know becomes the store's max, old ->
     new; at most `gap` numbers are lost by that. A tag that a journal knows and the store has lost is made again: its
     old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a
-    Redis was restored from a backup.
+    Redis was restored from a backup. Of a tag that is in parts, they are recovered with it.
+
+    --at-least is the tag's counter. Where numbers are made of it by a stride, a key or a period, `issuer decode` tells
+    it of a number or a text.
     """
     if (tag is None) is not everything:
         raise click.UsageError("give a TAG or --all, one of them")
@@ -151,7 +156,8 @@ def recover(
             _print(planned, as_json=as_json)
         elif names:
             say(_table(planned))
-            asked(f"Recover {len(names)} tags?" if everything else f"Recover {plain(names[0])}?", yes=False)
+            one = len(names) == 1 and not everything
+            asked(f"Recover {plain(names[0])}?" if one else f"Recover {len(names)} tags?", yes=False)
     if not dry_run:
         done = list(_each(issuer, names, at_least or 0, journals, dry_run=False))
         failed += [outcome for outcome in done if outcome.recovery is None]
@@ -174,10 +180,15 @@ def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *
     """Recover one tag after the other; one that fails is told and doesn't keep the others waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
     label = "looking" if dry_run else "recovering"
+    done: set[str] = set()
     with click.progressbar(names, label=label, file=sys.stderr, hidden=hidden) as bar:
         for name in bar:
+            if name in done:  # as a part of a tag that came before it
+                continue
             try:
-                yield _Outcome(name, issuer.recover(name, at_least=at_least, from_journal=journals, dry_run=dry_run)[0])
+                for each in issuer.recover(name, at_least=at_least, from_journal=journals, dry_run=dry_run):
+                    done.add(each.tag)
+                    yield _Outcome(each.tag, each)
             except ConfigurationError:
                 # It is about the servers or the journals as a whole: the other tags would tell it again.
                 raise

@@ -32,12 +32,12 @@ def lua(name: str | None) -> None:
     if name is not None:
         click.echo(script(name).text.rstrip("\n"))
         return
-    room = screen_width()
+    room, wide = screen_width(), max(map(len, NAMES)) + 1
     for each in NAMES:
         found = _PURPOSE.match(script(each).text)
         purpose = " ".join(found[1].split()) if found else ""
-        shown = purpose if room is None else shortened(purpose, room - 9)
-        show(f"{click.style(f'{each:8}', bold=True)} {shown}")
+        shown = purpose if room is None else shortened(purpose, room - wide - 1)
+        show(f"{click.style(f'{each:{wide}}', bold=True)} {shown}")
 
 
 @click.command(short_help="Show the settings and where they come from.")
@@ -57,10 +57,19 @@ def config(session: Session, *, as_json: bool) -> None:
 
 
 def _shown(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value or "none"
+    match value:
+        case str():
+            return value or "none"
+        case list():
+            return ", ".join(map(str, value)) or "none"
+        case int() if name in ("machine", "rack"):
+            return "none" if value < 0 else str(value)
+        case int() if name != "lease":
+            return str(value) if value > 0 else "none"
     return f"{value} numbers" if name == "lease" else f"{value:g} s"
 
 
 def _masked(name: str, value: object) -> object:
+    if isinstance(value, dict):
+        return sorted(value)
     return mask(value) if name.endswith("_url") and isinstance(value, str) else value

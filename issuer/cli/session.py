@@ -51,9 +51,13 @@ class Session:
             # Not given and None differ: None would mean direct, whatever environment and file say.
             if self.redis is None:
                 del given["redis"]
-            self._issuer = connect(**given, scheduler=scheduler)
+            self._issuer = connect(**given, scheduler=scheduler, rejected=_told)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer
+
+
+def _told(tag: str, cause: Exception) -> None:
+    """Log nothing: the command tells its error itself."""
 
 
 GROUP_OPTIONS = ("redis", "store", "prefix", "timeout", "config")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import click
 
+from issuer.cli.schemes import described, in_period
 from issuer.cli.text import ago, duration, moment, plain, shortened, width
 from issuer.core.inspection import Inspection, RedisState, Waste
+from issuer.core.periods import SEQ_MOST
+from issuer.core.scheme import SEGMENT
 from persistence.records import HIGHEST
 
 #: Where values begin.
@@ -14,16 +17,28 @@ INDENT = 13
 
 def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
     """Return the tag's state as lines of `name  value`, shortened to `room` cells. `now` is in ms since 1970."""
-    limit = "2^63-1" if seen.limit == HIGHEST else str(seen.limit)
-    lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else [])]
-    lines += [
-        ("order", f"{seen.order}, limit {limit}"),
-        ("store max", f"{seen.store.max}{', HALTED: run `issuer recover`' if seen.store.halted else ''}"),
-        ("step", _step(seen)),
-        ("lease", _lease(seen)),
-        ("changed", moment(seen.store.timestamp, now)),
-        ("created", moment(seen.store.created, now)),
-    ]
+    lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
+    counts = seen.parts is None and seen.scheme.get("strategy", SEGMENT) == SEGMENT
+    if seen.parts is not None:
+        lines.append(("parts", f"{seen.parts}, as `issuer tags --all` lists them"))
+    if seen.period is not None:
+        lines.append(("period", f"{seen.period} at present"))
+    halted = ", HALTED: run `issuer recover`" if seen.store.halted else ""
+    if counts or seen.parts is not None:
+        lines += [("order", f"{seen.order}, limit {_limit(seen)}"), ("step", _step(seen)), ("lease", _lease(seen))]
+    if counts or halted:
+        lines.append(("store max", f"{_counted(seen, seen.store.max)}{halted}"))
+    lines += [("changed", moment(seen.store.timestamp, now)), ("created", moment(seen.store.created, now))]
+    if counts:
+        lines += _counter(seen, direct=direct, now=now)
+    elif seen.redis is None and not direct:
+        lines.append(("redis", "can't be reached"))
+    return "\n".join(_fitted(name, value, room) for name, value in lines)
+
+
+def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
+    """Return what there is to say of the numbers in hand, if the tag has any of its own."""
+    lines = []
     if seen.last_extension is not None:
         lines.append(("extended", moment(seen.last_extension, now)))
     lines += _redis(seen, direct=direct)
@@ -34,7 +49,19 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
         lines.append(("runway", "unknown" if seen.runway is None else duration(seen.runway)))
     if seen.waste is not None:
         lines.append(("waste", _waste(seen.waste, now)))
-    return "\n".join(_fitted(name, value, room) for name, value in lines)
+    return lines
+
+
+def _limit(seen: Inspection) -> str:
+    last = int(seen.scheme.get("limit", seen.limit))
+    shown = "2^63-1" if last == HIGHEST else str(last)
+    if "restart" in seen.scheme:
+        return "2^40-1 in each period" if last > SEQ_MOST else f"{shown} in each period"
+    return f"{shown} of each part" if seen.parts is not None else shown
+
+
+def _counted(seen: Inspection, number: int) -> str:
+    return in_period(number, seen.scheme) or str(number)
 
 
 def _waste(waste: Waste, now: int) -> str:
@@ -63,24 +90,30 @@ def _redis(seen: Inspection, *, direct: bool) -> list[tuple[str, str]]:
     if state.cur is None and state.max is None:
         return [("redis", "nothing drawn yet")]
     return [
-        ("redis cur", _or_unknown(state.cur)),
-        ("buffer 1", _buffer(state.cur, state.max) + _marked(state)),
-        ("buffer 2", _buffer(state.next_cur, state.next_max)),
+        ("redis cur", "unknown" if state.cur is None else _counted(seen, state.cur)),
+        ("buffer 1", _buffer(seen, state.cur, state.max) + _marked(seen, state)),
+        ("buffer 2", _buffer(seen, state.next_cur, state.next_max)),
         ("fence", state.fence or "none"),
         ("born", state.born or "none"),
     ]
 
 
-def _buffer(cur: int | None, last: int | None) -> str:
+def _buffer(seen: Inspection, cur: int | None, last: int | None) -> str:
     if cur is None or last is None:
         return "empty"
-    return f"{cur + 1}..{last}, {last - cur} left" if cur < last else f"used up to {last}"
+    end = _counted(seen, last)
+    return f"{_short(seen, cur + 1)}..{end}, {last - cur} left" if cur < last else f"used up to {end}"
 
 
-def _marked(state: RedisState) -> str:
+def _short(seen: Inspection, number: int) -> str:
+    """Return a number beside another one of the same period."""
+    return _counted(seen, number).partition(" ")[0]
+
+
+def _marked(seen: Inspection, state: RedisState) -> str:
     if state.mark is None or state.cur is None or state.next_max is not None or state.cur >= state.mark:
         return ""
-    return f", extends at {state.mark}"
+    return f", extends at {_short(seen, state.mark)}"
 
 
 def _rate(per_second: float | None) -> str:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Literal, TypeVar
 
 import click
 
-from issuer.cli.asking import asked
+from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import UNREACHABLE, complain, json_option
+from issuer.cli.schemes import counted, described, given, limit_names, scheme_options, snowflake, summed_up
+from issuer.cli.sections import Sectioned
 from issuer.cli.session import Session
 from issuer.cli.sheet import sheet
 from issuer.cli.text import Column, ago, plain, say, screen_width, show_json, table
 from issuer.cli.text import show as show_data
+from issuer.core.parts import has_parts, parents
+from issuer.core.scheme import SEGMENT
+from issuer.errors import UnknownTag
+from issuer.facade import Issuer
 from persistence.records import HIGHEST, Order, Tag, now_ms
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -46,32 +53,51 @@ def _ahead(command: _F) -> _F:
 
 def _settings(tag: Tag) -> str:
     ahead = "" if tag.ahead == 1 else f", {tag.ahead} ahead"
-    return ahead + ("" if tag.lease is None else f", lease {tag.lease}")
+    scheme = "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
+    return ahead + ("" if tag.lease is None else f", lease {tag.lease}") + scheme
+
+
+def _begins(made: Tag) -> str:
+    """Say what its numbers begin with, if that can be said."""
+    scheme = made.scheme
+    if scheme.get("strategy", SEGMENT) != SEGMENT or "shards" in scheme:
+        return ""
+    first = scheme["stride"][0]["first"] if "stride" in scheme else made.max + 1
+    return f"scrambled from {first} on, " if "scramble" in scheme else f"first number {first}, "
 
 
 # ---------------------------------------------------------------------- reading
 
 
 @click.command(short_help="List the tags of the store.")
-@json_option()
+@click.option("--all", "everything", is_flag=True, help="With the parts of tags that are in parts, as orders#17.")
+@json_option("Print JSON, with the parts.")
 @click.pass_obj
-def tags(session: Session, *, as_json: bool) -> None:
-    """List the tags of the store."""
+def tags(session: Session, *, everything: bool, as_json: bool) -> None:
+    """List the tags of the store.
+
+    The shards of a tag, and its series by key, are tags as well: its parts.
+    """
     found = session.connect().tags()
+    belongs = parents(found)
     if as_json:
         show_json([asdict(tag) for tag in found])
     elif not found:
         say("no tags yet: make one with `issuer create`")
     else:
-        show_data(_listing(found))
+        shown = [tag for tag in found if everything or tag.tag not in belongs]
+        show_data(_listing(shown, Counter(belongs.values())))
+        if len(shown) < len(found):
+            say(f"{len(found) - len(shown)} parts aren't shown: --all shows them")
 
 
-def _listing(found: list[Tag]) -> str:
+def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
     columns = [
         Column("TAG", flexible=True),
         Column("MAX", "right"),
         Column("STEP", "right"),
         Column("ORDER"),
+        Column("NUMBERS", flexible=True),
         Column("CHANGED"),
         Column("DESCRIPTION", flexible=True),
     ]
@@ -79,17 +105,25 @@ def _listing(found: list[Tag]) -> str:
     rows = [
         (
             tag.tag,
-            tag.max,
+            _max(tag, parts),
             tag.step,
             f"{tag.order}, halted" if tag.halted else tag.order,
+            summed_up(tag),
             ago(tag.timestamp, now),
             tag.description,
         )
         for tag in found
     ]
-    if not any(tag.description for tag in found):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]  # type: ignore[misc]  # one column less
-    return table(columns, rows, screen_width())
+    # A column that no tag has anything for is left out.
+    kept = [at for at, column in enumerate(columns) if not column.flexible or any(row[at] for row in rows)]
+    return table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], screen_width())
+
+
+def _max(tag: Tag, parts: Mapping[str, int]) -> str:
+    if has_parts(tag):
+        count = parts.get(tag.tag, 0)
+        return "1 part" if count == 1 else f"{count} parts"
+    return "" if tag.scheme.get("strategy", SEGMENT) != SEGMENT else counted(tag, tag.max)
 
 
 @click.command(short_help="Show all that is known of a tag.")
@@ -99,14 +133,19 @@ def _listing(found: list[Tag]) -> str:
 def show(context: click.Context, *, tag: str, as_json: bool) -> None:
     """Show all that the store and Redis know of TAG, changing nothing.
 
-    With Redis away the store's part is shown all the same, and the exit code is 5.
+    Of a tag whose numbers are made of its counter (stride, scramble, cycle), max and buffers are the counter's. With
+    Redis away the store's part is shown all the same, and the exit code is 5.
     """
     session = Session.of(context)
     seen = session.connect().inspect(tag)
     if as_json:
         content = asdict(seen)
-        if seen.redis_error is None:
-            del content["redis_error"]
+        for name in ("redis_error", "scheme", "parts", "period"):
+            if not content[name]:
+                del content[name]
+        layout = snowflake(seen.scheme)
+        if layout is not None:
+            content["layout"] = {**asdict(layout), "ends": layout.ends}
         del content["waiting"]  # callers wait in processes of their own
         show_json(content)
     else:
@@ -121,37 +160,51 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
 
 
 @click.command(
+    cls=Sectioned,
     short_help="Make a tag.",
     epilog="""\b
     Examples:
-      issuer create orders
       issuer create invoices --start 100000 --step 5000 --description "since 2026"
-      issuer create web --limit 9007199254740991        what JavaScript counts exactly
-      issuer create events --order trend --step 10000 --lease 1000   one round trip for 1000 numbers
-      issuer create orders --step 5000 --ahead 8        a step lasts 10 minutes: an hour without the store costs nothing
+      issuer create web --limit js             what JavaScript counts exactly
+      issuer create events --order trend --step 10000 --lease 1000
+      issuer create orders --step 5000 --ahead 8
+      issuer create bills --restart yearly --format 'B{date:%Y}-{seq:05d}{check}'
+      issuer create coupons --order trend --start 100000 --scramble k1
+      issuer create vienna --stride 2 --offset 1
+      issuer create users --shards --app 17
+      issuer create events2 --strategy snowflake --option epoch=2026-01-01
     """,
 )
 @click.argument("tag")
 @_first
 @click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, or auto; 1000 by default.")
-@click.option("--limit", metavar="N", type=int, default=HIGHEST, help="The last number there will be; 2^63-1.")
+@click.option(
+    "--limit",
+    metavar="N",
+    default="int64",
+    shell_complete=limit_names,
+    help="The last number there will be, or int32, uint32, js, int64.",
+)
 @click.option("--order", type=click.Choice(["strict", "trend"]), help="strict by default; trend without Redis.")
 @_lease
 @_ahead
 @click.option("--description", metavar="TEXT", default="", help="For people.")
+@scheme_options(new=True)
 @click.pass_obj
 def create(
     session: Session,
+    /,
     *,
     tag: str,
     start: int | None,
     above: int | None,
     step: int | Literal["auto"] | None,
-    limit: int,
+    limit: str,
     order: Order | None,
     lease: int | None,
     ahead: int | None,
     description: str,
+    **scheme: Any,
 ) -> None:
     """Make TAG. A deleted tag, made again, goes on above its old numbers."""
     made = session.connect().create(
@@ -164,52 +217,71 @@ def create(
         lease=lease,
         ahead=1 if ahead is None else ahead,
         description=description,
+        **given(scheme),
     )
-    say(f"made {plain(made.tag)}: first number {made.max + 1}, step {made.step}, {made.order}{_settings(made)}")
+    say(f"made {plain(made.tag)}: {_begins(made)}step {made.step}, {made.order}{_settings(made)}")
 
 
 @click.command(
+    cls=Sectioned,
     short_help="Change a tag while it is in use.",
     epilog="""\b
     Examples:
       issuer set orders --step 5000
       issuer set orders --above 123456         skip the numbers up to 123456
+      issuer set bills --format 'B{date:%Y}-{seq:06d}{check}'
+      issuer set coupons --scramble 100000=k1 --scramble 1000000=k2
+      issuer set vienna --stride 3 --offset 1 --stride-above 5000000
     """,
 )
 @tag_argument()
 @click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, from the next one on.")
-@click.option("--limit", metavar="N", type=int, help="The last number there will be; not below max.")
+@click.option("--limit", metavar="N", shell_complete=limit_names, help="The last number there will be; not below max.")
 @_first
 @_lease
 @_ahead
 @click.option("--description", metavar="TEXT", help="For people.")
+@scheme_options(new=False)
 @click.pass_obj
 def set(
     session: Session,
+    /,
     *,
     tag: str,
     step: int | Literal["auto"] | None,
-    limit: int | None,
+    limit: str | None,
     start: int | None,
     above: int | None,
     lease: int | None,
     ahead: int | None,
     description: str | None,
+    **scheme: Any,
 ) -> None:
     """Change TAG while it is in use; every process follows at its next reservation.
 
     --start and --above only raise: the numbers below are skipped. A changed --lease reaches every process within a
     minute.
     """
-    if all(value is None for value in (step, limit, start, above, lease, ahead, description)):
+    changes = given(scheme)
+    if not changes and all(value is None for value in (step, limit, start, above, lease, ahead, description)):
         raise click.UsageError(
-            "nothing to change: give --step, --limit, --start, --above, --lease, --ahead or --description"
+            "nothing to change: give --step, --limit, --start, --above, --lease, --ahead, --description, or one of the "
+            "options that say how its numbers are made"
         )
     now = session.connect().configure(
-        tag, step=step, limit=limit, start=start, above=above, lease=lease, ahead=ahead, description=description
+        tag,
+        step=step,
+        limit=limit,
+        start=start,
+        above=above,
+        lease=lease,
+        ahead=ahead,
+        description=description,
+        **changes,
     )
-    ends = "" if now.limit == HIGHEST else f", limit {now.limit}"
-    say(f"changed {plain(now.tag)}: max {now.max}, step {now.step}{ends}{_settings(now)}")
+    last = now.scheme.get("limit", now.limit)
+    ends = "" if last == HIGHEST or "cycle" in now.scheme else f", limit {last}"
+    say(f"changed {plain(now.tag)}: max {counted(now, now.max)}, step {now.step}{ends}{_settings(now)}")
 
 
 @click.command(short_help="Retire a tag.")
@@ -217,7 +289,17 @@ def set(
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def delete(session: Session, *, tag: str, yes: bool) -> None:
-    """Retire TAG: nobody gets a number of it any more. Made again, it goes on above."""
-    asked(f"Delete {plain(tag)}?", yes=yes)
-    session.connect().delete(tag)
+    """Retire TAG, with its parts: nobody gets a number of it any more. Made again, it goes on above."""
+    check_askable(yes=yes)
+    issuer = session.connect()
+    asked(f"Delete {plain(tag)}{'' if yes else _and_parts(issuer, tag)}?", yes=yes)
+    issuer.delete(tag)
     say(f"deleted {plain(tag)}")
+
+
+def _and_parts(issuer: Issuer, tag: str) -> str:
+    try:
+        parts = issuer.inspect(tag).parts
+    except UnknownTag:  # deleted, perhaps, but not yet in Redis: the error comes when that is done
+        return ""
+    return f" and its {parts} parts" if parts else ""

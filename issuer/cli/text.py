@@ -10,7 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import click
@@ -157,6 +157,23 @@ def stamp(milliseconds: int) -> str:
     """Return a time (ms since 1970) as local ISO time; the number itself if no calendar has it."""
     try:
         return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return str(milliseconds)
+
+
+def stamp_utc(milliseconds: int) -> str:
+    """Return a time (ms since 1970) as a date in UTC, with the time of day if it has one."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return "after the year 9999"
+    return f"{moment:%Y-%m-%d}" if milliseconds % (_DAY * 1000) == 0 else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def stamp_ms(milliseconds: int) -> str:
+    """Return a time (ms since 1970) as ISO time in UTC, to the ms."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return str(milliseconds)
 

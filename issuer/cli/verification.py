@@ -13,11 +13,12 @@ import click
 
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import FAILED, OK, PROBLEM, code_of, complain, json_option
+from issuer.cli.numbers import read, value_argument
 from issuer.cli.session import Session
 from issuer.cli.text import moment, plain, say, screen_width, shortened, show, show_json
 from issuer.core.discrepancies import Discrepancy
 from issuer.core.verification import MOST, Provenance
-from issuer.errors import IssuerError, UnknownTag
+from issuer.errors import IssuerError, NotDecodable, UnknownTag
 from issuer.facade import Issuer
 from persistence.records import LedgerEntry, now_ms
 
@@ -153,29 +154,40 @@ def _entry(entry: LedgerEntry) -> dict[str, Any]:
     Examples:
       issuer who orders 4711
       issuer who orders 4711 --json
+      issuer who invoices INV-2026-000017
 
     \b
     Exit codes: 0 found, 1 in no ledger entry, 4 in several: see issuer verify.
     """,
 )
 @tag_argument()
-@click.argument("number", type=click.IntRange(min=1))
+@value_argument
 @json_option()
 @click.pass_context
-def who(context: click.Context, *, tag: str, number: int, as_json: bool) -> None:
-    """Show the ledger entry of NUMBER of TAG: which process reserved its segment.
+def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
+    """Show the ledger entry of VALUE of TAG, a number or its text: which process reserved its segment.
 
-    The ledger knows segments, not numbers: who drew a number from Redis is not on record.
+    The ledger knows segments of the tag's counter, not numbers: who drew a number from Redis is not on record.
     """
-    found = Session.of(context).connect().who(tag, number)
+    issuer = Session.of(context).connect()
+    decoded = read(issuer, tag, value, as_number=as_number)
+    if decoded.counter is None:
+        why = "its strategy made it, without a counter" if decoded.fields is not None else _many(issuer, tag)
+        raise NotDecodable(f"{value} of {tag!r} is in no ledger: {why}", tag=tag, value=value)
+    part, number = decoded.part or tag, decoded.counter
+    found = issuer.who(part, number)
     state = _state(found)
+    plainly = part == tag and number == decoded.value
     if as_json:
         content = {**asdict(found), "state": state, "entries": [_entry(entry) for entry in found.entries]}
+        content |= {} if plainly else {"value": decoded.value}
         content["below"], content["oldest"] = (entry and _entry(entry) for entry in (found.below, found.oldest))
         show_json(content)
     elif found.entries:
         now = now_ms()
-        lines = [click.style(f"{plain(tag)} {number}", bold=True), f"state     {state}"]
+        lines = [click.style(f"{plain(tag)} {plain(value)}", bold=True)]
+        lines += [] if plainly else [f"counter   {number} of {plain(part)}"]
+        lines.append(f"state     {state}")
         for entry in found.entries:
             lines += [
                 f"segment   {entry.low + 1}..{entry.high}",
@@ -186,10 +198,19 @@ def who(context: click.Context, *, tag: str, number: int, as_json: bool) -> None
             ]
         show("\n".join(lines))
     else:
-        complain(f"{number} of {plain(tag)} is in no ledger entry: {state}")
+        named = f"{plain(value)} of {plain(tag)}" + ("" if plainly else f" (counter {number} of {plain(part)})")
+        complain(f"{named} is in no ledger entry: {state}")
     if len(found.entries) > 1:
-        complain(f"{len(found.entries)} processes reserved it: run `issuer verify {tag}`")
+        complain(f"{len(found.entries)} processes reserved it: run `issuer verify {part}`")
     context.exit(FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM)
+
+
+def _many(issuer: Issuer, tag: str) -> str:
+    """Say why a number of the tag stands for several counters."""
+    scheme = issuer.inspect(tag).scheme
+    if "restart" in scheme:
+        return "each period has that number; give its text, which tells the period"
+    return "the tag's numbers come again" if "cycle" in scheme else "each series has that number; give its text"
 
 
 def _state(found: Provenance) -> str:

@@ -11,6 +11,15 @@ from persistence.records import LedgerEntry
 REFILL_AFTER_USED = Fraction(20, 100)
 
 
+#: Percent of the limit at which a tag is worth a warning.
+WARN_AT = 80
+
+
+def spent(value: int, limit: int) -> bool:
+    """Whether 80 % of the numbers up to the limit are spent, exactly: `value` is the highest of them so far."""
+    return value * 100 >= limit * WARN_AT
+
+
 def mark(low: int, high: int) -> int:
     """Return the number whose draw asks for the next segment: low + max(1, ceil(size x 20 %)), exactly."""
     size = high - low

@@ -7,22 +7,27 @@ segment that was sent is spent.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from issuer import gateway
+from issuer.core import scheme
 from issuer.core.arithmetic import mark
 from issuer.core.outcomes import refused
+from issuer.core.periods import PERIOD_BITS
+from issuer.core.retire import floor
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import StoreBehind, UnknownTag
-from persistence.errors import MaxBehind, TagPresent
+from issuer.errors import ConfigurationError, IssuerError, StoreBehind, UnknownTag
+from persistence.errors import Halted, LimitHit, MaxBehind, TagMissing, TagPresent
 from persistence.records import HIGHEST, Tag, fresh_version
 
 #: Step of a tag that is created without one.
 DEFAULT_STEP = 1000
 
-#: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment.
-ATTEMPTS = 3
+#: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment. A period
+#: that begins takes one, too.
+ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +85,18 @@ def _made(tag: str) -> Steps[Tag | None]:
         return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
 
 
-def extend(tag: str, key: str, *, seen: int, window: float, election: Election) -> Steps[Extension]:
+def extend(record: Tag, key: str, *, seen: int, window: float, election: Election) -> Steps[Extension]:
     """Load one segment, if one is due and this caller is elected.
 
-    `seen` is the highest number of the tag that this process has seen: a store that stands below it went back in time.
-    `election` may have been won already, in a draw. `window`: how long an election stands, in seconds.
+    `record` is the tag as this process knows it. `seen` is the highest number of the tag that this process has seen: a
+    store that stands below it went back in time. `election` may have been won already, in a draw. `window`: how long an
+    election stands, in seconds.
     """
     store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     for _ in range(ATTEMPTS):
         won = election.won
         role: Literal["claim", "mine"] = "mine" if election.mine else "claim"
-        opened = yield from send(gateway.open(key, fresh_version(), store_id, window, role))
-        if opened.status != "open":
-            raise refused(opened, tag, key, store_id)
+        record, opened = yield from _opened(record, key, store_id, window, role)
         if not opened.due:
             election.served = won
             return Extension("ready")
@@ -101,21 +105,86 @@ def extend(tag: str, key: str, *, seen: int, window: float, election: Election) 
         if not election.mine:
             election.won = won = won + 1
         try:
-            extension = yield from _reserve_and_load(tag, key, opened, at_least=max(opened.top, seen))
+            if opened.over is not None:
+                record = yield from begin_period(record, key, store_id, opened.over)
+                continue
+            extension = yield from _reserve_and_load(record, key, opened, at_least=max(opened.top, seen))
         except MaxBehind as behind:
-            yield from confirm_behind(tag, key, store_id, opened, behind.max, seen=seen)
+            yield from confirm_behind(record, key, store_id, opened, behind.max, seen=seen)
             continue
+        except (TagMissing, LimitHit, Halted):
+            # Whoever mends the tag may be another process: it shall not wait until this election lapses.
+            with suppress(IssuerError):
+                yield from _opened(record, key, store_id, window, "resign")
+            election.served = won
+            raise
         if extension.outcome != "stale":
             election.served = won
             return extension
-    return Extension("stale")
+        record = extension.tag or record
+    return Extension("stale", record)
 
 
-def _reserve_and_load(tag: str, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
+def _opened(
+    record: Tag, key: str, store_id: str, window: float, role: gateway.Role
+) -> Steps[tuple[Tag, gateway.Opened]]:
+    """Send `open`; with it comes the record whose scheme the hash has."""
+    attempt = 0
+    while True:
+        until = scheme.until(record)
+        call = gateway.open(key, fresh_version(), store_id, window, role, scheme=record.scheme_id, until=until)
+        opened = yield from send(call)
+        if opened.status == "open":
+            return record, opened
+        attempt += 1
+        if opened.status != "otherscheme" or attempt == ATTEMPTS:
+            raise refused(opened, record.tag, key, store_id)
+        record = yield from _caught_up(record.tag, key, store_id, opened.scheme)
+
+
+def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
+    """Read the record of a tag whose hash is of the scheme `found`; if it is the hash that lags behind, floor that.
+
+    What was loaded under the older scheme is dropped then: a gap. Counters that are reserved under the new one lie
+    above all of it.
+    """
+    record = yield from known(tag)
+    if scheme.turn(record.scheme_id) < scheme.turn(found):
+        # A change is in the store before it is in the hash: this store went back to before it.
+        yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
+        raise StoreBehind(tag, max=record.max, scheme=found)
+    if record.scheme_id != found:
+        yield from floor(tag, key, 0, "keep", store_id, scheme=record.scheme_id, until=scheme.until(record))
+    return record
+
+
+def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]:
+    """Begin the period in which Redis's clock stands; return the record after. `clock`: in ms since 1970.
+
+    First the store, then the hash, as with every floor. If the store's numbers are of a later period already, that one
+    goes on: Redis's clock went back, and periods never do.
+    """
+    periods = scheme.periods(record)
+    if periods is None:
+        raise ConfigurationError(f"tag {record.tag!r} has no periods, but its hash has", tag=record.tag)
+    begun = periods.index(clock) << PERIOD_BITS
+    after = yield from ask(lambda store, timeout: store.configure(record.tag, raise_to=begun, timeout=timeout))
+    index = after.max >> PERIOD_BITS
+    ends = periods.end_ms(index)
+    at = index << PERIOD_BITS
+    yield from floor(record.tag, key, at, "keep", store_id, scheme=after.scheme_id, until=ends)
+    return after
+
+
+def _reserve_and_load(record: Tag, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
+    tag = record.tag
     reserved = yield from ask(
         lambda store, timeout: store.reserve(tag, None, at_least=at_least, reason="load", timeout=timeout)
     )
     low, high = reserved.low, reserved.high
+    if reserved.tag.scheme_id != record.scheme_id:
+        # Changed meanwhile: whoever draws from this hash would make other numbers of them.
+        return Extension("stale", reserved.tag)
     loaded = yield from send(gateway.load(key, low, high, mark(low, high), reign=opened.reign, born=opened.born))
     match loaded.status:
         case "current" | "next":
@@ -128,18 +197,16 @@ def _reserve_and_load(tag: str, key: str, opened: gateway.Opened, *, at_least: i
 
 
 def confirm_behind(
-    tag: str, key: str, store_id: str, opened: gateway.Opened, stands_at: int, *, seen: int
+    record: Tag, key: str, store_id: str, opened: gateway.Opened, stands_at: int, *, seen: int
 ) -> Steps[None]:
     """Tell a store that went back in time from a lost race; if it did, halt the tag and raise StoreBehind.
 
     Redis, the store and Redis again, with the same reign and born and both tops above: nobody emptied the hash and
     handed its numbers back in between. A number that this process itself has seen needs no second look.
     """
-    taken = seen
+    tag, taken = record.tag, seen
     if stands_at >= seen:
-        again = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look"))
-        if again.status != "open":
-            raise refused(again, tag, key, store_id)
+        _, again = yield from _opened(record, key, store_id, 0, "look")
         if (again.reign, again.born) != (opened.reign, opened.born) or again.top <= stands_at:
             return
         taken = again.top

@@ -128,6 +128,11 @@ class Hand(Generic[P]):
             used = left[0] - 1 if left else cur
             self._state = (held, used, at, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
 
+    def close_up(self) -> None:
+        """Lay nothing open from now on: its numbers are made into others first."""
+        self.shut()
+        self._open = None
+
     def _used_up(self) -> bool:
         held, cur, _, shown, _ = self._state
         return cur >= held[0].high and not length_hint(shown)
@@ -140,6 +145,16 @@ class Hand(Generic[P]):
     def open(self) -> Iterator[int]:
         """The numbers that are laid open, perhaps none."""
         return self._state[3] if self._open is not None else _NOTHING
+
+    @property
+    def upcoming(self) -> int | None:
+        """The number that leaves it next, None if it is empty."""
+        with self._lock:
+            held, cur, _, shown, _ = self._state
+            laid_open = length_hint(shown)
+            if laid_open or (held and cur < held[0].high):
+                return cur - laid_open + 1
+            return held[1].low + 1 if len(held) > 1 else None
 
     @property
     def held(self) -> tuple[P, ...]:

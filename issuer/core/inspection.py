@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from issuer import gateway
-from issuer.core import arithmetic
+from issuer.core import arithmetic, parts
+from issuer.core import scheme as schemes
 from issuer.core.extend import known
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState, RedisUnavailable
-from persistence.records import LedgerEntry, Order, now_ms
+from persistence.records import LedgerEntry, Order, Tag, now_ms
 
 #: How many of the newest reservations tell the rate.
 RATE_FROM = 5
@@ -69,6 +71,11 @@ class Inspection:
     that `remaining` lasts at that rate; None where unknown. `last_extension`: when the newest segment in the ledger was
     reserved, for Redis or by a process for itself, in ms since 1970; None: never, as with `waste`. `waiting`: callers
     of this issuer, in this process, that wait for a number just now.
+
+    `scheme`: what makes the tag's numbers, as the store keeps it: names and fingerprints of keys, no secrets; empty if
+    they are its counter. max and the buffers count before any of that. `parts`: how many tags its numbers are in, one
+    for each shard or restart key; None: they are in its own. `period`: the present one by Redis's clock, as in
+    "2026-11-21"; None without periods, and if Redis can't be reached.
     """
 
     tag: str
@@ -85,16 +92,20 @@ class Inspection:
     waste: Waste | None = None
     waiting: int = 0
     redis_error: str | None = None
+    scheme: Mapping[str, Any] = field(default_factory=dict)
+    parts: int | None = None
+    period: str | None = None
 
 
 def inspect(tag: str, key: str | None) -> Steps[Inspection]:
     """Read the store's record and, unless `key` is None, the tag's hash."""
     record = yield from known(tag)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
-    state, remaining, trouble = None, None, None
+    state, remaining, trouble, period = None, None, None, None
     if key is not None:
         try:
             hash = yield from send(gateway.peek(key))
+            period = yield from _period(record, key)
         except RedisUnavailable as error:
             trouble = str(error)
         else:
@@ -118,7 +129,18 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
         last_extension=ledger[0].time if ledger else None,
         waste=_waste(ledger, record.max),
         redis_error=trouble,
+        scheme=dict(record.scheme),
+        parts=len((yield from parts.of(record))) if parts.has_parts(record) else None,
+        period=period,
     )
+
+
+def _period(record: Tag, key: str) -> Steps[str | None]:
+    """Return the name of the present period, None if the tag has none."""
+    periods = schemes.periods(record)
+    if periods is None:
+        return None
+    return periods.name(periods.index((yield from send(gateway.server_time(key)))))
 
 
 def _waste(ledger: Sequence[LedgerEntry], maximum: int) -> Waste | None:

@@ -21,12 +21,14 @@ class Lease:
     born: str
 
 
-def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, probe: bool) -> Steps[bool]:
+def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme: str, probe: bool) -> Steps[bool]:
     """Say whether the hash is another one than the leases came from: Redis failed over, or `recover` has run.
 
     Their numbers are nobody else's even then; but whoever ran `recover` wants that nothing old is issued any more.
     """
-    opened = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look"), probe=probe)
+    opened = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look", scheme=scheme), probe=probe)
+    if opened.status == "otherscheme":
+        return True
     if opened.status != "open":
         raise refused(opened, tag, key, store_id)
     return any((lease.reign, lease.born) != (opened.reign, opened.born) for lease in leases)

@@ -15,7 +15,7 @@ from issuer.errors import (
     TagExists,
     UnknownTag,
 )
-from issuer.gateway import Drawn, Floored, GivenBack, Leased, Loaded, Opened
+from issuer.gateway import Drawn, DrawnOnce, Floored, GivenBack, Leased, Loaded, Opened
 from persistence import errors as store_errors
 
 
@@ -41,6 +41,14 @@ def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:
                 tag=error.tag,
                 value=error.lease,
             )
+        case store_errors.SchemeMismatch():
+            return ConfigurationError(
+                f"tag {error.tag!r} was deleted with another way of making numbers, and would give some of them again; "
+                "give it the same one, or another name",
+                tag=error.tag,
+            )
+        case store_errors.VersionMoved():
+            return StoreUnavailable(f"store: {error}: read it and change it again", tag=error.tag)
         case store_errors.MaxBehind():
             return StoreBehind(error.tag, max=error.max, taken=error.at_least)
         case store_errors.Halted():
@@ -61,7 +69,7 @@ def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:
 
 
 def refused(
-    reply: Drawn | Leased | GivenBack | Opened | Loaded | Floored, tag: str, key: str, store: str = ""
+    reply: Drawn | DrawnOnce | Leased | GivenBack | Opened | Loaded | Floored, tag: str, key: str, store: str = ""
 ) -> IssuerError:
     """Return the error for a reply that no retry will better: notmaster, otherstore or corrupt."""
     if reply.status == "notmaster":

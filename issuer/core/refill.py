@@ -12,6 +12,7 @@ from issuer.core.extend import Extension, extend
 from issuer.core.flight import Board, Flight, renewed
 from issuer.core.lease import Lease
 from issuer.core.outcomes import refused
+from issuer.core.scheme import countable
 from issuer.core.source import Source
 from issuer.core.steps import Steps, send, sleep, wait
 from issuer.errors import (
@@ -146,6 +147,8 @@ class Refill(Source):
 
     def _due(self) -> Steps[bool]:
         """Whether a segment should be fetched now."""
+        if self._record is not None and not countable(self._record.scheme):
+            return False
         if self._direct:
             return self.hand is not None and self.hand.due
         hash = yield from send(gateway.peek(self.key))
@@ -228,9 +231,8 @@ class Refill(Source):
         return int(extension.outcome == "loaded"), extension.outcome in ("loaded", "ready")
 
     def _extend(self) -> Steps[Extension]:
-        if self._record is None:
-            yield from self.learn()
-        steps = extend(self.tag, self.key, seen=self.taken(), window=self._means.window, election=self._election)
+        record = yield from self.counted()
+        steps = extend(record, self.key, seen=self.taken(), window=self._means.window, election=self._election)
         extension = yield from self._public(steps)
         if extension.tag is not None:
             self.record = extension.tag
@@ -243,7 +245,7 @@ class Refill(Source):
         return extension
 
     def _reserve_own(self, flight: Flight) -> Steps[bool]:
-        record = self._record or (yield from self.learn())
+        record = yield from self.counted()
         if record.order == "strict" and not self._means.redis:
             raise ConfigurationError(
                 f"tag {self.tag!r} is strict: its numbers come through Redis only, and none is set", tag=self.tag
@@ -252,7 +254,12 @@ class Refill(Source):
         if hand is None or not hand.due:
             return False
         reserved = yield from self._public(direct.reserve(self.tag, seen=self.taken()))
-        self.record = reserved.tag
+        try:
+            self.record = reserved.tag
+        except IssuerError:
+            # It can't make numbers of it here. Each call would reserve another one.
+            yield from self._give_back((reserved,), reserved.low)
+            raise
         with self._mode_lock:
             # Whoever counted as lost, or finds a tag that was made again as strict, has come too late.
             welcome = (
@@ -308,11 +315,13 @@ class Refill(Source):
 
     def _drawn_ahead(self, size: int, deadline: Deadline) -> Steps[Lease]:
         while True:
-            drawn = yield from send(gateway.lease(self.key, size, self.window), probe=False)
+            drawn = yield from send(gateway.lease(self.key, size, self.window, self.scheme_id), probe=False)
             if drawn.status == "ok":
                 break
             if drawn.status in ("notmaster", "corrupt"):
                 raise refused(drawn, self.tag, self.key)
+            if drawn.status == "scheme":
+                yield from self.learn()
             yield from self.await_segment(deadline)
         if drawn.extend:
             self.elected()

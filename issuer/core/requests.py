@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from issuer.core import retire
@@ -36,7 +36,7 @@ def whole(value: int, name: str, lowest: int, highest: int) -> int:
     return number
 
 
-def _above(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
+def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int | None:
     """Return the number below the first one, whichever way it was given."""
     if start is not None and above is not None:
         raise InvalidArgument("give start or above, not both", tag=tag, value=(start, above))
@@ -70,11 +70,12 @@ def create(
     ahead: int,
     description: str,
     redis: bool,
+    scheme: Mapping[str, object] | None = None,
 ) -> Steps[Tag]:
-    """Make a tag; see Issuer.create. `redis`: whether there is one."""
+    """Make a tag; see Issuer.create. `redis`: whether there is one. `scheme`: checked already."""
     check_tag(tag)
     last = whole(limit, "limit", 1, HIGHEST)
-    first = _above(tag, start, above, last) or 0
+    first = above_of(tag, start, above, last) or 0
     size = DEFAULT_STEP if step is None or step == "auto" else whole(step, "step", 1, HIGHEST)
     chosen: Order = order if order is not None else ("strict" if redis else "trend")
     if chosen not in ("strict", "trend"):
@@ -94,6 +95,7 @@ def create(
             lease=leased,
             ahead=times,
             description=text,
+            scheme=scheme,
             timeout=left,
         )
     )
@@ -110,14 +112,19 @@ def configure(
     lease: int | None,
     ahead: int | None,
     description: str | None,
+    scheme: Mapping[str, object] | None = None,
+    seen: str | None = None,
 ) -> Steps[Tag]:
-    """Change what is given; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none."""
+    """Change what is given; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none.
+
+    `scheme`: checked already, and made of the record whose version was `seen`. Raises VersionMoved.
+    """
     check_tag(tag)
-    if all(value is None for value in (step, limit, start, above, lease, ahead, description)):
+    if all(value is None for value in (step, limit, start, above, lease, ahead, description, scheme)):
         raise InvalidArgument("nothing to change: give step, limit, start, above, lease, ahead or description", tag=tag)
     size = DEFAULT_STEP if step == "auto" else step if step is None else whole(step, "step", 1, HIGHEST)
     last = None if limit is None else whole(limit, "limit", 1, HIGHEST)
-    raise_to = _above(tag, start, above, last or HIGHEST)
+    raise_to = above_of(tag, start, above, last or HIGHEST)
     leased = _lease(tag, lease, None)
     times = None if ahead is None else whole(ahead, "ahead", 1, AHEAD_MOST)
     if description is not None:
@@ -133,6 +140,8 @@ def configure(
             ahead=times,
             description=description,
             raise_to=raise_to,
+            scheme=scheme,
+            seen=seen,
             timeout=left,
         ),
         raise_to=raise_to,
@@ -144,6 +153,12 @@ def check_reserving(record: Tag, n: int) -> None:
     tag = record.tag
     if record.order == "strict":
         raise InvalidArgument(f"tag {tag!r} is strict; ranges are reserved of trend tags only", tag=tag, value=n)
+    if record.scheme_id:
+        raise InvalidArgument(
+            f"tag {tag!r} makes numbers of its counter that don't lie side by side; `take` gives n of them",
+            tag=tag,
+            value=n,
+        )
     if n > record.limit:
         raise InvalidArgument(f"n is {n}, above the limit {record.limit} of tag {tag!r}", tag=tag, value=n)
 
@@ -166,3 +181,13 @@ def floor(tag: str | None, at_least: int) -> int:
     elif lowest:
         raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
     return lowest
+
+
+def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
+    """InvalidArgument if one number is to hold for all parts of a tag; `names`: the tag and its parts."""
+    if at_least and len(names) > 1:
+        raise InvalidArgument(
+            f"at_least needs one part of tag {tag!r}, as {names[1]!r}: each has numbers of its own",
+            tag=tag,
+            value=at_least,
+        )

@@ -8,8 +8,9 @@ from typing import Literal
 
 from issuer import gateway
 from issuer.core.outcomes import refused
+from issuer.core.periods import SEQ_MOST
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import ConfigurationError, UnknownTag
+from issuer.errors import ConfigurationError, InvalidArgument, UnknownTag
 from persistence.contract import Store
 from persistence.journal import Journals, Known
 from persistence.records import HIGHEST, Tag, fresh_version
@@ -45,6 +46,14 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if said is None and (record is None or record.deleted):
         raise UnknownTag(tag)
+    known = record if record is not None or said is None else said.record
+    if known is not None and 0 < at_least <= SEQ_MOST and "restart" in known.scheme:
+        raise InvalidArgument(
+            f"at_least {at_least} is no counter of tag {tag!r}, which has periods: take the one that `issuer decode` "
+            "tells of the highest text",
+            tag=tag,
+            value=at_least,
+        )
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=BUFFERS, timeout=timeout))
     highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
     issued = record.max if record else said.beneath(BUFFERS) if said else 0
@@ -84,13 +93,28 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
                 lease=again.lease,
                 ahead=again.ahead,
                 description=again.description,
+                # A tombstone can be made again with its own only; what came of that since, it is given below.
+                scheme=again.scheme if record is None else record.scheme,
                 timeout=timeout,
             )
         )
+    if record is not None and said is not None and _has_lost_its_scheme(record, said):
+        # Before max is raised, so that a recovery cut off in between does it again.
+        yield from ask(lambda store, timeout: store.configure(tag, scheme=said.record.scheme, timeout=timeout))
     raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=highest, timeout=timeout))
     if deleted:
         raised = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
     return raised.max
+
+
+def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
+    """Whether numbers were reserved with a later scheme than the store's, whose values would come again with that one.
+
+    A live tag's scheme is later only if its numbers are too: by the time alone, a clock that is fast would put an
+    earlier scheme in the place of the present one.
+    """
+    later = record.timestamp < said.record.timestamp and (record.deleted or record.max < said.top)
+    return later and record.scheme != said.record.scheme
 
 
 def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
@@ -168,8 +192,20 @@ def identity() -> Steps[str]:
     return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
 
 
-def floor(tag: str, key: str, at: int, manner: Literal["keep", "repair"], store_id: str) -> Steps[None]:
-    """Floor the hash: never again a number up to `at`. What lies above stays. "repair" replaces a corrupt hash."""
-    floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner))
+def floor(
+    tag: str,
+    key: str,
+    at: int,
+    manner: Literal["keep", "repair"],
+    store_id: str,
+    *,
+    scheme: str = "",
+    until: int = HIGHEST,
+) -> Steps[None]:
+    """Floor the hash: never again a number up to `at`. What lies above stays. "repair" replaces a corrupt hash.
+
+    `scheme`, `until`: of what scheme its numbers are from now on, and when their period ends; see gateway.floor.
+    """
+    floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
     if floored.status != "floored":
         raise refused(floored, tag, key, store_id)

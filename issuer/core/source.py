@@ -10,13 +10,15 @@ from typing import TypeVar
 
 from issuer.clock import LONGEST_PAUSE, Deadline, monotonic
 from issuer.core import direct, lease
+from issuer.core.arithmetic import spent
 from issuer.core.extend import Election, known
 from issuer.core.flight import Board, Flight, renewed
 from issuer.core.hand import Hand
 from issuer.core.lease import Lease
 from issuer.core.retire import identity
+from issuer.core.scheme import PARTS, SEGMENT, OtherStrategyError, Scheme, strategy, turn
 from issuer.core.steps import Steps, hurried, public
-from issuer.errors import IssuerError, Unavailable, UnknownTag
+from issuer.errors import InvalidArgument, IssuerError, Unavailable, UnknownTag
 from persistence.records import Reservation, Tag
 
 T = TypeVar("T")
@@ -35,7 +37,8 @@ class Means:
     False if there is none alive; `scheduled`: whether there should be one. `flight` makes a flight for this driver.
     `attend`: has the scheduler sweep from now on. `window`: how long an elected loader has, in seconds.
     `auto_create`: make a tag at its first use. `lease`: how many numbers of a trend tag are drawn ahead if the tag
-    doesn't say so itself. `open`: where open numbers are laid.
+    doesn't say so itself. `open`: where open numbers are laid. `scheme`: how a tag's numbers are made of its counter;
+    None: they are the counter. It raises ConfigurationError where that can't be done here.
     """
 
     redis: bool
@@ -48,6 +51,7 @@ class Means:
     auto_create: bool
     lease: int
     open: MutableMapping[str, Iterator[int]]
+    scheme: Callable[[Tag], Scheme | None]
 
 
 class Source:
@@ -68,6 +72,10 @@ class Source:
         #: What this process serves itself from; None while each draw goes to Redis.
         self.hand: Hand[Lease | Reservation] | None = None
         self._means = means
+        #: How its numbers are made of its counter, and the id of that: None and "" if they are the counter.
+        self.scheme: Scheme | None = None
+        self.scheme_id = ""
+        self._near_limit = False
         self._draws: Iterator[int] | None = None
         self._noticed = 0
         #: How long an election that a draw wins shall stand; None: don't elect this process, it couldn't load.
@@ -115,14 +123,45 @@ class Source:
 
     @record.setter
     def record(self, record: Tag) -> None:
-        self._record = record
-        self._learnt_at = monotonic()
+        scheme = self._means.scheme(record)  # first, as it may refuse
         with self._mode_lock:
+            if turn(record.scheme_id) < turn(self.scheme_id):
+                # Read before a change, and come after it. With the scheme from before, the counters that were reserved
+                # since would have the values of others (seen: 2 repeats in 533 numbers).
+                return
+            self._warn(record)
+            self._record = record
+            self._learnt_at = monotonic()
+            self.scheme, self.scheme_id = scheme, record.scheme_id
             self._settle()
 
-    def learn(self) -> Steps[Tag]:
-        """Read the tag's record, making the tag if that is allowed. Raises UnknownTag."""
-        self.record = record = yield from self._public(known(self.tag, make=self._means.auto_create))
+    def _warn(self, record: Tag) -> None:
+        """Tell once that few numbers are left."""
+        near = spent(record.max, record.limit)
+        if near and not self._near_limit:
+            log.warning(
+                "tag %r: 80 %% of its numbers are reserved, %d are left up to its limit %d: raise it in time",
+                *(self.tag, record.limit - record.max, record.scheme.get("limit", record.limit)),
+            )
+        self._near_limit = near
+
+    def value(self, counter: int) -> int:
+        """Return the number that users see. Raises LimitReached."""
+        return counter if self.scheme is None else self.scheme.value(counter)
+
+    def counted(self) -> Steps[Tag]:
+        """Return the record, read if need be, of a tag whose numbers come of its counter. Raises OtherStrategyError."""
+        record = self._record or (yield from self.learn())
+        if strategy(record.scheme) != SEGMENT:
+            raise OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag)
+        for setting, key in PARTS.items():
+            if record.scheme.get(setting):
+                raise InvalidArgument(f"tag {self.tag!r} needs a {key}: its numbers are in parts", tag=self.tag)
+        return record
+
+    def learn(self, *, make: bool = True) -> Steps[Tag]:
+        """Read the tag's record, making the tag if that is allowed, here and in general. Raises UnknownTag."""
+        self.record = record = yield from self._public(known(self.tag, make=make and self._means.auto_create))
         yield from self._identity()
         return record
 
@@ -170,13 +209,17 @@ class Source:
             # Leases have to be looked at every second, and without a scheduler only the caller can do that.
             laid_open = self._means.open if self._means.scheduled or not self._means.redis else None
             self.hand = self.hand or Hand(self.tag, laid_open)
+            if self.scheme is not None:
+                self.hand.close_up()
             if self._draws is not None and self._means.open.get(self.tag) is self._draws:
                 self._means.open.pop(self.tag, None)
         elif self.hand is None or not self.hand.held:
             if self.hand is not None:
                 self.seen = max(self.seen, self.hand.issued)
             self.hand = None
-            if self._draws is not None:
+            if self.scheme is not None:
+                self._means.open.pop(self.tag, None)
+            elif self._draws is not None:
                 self._means.open[self.tag] = self._draws
                 if self.ended is not None:  # looked at last: `close` may run beside this
                     self._means.open.pop(self.tag, None)

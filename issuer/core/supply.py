@@ -10,12 +10,23 @@ from issuer.clock import Deadline, monotonic, pause
 from issuer.core import direct, lease
 from issuer.core.hand import Hand
 from issuer.core.lease import Lease
+from issuer.core.outcomes import refused
 from issuer.core.refill import Refill
 from issuer.core.requests import check_reserving
 from issuer.core.retire import floor
+from issuer.core.scheme import turn
 from issuer.core.source import Means
 from issuer.core.steps import Steps, send, sleep, wait
-from issuer.errors import FenceError, IssuerError, RedisUnavailable, Unavailable
+from issuer.core.upcoming import upcoming
+from issuer.errors import (
+    ConfigurationError,
+    FenceError,
+    InvalidArgument,
+    IssuerError,
+    RedisUnavailable,
+    StoreBehind,
+    Unavailable,
+)
 from persistence.records import Reservation
 
 log = logging.getLogger("issuer.extension")
@@ -38,7 +49,7 @@ class Supply(Refill):
     def __init__(self, tag: str, key: str, means: Means) -> None:
         """`key` is the tag's hash in Redis."""
         super().__init__(tag, key, means)
-        #: The deadlines of those who wait for numbers.
+        #: The deadlines of those who wait for numbers. A driver adds those who wait for another caller to bring them.
         self.waiting: set[Deadline] = set()
         self._checked_at = 0.0
         self._unknown_until = 0.0
@@ -92,7 +103,7 @@ class Supply(Refill):
                 yield from self.await_lease(deadline)
 
     def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
-        attempt = 0
+        attempt, drawn_as = 0, None
         while self.hand is None or isinstance(first, gateway.Drawn):
             self._refuse_if_ended()
             try:
@@ -101,7 +112,8 @@ class Supply(Refill):
                 if first is None or first.status == "notmaster":  # perhaps another server is, meanwhile
                     # Who can go on without Redis doesn't wait to see whether it is still away.
                     probe = attempt > 0 or (self._record is not None and self._record.order == "strict")
-                    first = yield from send(gateway.draw(self.key, n, self.window), probe=probe)
+                    drawn_as = self.scheme_id
+                    first = yield from send(gateway.draw(self.key, n, self.window, drawn_as), probe=probe)
                 drawn = first
             except RedisUnavailable as error:
                 first = None
@@ -114,6 +126,12 @@ class Supply(Refill):
                         late = RedisUnavailable(str(error), tag=self.tag, retry_after=error.retry_after)
                         raise late from error
                 continue
+            if drawn.status == "scheme":
+                # Changed, or not known here yet. Only if the store says what was said is it the hash that lags behind.
+                yield from self.learn()
+                if self.scheme_id != drawn_as:
+                    first = None
+                    continue
             return self._unless_in_hand(drawn)
         return None
 
@@ -125,10 +143,81 @@ class Supply(Refill):
         numbers = self.accept(drawn)
         return numbers if self.hand is None else None
 
+    def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int]:
+        """Draw one number for a caller's key, the same whenever the key comes again within `ttl` seconds.
+
+        `kept`: the Redis key of the caller's. Where numbers are drawn ahead, this one is drawn from Redis all the same:
+        only there every process can see what the key has had.
+        """
+        if not self._means.redis:
+            problem = f"tag {self.tag!r}: the number of a key is kept in Redis, and none is set"
+            raise ConfigurationError(problem, tag=self.tag)
+        self.used_at = monotonic()
+        self.waiting.add(deadline)
+        attempt = 0
+        try:
+            while True:
+                self._refuse_if_ended()
+                try:
+                    number = yield from self._once(kept, ttl, deadline)
+                except RedisUnavailable as error:
+                    if deadline.left() <= 0:
+                        raise RedisUnavailable(str(error), tag=self.tag, retry_after=error.retry_after) from error
+                else:
+                    if number is not None:
+                        return number
+                    if not self._direct:
+                        continue
+                # Redis is away, or back, but no segment comes to it before this process has rejoined it.
+                yield from sleep(min(pause(attempt), deadline.left()))
+                attempt += 1
+        finally:
+            self.waiting.discard(deadline)
+
+    def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int | None]:
+        """Draw for the key; None: now it makes sense to ask again."""
+        drawn_as = self.scheme_id
+        drawn = yield from send(gateway.once(self.key, kept, self.window, drawn_as, ttl))
+        if turn(drawn.scheme) > turn(self.scheme_id):
+            # Drawn by a process that knows a later scheme: with ours it would have the value of another number.
+            record = yield from self.learn()
+            if turn(drawn.scheme) > turn(self.scheme_id):
+                raise StoreBehind(self.tag, max=record.max, scheme=drawn.scheme)
+        if drawn.status in ("again", "ok"):
+            self.seen = max(self.seen, drawn.number)
+            if drawn.extend:
+                self.elected()
+            return drawn.number
+        if drawn.status in ("notmaster", "corrupt"):
+            raise refused(drawn, self.tag, self.key)
+        if drawn.status == "scheme":
+            yield from self.learn()
+            if self.scheme_id != drawn_as:
+                return None
+        if self._direct:
+            yield from self.rejoin()
+        yield from self.await_segment(deadline)
+        return None
+
+    def upcoming(self) -> Steps[int]:
+        """Return the counter that the next draw will bring, if nobody else draws before. Consumes nothing."""
+        hand = self.hand
+        held = None if hand is None else hand.upcoming
+        if held is not None:
+            return held
+        record = yield from self.counted()
+        return (yield from self._public(upcoming(record, self.key if self._means.redis else None)))
+
     def reserve(self, n: int) -> Steps[range]:
         """Reserve exactly n numbers of a trend tag in the store for the caller alone, past both buffers."""
-        check_reserving((yield from self.learn()), n)
+        check_reserving((yield from self.counted()), n)
         reserved = yield from self._public(direct.reserve(self.tag, seen=self.taken(), n=n, reason="reserve"))
+        try:
+            check_reserving(reserved.tag, n)
+        except InvalidArgument:
+            # Changed since the record was read: these counters are no numbers that users may see.
+            yield from self._give_back((reserved,), reserved.low)
+            raise
         self.seen = max(self.seen, reserved.high)
         return range(reserved.low + 1, reserved.high + 1)
 
@@ -156,7 +245,8 @@ class Supply(Refill):
             return
         try:
             store_id = yield from self._identity()
-            gone = yield from self._public(lease.moved(self.tag, self.key, leases, store_id, probe=probe))
+            steps = lease.moved(self.tag, self.key, leases, store_id, scheme=self.scheme_id, probe=probe)
+            gone = yield from self._public(steps)
         except FenceError:
             gone = True
         except Unavailable as error:
@@ -242,6 +332,12 @@ class Supply(Refill):
         """Whether nothing is lost with it: the tag was never seen, nobody waits, and no flight may bring it numbers."""
         busy = self.waiting or self._segments.flight or self._leases.flight
         return self._record is None and not busy and (self.hand is None or not self.hand.held)
+
+    @property
+    def idle(self) -> bool:
+        """Whether this process holds nothing of the tag, and nobody waits for any: all its numbers are in Redis."""
+        busy = self.waiting or self._segments.flight or self._leases.flight or self._election.mine
+        return not busy and self.hand is None
 
     def end(self) -> None:
         """Serve nothing from now on; `close` gives back what is held now.

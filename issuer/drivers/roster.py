@@ -10,7 +10,8 @@ from typing import Generic, Protocol, TypeVar
 from issuer.clock import Deadline
 from issuer.core.supply import Supply
 from issuer.errors import IssuerError, Unavailable, UnknownTag
-from issuer.keys import check_tag
+from issuer.keys import PART, check_tag
+from issuer.strategies.serving import Serving
 from persistence.records import Tag
 
 
@@ -19,6 +20,7 @@ class Line(Protocol):
 
     tag: str
     supply: Supply
+    serving: Serving | None
 
 
 L = TypeVar("L", bound=Line)
@@ -86,7 +88,26 @@ class Roster(Generic[L]):
         for line in list(self.lines.values()):
             line.supply.notice_use()
         since = Deadline(-IDLE_AFTER).at
-        return [line for line in list(self.lines.values()) if line.supply.kept or line.supply.used_at > since]
+        self._forget_parts(since)
+        return [
+            line
+            for line in list(self.lines.values())
+            if line.supply.kept or line.serving or line.supply.used_at > since
+        ]
+
+    def _forget_parts(self, since: float) -> None:
+        """Drop the lines of parts that nobody has used since then, of which this process holds nothing.
+
+        There may be a part for each customer: 5 KB apiece, for ever. Whoever still has hold of a line draws from Redis
+        with it as before.
+        """
+        for line in list(self.lines.values()):
+            supply = line.supply
+            if supply.used_at <= since and PART in line.tag and supply.idle and not supply.kept and not line.serving:
+                with self._lock:
+                    if self.lines.get(line.tag) is line:
+                        del self.lines[line.tag]
+                        self._open.pop(line.tag, None)
 
     def troubled(self, line: L, error: Exception) -> None:
         """Take note of a sweep that could not look after a tag."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from issuer.core.doctor.facts import Facts
 from issuer.core.flight import Flight
 from issuer.core.source import Job, Means
+from issuer.errors import IssuerError
 from issuer.keys import redis_key
+from issuer.numbers.scheme import Scheme
+from issuer.plugins.rejected import Rejections
+from issuer.strategies.contract import Context, Instance
 from persistence.contract import Store
+from persistence.records import Tag
 
 #: An elected loader that is silent for so many seconds longer than the store's timeout is replaced.
 GRACE = 1.0
@@ -24,6 +29,9 @@ REFRESH_LOST = 60.0
 #: How many numbers a stream of a trend tag draws ahead if nobody says it.
 STREAM_LEASE = 1000
 
+#: How many tags' schemes are kept ready.
+SCHEMES_MOST = 10_000
+
 
 class Named(Protocol):
     """Connections of either colour."""
@@ -35,7 +43,10 @@ class Named(Protocol):
 class Terms:
     """What `connect` was given, or found in the settings; times in seconds. `own_store`: to be closed with the issuer.
 
-    `auto_create`: make a tag at its first use. `lease`: for trend tags that don't say it themselves.
+    `auto_create`: make a tag at its first use. `lease`: for trend tags that don't say it themselves. `keys`: for
+    scrambling, by name. `plugins`: as they were given, of either colour. `rejections`: who is told
+    whenever no number can be given. `instance`: what tells this process from others; `alarm`: told what people should
+    hear of.
     """
 
     store: Store
@@ -45,6 +56,38 @@ class Terms:
     store_timeout: float
     auto_create: bool
     lease: int
+    keys: Mapping[str, bytes]
+    plugins: Sequence[Any]
+    rejections: Rejections
+    instance: Instance
+    alarm: Callable[[IssuerError], None]
+    _schemes: dict[tuple[str, str], Scheme] = field(default_factory=dict)
+
+    def scheme(self, tag: Tag) -> Scheme | None:
+        """Return how the tag's numbers are made of its counter; None: they are the counter."""
+        return self.texts(tag) if tag.scheme_id else None
+
+    def texts(self, tag: Tag) -> Scheme:
+        """Return the same for any tag, with how its texts are made. Raises ConfigurationError."""
+        known = tag.tag, tag.version
+        scheme = self._schemes.get(known)
+        if scheme is None:
+            if len(self._schemes) >= SCHEMES_MOST:
+                self._schemes.clear()
+            scheme = self._schemes[known] = Scheme.of(tag, self.keys)
+        return scheme
+
+    def context(self, tag: Tag, **means: Any) -> Context:
+        """Return what the tag's strategy is given; `means`: see Context."""
+        return Context(
+            tag=tag.tag,
+            options=tag.scheme.get("options", {}),
+            prefix=self.prefix,
+            timeout=self.timeout,
+            instance=self.instance,
+            alarm=self.alarm,
+            **means,
+        )
 
     def key(self, tag: str) -> str:
         """Return the name of the tag's hash in Redis."""
@@ -81,4 +124,5 @@ class Terms:
             auto_create=self.auto_create,
             lease=self.lease,
             open=open,
+            scheme=self.scheme,
         )

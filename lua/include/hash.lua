@@ -4,9 +4,10 @@
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end
-local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'next_cur', 'next_max', 'next_mark', 'fence', 'born', 'store', 'asked')
+local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'next_cur', 'next_max', 'next_mark', 'fence', 'born', 'store', 'asked',
+  'scheme', 'until')
 local cur, max, mark, next_cur, next_max, next_mark = hash[1], hash[2], hash[3], hash[4], hash[5], hash[6]
-local fence, born, store, asked = hash[7], hash[8], hash[9], hash[10]
+local fence, born, store, asked, scheme, till = hash[7], hash[8], hash[9], hash[10], hash[11] or '', hash[12] or ''
 local missing = not cur and not max
 local current = not missing and fence == reign
 local top = '0'
@@ -16,4 +17,5 @@ if not missing then
     local fine = whole(next_cur) and whole(next_max) and whole(next_mark) and less(next_cur, next_max)
     top = top and fine and not less(next_cur, top) and not less(next_max, next_mark) and next_max
   end
+  if scheme ~= '' then top = whole(till) and top end
 end

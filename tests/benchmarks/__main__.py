@@ -18,6 +18,7 @@ from tests.benchmarks.figures import Figure
 from tests.benchmarks.inside import inside
 from tests.benchmarks.local import leased, stream
 from tests.benchmarks.machine import describe
+from tests.benchmarks.people import people
 from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
 from tests.benchmarks.strict import many, one, take
@@ -35,6 +36,7 @@ def rows(picture: Path) -> Mapping[str, tuple[str, Row]]:
         "asyncio": awaited,
         "leased": leased,
         "stream": stream,
+        "people": people,
         "take": take,
         "direct": direct,
         "processes": processes,

@@ -40,6 +40,7 @@ def create(
     order: Order = "strict",
     lease: int | None = None,
     ahead: int = 1,
+    scheme: Mapping[str, object] | None = None,
 ) -> Tag:
     return store.create(
         tag,
@@ -50,6 +51,7 @@ def create(
         lease=lease,
         ahead=ahead,
         description="made by a test",
+        scheme=scheme,
         timeout=TIMEOUT,
     )
 

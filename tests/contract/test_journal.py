@@ -346,7 +346,7 @@ def test_mutation_without_looking_again_the_line_goes_to_the_old_file(
 
 def test_a_damaged_file_is_not_rotated_away_and_no_number_is_reserved(path: Path) -> None:
     memory = MemoryStore()
-    store = Journalled(memory, path, rotate_at=1000)
+    store = Journalled(memory, path, rotate_at=1200)
     fill(store, 4)
     path.write_bytes(path.read_bytes().replace(b'"high":10', b'"high":90') + b"torn")
     for _ in range(3):

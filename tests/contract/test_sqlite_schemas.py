@@ -93,7 +93,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
         ("orders", 30, None),
         ("users", 7, None),
     ]
-    assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, None, None) for row in rows]
+    assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, None, None, None) for row in rows]
     assert ranges(store) == [(20, 30)]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
     assert store.configure("orders", lease=50, timeout=TIMEOUT).lease == 50
@@ -266,3 +266,78 @@ def test_a_program_of_schema_2_that_had_the_file_open_cannot_drop_what_is_ahead(
     store.delete("orders", timeout=TIMEOUT)
     put_2(second, "orders", 500)  # made again
     assert (get(store).max, get(store).ahead) == (500, 1)
+
+
+# ---------------------------------------------------------------------- from schema 3: `ahead`, and no `scheme`
+
+# As the program of schema 3 brought a file up to it, and wrote a tag. Not to be changed either.
+_SCHEMA_3 = (
+    "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
+    """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
+    WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
+    BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
+    "PRAGMA user_version = 3",
+)
+_PUT_TAG_3 = (
+    'INSERT OR REPLACE INTO tags ("tag", "max", "step", "limit", "order", "description", "created", "timestamp", '
+    '"version", "halted", "deleted", "lease", "ahead") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'
+)
+_STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}], "id": "9f2c"}
+
+
+def put_3(connection: sqlite3.Connection, tag: str, maximum: int, *, deleted: bool = False) -> None:
+    """Write a tag as the program of schema 3 does."""
+    version = secrets.token_hex(12)
+    connection.execute(_PUT_TAG_3, (tag, maximum, 10, 1000, "trend", "old", 5, 6, version, False, deleted, None, 1))
+
+
+@pytest.fixture
+def third(second: sqlite3.Connection) -> sqlite3.Connection:
+    """The same file at schema 3."""
+    for statement in _SCHEMA_3:
+        second.execute(statement)
+    return second
+
+
+def test_the_tags_of_a_file_of_schema_3_are_plain_and_can_be_given_a_scheme(
+    store: SQLiteStore, third: sqlite3.Connection
+) -> None:
+    assert [(each.tag, each.max, each.scheme) for each in store.tags(timeout=TIMEOUT)] == [
+        ("leased", 40, {}),
+        ("orders", 30, {}),
+        ("users", 7, {}),
+    ]
+    assert schema(third)[0] == SCHEMA
+    store.configure("orders", scheme=_STRIDE, timeout=TIMEOUT)
+    assert reserve(store).tag.scheme == _STRIDE
+
+
+def test_a_program_of_schema_3_that_had_the_file_open_cannot_drop_a_scheme(
+    store: SQLiteStore, third: sqlite3.Connection
+) -> None:
+    store.configure("users", scheme={}, timeout=TIMEOUT)
+    store.configure("orders", scheme=_STRIDE, timeout=TIMEOUT)
+    put_3(third, "users", 60)  # plain is what it knows
+    assert (get(store, "users").max, get(store, "users").scheme) == (60, {})
+    for _ in ("live", "deleted"):
+        before = get(store)
+        for deleted in (False, True):
+            with pytest.raises(sqlite3.IntegrityError, match="upgrade"):
+                put_3(third, "orders", 500, deleted=deleted)
+        assert get(store) == before
+        store.delete("orders", timeout=TIMEOUT)
+
+
+def test_mutation_without_its_trigger_an_older_program_drops_a_scheme(
+    store: SQLiteStore, third: sqlite3.Connection
+) -> None:
+    store.configure("orders", scheme=_STRIDE, timeout=TIMEOUT)
+    third.execute("DROP TRIGGER scheme_is_kept")
+    put_3(third, "orders", 500)
+    assert get(store).scheme == {}
+
+
+def test_the_column_of_schemes_holds_texts_only(store: SQLiteStore, old: sqlite3.Connection) -> None:
+    store.store_id(timeout=TIMEOUT)
+    with pytest.raises(sqlite3.IntegrityError):
+        old.execute("UPDATE tags SET scheme = ?", (b"{}",))

@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.e2e.conftest import Cli
 
 NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "lease", "journal"]
+NAMES += ["keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files"]
 
 
 def test_without_any_settings_every_value_is_the_default(cli: Cli, home: Path) -> None:
@@ -31,6 +32,13 @@ def test_each_value_names_the_source_that_won(cli: Cli, home: Path) -> None:
         "redis_timeout": (2.0, "issuer.toml"),
         "lease": (0, "default"),
         "journal": ("", "default"),
+        "keys": ([], "default"),
+        "application": ("issuer", "default"),
+        "port_number": (0, "default"),
+        "ip_address": ("", "default"),
+        "machine": (-1, "default"),
+        "rack": (-1, "default"),
+        "machine_files": ("", "default"),
     }
 
 
@@ -47,6 +55,14 @@ def test_no_secret_is_ever_printed(cli: Cli) -> None:
         ended = cli(*urls, *command)
         assert "hidden" not in ended.out + ended.err
         assert "me:***@" in ended.out + ended.err or command[0] == "--timeout"
+
+
+def test_of_keys_only_the_names_are_printed(cli: Cli) -> None:
+    for command in (["config"], ["config", "--json"]):
+        ended = cli(*command, env={"ISSUER_KEYS": "k1=hidden hidden hidden,k2=hidden too hidden"})
+        assert "k1" in ended.out
+        assert "k2" in ended.out
+        assert "hidden" not in ended.out + ended.err
 
 
 def test_an_unknown_key_in_the_file_is_named_and_refused(cli: Cli, home: Path) -> None:

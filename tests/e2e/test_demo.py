@@ -90,6 +90,7 @@ def test_with_a_redis_it_shows_a_rollback_and_no_repeat(program: Program, scratc
     assert gap
     assert int(gap[1]) == before + 1
     assert int(gap[2]) >= after
+    assert int(gap[3]) == int(gap[2]) - int(gap[1]) + 1
     assert re.search(r"\d+\.\.\d+: \d+, recover", ended.out)
     assert list(scratch.iterdir()) == []
 

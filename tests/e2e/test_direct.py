@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from issuer.scripts import NAMES
 from tests.e2e.conftest import Cli, Ended, Program
 
 HIGHEST = 2**63 - 1
@@ -99,7 +100,7 @@ def test_tags_are_listed_by_name_as_a_table_and_as_json(cli: Cli, store: str) ->
     assert [list(tag) for tag in content] == 2 * [
         [
             *("tag", "max", "step", "limit", "order", "lease", "ahead", "description", "created", "timestamp"),
-            *("version", "halted", "deleted"),
+            *("version", "halted", "deleted", "scheme"),
         ]
     ]
     assert [(tag["tag"], tag["max"], tag["limit"]) for tag in content] == [
@@ -177,7 +178,7 @@ def test_recover_lifts_a_store_that_was_put_back(cli: Cli, store: str, home: Pat
 
 def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:
     listed = cli("lua").out.splitlines()
-    assert [line.split()[0] for line in listed] == ["next", "lease", "giveback", "open", "load", "floor"]
+    assert [line.split()[0] for line in listed] == [*NAMES]
     assert all(len(line.split()) > 3 for line in listed)
     text = cli("lua", "next").out
     assert text.startswith("--[[\nnext: draw up to n numbers")

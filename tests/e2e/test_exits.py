@@ -8,7 +8,21 @@ from pathlib import Path
 import pytest
 
 from issuer.cli.exits import code_of
-from issuer.errors import ConfigurationError, FenceError, IssuerError, LimitReached, StoreUnavailable
+from issuer.errors import (
+    ClockBehind,
+    ConfigurationError,
+    FenceError,
+    FormatOverflow,
+    IssuerError,
+    LimitReached,
+    NoMachineNumber,
+    NotDecodable,
+    Refused,
+    SchemeError,
+    StoreUnavailable,
+    StrategyFailed,
+    TransformFailed,
+)
 from persistence.opening import open_store
 from tests.e2e.conftest import Cli, Ended, Start
 from tests.servers.ports import free_port
@@ -156,6 +170,14 @@ def test_a_redis_that_is_away_cannot_be_reached_but_show_tells_the_rest(cli: Cli
         (ConfigurationError("x"), 2),
         (StoreUnavailable("x"), 5),
         (FenceError("x"), 5),
+        (SchemeError("x", setting="stride"), 2),
+        (NotDecodable("x"), 2),
+        (FormatOverflow(100, width=2, field="seq"), 1),
+        (Refused("t"), 1),
+        (TransformFailed("t", plugin="P", numbers=[1]), 1),
+        (StrategyFailed("x", strategy="s"), 1),
+        (ClockBehind("x", behind=1500), 5),
+        (NoMachineNumber("x"), 5),
     ],
 )
 def test_errors_that_are_hard_to_cause_have_their_code_too(error: IssuerError, code: int) -> None:

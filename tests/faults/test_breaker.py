@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,17 +21,6 @@ TAGS = 40
 
 #: What a round trip to a dead Redis costs: far above what anything else here takes.
 TIMEOUT = 0.6
-
-
-@pytest.fixture
-def server(start_redis: Callable[..., RedisServer]) -> RedisServer:
-    return start_redis()
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[FaultProxy]:
-    with FaultProxy((server.host, server.port)) as made:
-        yield made
 
 
 @pytest.fixture

@@ -64,3 +64,29 @@ def test_a_tasks_draw_that_ends_when_its_tag_draws_ahead_by_now_is_a_gap_whose_e
             assert sorted(numbers) == [number for number in range(1, 113) if number != 10]
 
     run(main())
+
+
+def test_an_election_that_a_missing_tag_made_useless_is_given_up_at_once(redis_url: str, store: MemoryStore) -> None:
+    with (
+        issuer.connect(redis=redis_url, store=store, timeout=1) as ids,
+        issuer.connect(redis=redis_url, store=store, timeout=1) as others,
+    ):
+        last = ids.take("a", 30)[-1]
+        others.delete("a")
+        with pytest.raises(issuer.UnknownTag):
+            ids.next("a")
+        others.create("a", step=50)
+        assert others.next("a") > last  # well within the window of 4 s
+
+
+def test_an_election_at_the_limit_is_given_up_at_once(redis_url: str, store: MemoryStore) -> None:
+    with (
+        issuer.connect(redis=redis_url, store=store, timeout=1) as ids,
+        issuer.connect(redis=redis_url, store=store, timeout=1) as others,
+    ):
+        ids.configure("a", limit=50)
+        ids.take("a", 50)
+        with pytest.raises(issuer.LimitReached):
+            ids.next("a")
+        others.configure("a", limit=500)
+        assert others.next("a") == 51

@@ -88,7 +88,7 @@ RUN_ID = (
 NOTMASTER = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
 ARM = (
     "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
-    "  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked')\n"
+    "  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until')\n"
 )
 ARM_WITH_NUMBERS = (
     "  if not missing then return redis.call('HSET', key, 'fence', reign, 'born', fresh, 'store', store_id) end\n" + ARM
@@ -364,7 +364,7 @@ MUTATIONS = [
     Mutation(
         "floor: a fresh born",
         load_across_a_recovery,
-        {"floor": [("arm(highest, fresh, store_id)", "arm(highest, born, store_id)")]},
+        {"floor": [("arm(highest, fresh, ", "arm(highest, born, ")]},
     ),
     Mutation("open: the store's id", two_stores_on_one_prefix, {"open": [(OTHER, "")]}),
     Mutation(
@@ -377,10 +377,10 @@ MUTATIONS = [
         floor_below_what_is_issued,
         {
             "floor": [
-                ("if not current or not top or not less(at, top) then", "if not top or not less(at, top) then"),
+                ("if not current or not top or scheme ~= own", "if not top or scheme ~= own"),
                 (
-                    "'born', fresh, 'store', store_id)\nreturn",
-                    "'born', fresh, 'store', store_id, 'fence', reign)\nreturn",
+                    "'born', fresh, 'store', store_id)\nif",
+                    "'born', fresh, 'store', store_id, 'fence', reign)\nif",
                 ),
             ]
         },

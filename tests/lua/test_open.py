@@ -113,6 +113,14 @@ class TestElection:
         assert tag.open(role="claim")[5:] == ["1", "0"]
         assert tag.open(role="mine")[5:] == ["1", "1"]
 
+    def test_who_resigns_leaves_it_to_the_next_claim(self, tag: TagHash) -> None:
+        assert tag.open(role="claim")[5:] == ["1", "1"]
+        before = tag.fields()
+        assert tag.open(role="resign")[5:] == ["1", "0"]
+        del before["asked"]
+        assert tag.fields() == before
+        assert tag.open(role="claim")[5:] == ["1", "1"]
+
     def test_when_nothing_is_due_nobody_is_elected(self, tag: TagHash) -> None:
         tag.put(0, 100)
         assert tag.open(role="mine")[5:] == ["0", "0"]

@@ -13,10 +13,10 @@ from issuer import gateway
 from issuer.core.extend import ATTEMPTS, Election, Extension, extend
 from issuer.core.steps import Ask, Send, Step, Steps
 from issuer.errors import IssuerError
-from persistence.errors import StoreError
-from tests.model import faults, processes
+from persistence.errors import MaxBehind, StoreError
+from tests.model import faults, processes, scripts
 from tests.model.scripts import Hash
-from tests.model.state import Process, State, World
+from tests.model.state import STORE, Process, State, World
 from tests.model.walk import STEP, TAG, Walk
 
 AT_ONCE = 3
@@ -84,7 +84,9 @@ class ExtensionWalk(Walk):
         running = self.running[at]
         if running is None:
             seen = self.chance.choice((0, 0, self.nodes[0].hash.cur if self.nodes[0].hash else 0))
-            steps = extend(TAG, self.tags[0].key, seen=seen, window=5, election=Election(won=1))
+            record = self.store.get(TAG, timeout=1)
+            assert record is not None
+            steps = extend(record, self.tags[0].key, seen=seen, window=5, election=Election(won=1))
             self.running[at] = running = Running(steps)
             self.processes[at] = Process(last=seen)
             self.log[-1] = f"extension {at} begins, has seen {seen}"
@@ -113,6 +115,9 @@ class ExtensionWalk(Walk):
                     raise AssertionError(f"an extension neither waits nor sleeps: {other}")
         except StoreError as error:
             running.go_on(None, error)
+            if isinstance(running.wants, Send) and not isinstance(error, MaxBehind):
+                self.perform(running)  # it resigns: that much of elections is left, a lost hash is armed again
+                self.put(0, scripts.open(self.nodes[0], self.guards, self.named(self.fresh()), STORE, "resign")[1])
 
     def send(self, call: gateway.Call[Any]) -> Any:
         client = self.tags[0].client

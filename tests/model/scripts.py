@@ -4,8 +4,9 @@ The search explores these functions, and the walks hold them against the real sc
 borns and stores are ints too, compared for equality alone.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from issuer import gateway
 from issuer.core.arithmetic import mark
 from tests.model.guards import Guards
 
@@ -104,7 +105,7 @@ def lease(node: Node, guards: Guards, n: int, *, electing: bool) -> Left:
     return _drawn(node, guards, n, electing=electing, leasing=True)
 
 
-def open(node: Node, guards: Guards, born: int, store: int, role: Literal["claim", "mine", "look"]) -> Left:
+def open(node: Node, guards: Guards, born: int, store: int, role: gateway.Role) -> Left:
     """`open`. Its reply: reign, born, top, cur, due, elected."""
     hash = node.hash
     if guards.role and not node.master:
@@ -117,7 +118,9 @@ def open(node: Node, guards: Guards, born: int, store: int, role: Literal["claim
         else:
             hash = hash._replace(fence=node.reign, born=born, store=store)
     due = hash.next_max == NONE and hash.cur >= hash.mark
-    elected = due and role != "look" and (role == "mine" or hash.asked != STANDS)
+    if role == "resign":
+        hash = hash._replace(asked=NOBODY)
+    elected = due and role in ("claim", "mine") and (role == "mine" or hash.asked != STANDS)
     if elected:
         hash = hash._replace(asked=STANDS)
     return ("open", node.reign, hash.born, hash.top, hash.cur, int(due), int(elected)), hash

@@ -10,6 +10,7 @@ from issuer import gateway
 from issuer.core import extend as core
 from issuer.core.extend import Extension
 from issuer.core.steps import Steps
+from persistence.records import Tag
 from tests.lua.hashes import mutated
 from tests.lua.test_faults import FENCE
 from tests.lua.test_lease_mutations import ASKED, CUR
@@ -76,13 +77,14 @@ CHANGES = {
     },
     "open for another store": {"open": [(OTHER, "")]},
     "open ignores who was elected": {"open": [(f"not ({NOW_SINCE})", "true")]},
-    "open elects who only looks": {"open": [("if due and role ~= 'look' then", "if due then")]},
+    "open elects who only looks": {"open": [("elseif due and role ~= 'look' then", "elseif due then")]},
+    "open keeps an election that was given up": {"open": [("if role == 'resign' then", "if role == 'never' then")]},
     "load in another reign": {"load": [(CURRENT, "")]},
     "load with another born": {"load": [(BORN_CHECK, "")]},
     "load below the top": {"load": [(BELOW, "")]},
     "load into a full hash": {"load": [(FULL, "")]},
     "load leaves the election": {"load": [(HDEL_ASKED, "")]},
-    "floor keeps born": {"floor": [("arm(highest, fresh, store_id)", "arm(highest, born or fresh, store_id)")]},
+    "floor keeps born": {"floor": [("arm(highest, fresh, ", "arm(highest, born or fresh, ")]},
     "floor lowers cur": {"floor": [("if less(cur, at) then cur = at end", "cur = at")]},
     "floor leaves the election": {"floor": [(HDEL_ASKED, "")]},
     "giveback wherever cur stands": {"giveback": [(CUR, "")]},
@@ -138,10 +140,10 @@ def believing(*_: object, **__: object) -> Steps[None]:
     yield from ()
 
 
-def reserving_blindly(tag: str, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
+def reserving_blindly(record: Tag, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
     """Ask the store for a segment, whatever is taken."""
     assert at_least >= 0
-    return (yield from RESERVE_AND_LOAD(tag, key, opened, at_least=0))
+    return (yield from RESERVE_AND_LOAD(record, key, opened, at_least=0))
 
 
 RESERVE_AND_LOAD = core._reserve_and_load

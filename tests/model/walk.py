@@ -209,9 +209,9 @@ class Walk:
         self.give_back(at)
 
     def open(self, at: int) -> None:
-        role, born = self.chance.choice(("claim", "claim", "mine", "look")), self.fresh()
+        role, born = self.chance.choice(("claim", "claim", "mine", "look", "resign")), self.fresh()
         real = self.tags[at].open(born, self.store_id, WINDOW, role)
-        left = scripts.open(self.nodes[at], self.guards, self.named(born), STORE, role)  # type: ignore[arg-type]  # one of three words
+        left = scripts.open(self.nodes[at], self.guards, self.named(born), STORE, role)  # type: ignore[arg-type]  # one of four words
         self.script(at, "open", real, left, words=(1, 2) if real[0] == "open" else ())
         if real[0] == "open":
             self.opened = [*self.opened, (int(real[3]), real[1], self.named(real[2]))][-REMEMBERED:]

@@ -241,7 +241,11 @@ class IssuerMachine(RuleBasedStateMachine):
     def an_extension_hangs(self, process: int, tag: str) -> None:
         seen = self.operated_by(process)._roster.line(tag).supply.seen
         self.server.time_offset += 10  # whoever was elected before counts as lost
-        steps: Steps[Extension] = extend(tag, redis_key("issuer", tag), seen=seen, window=5, election=Election())
+        record = self.store.get(tag, timeout=1)
+        if record is None:
+            return
+        key = redis_key("issuer", tag)
+        steps: Steps[Extension] = extend(record, key, seen=seen, window=5, election=Election())
         redis = self.operator._runner.redis
         assert redis is not None
         try:

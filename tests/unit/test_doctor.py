@@ -13,9 +13,10 @@ from issuer.core.doctor.clocks import APART, FAR_APART
 from issuer.core.doctor.diagnosis import Check, judge
 from issuer.core.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
 from issuer.core.doctor.finding import Finding, Level
+from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import Hash
-from persistence.records import HIGHEST, StoreFacts, Tag
+from persistence.records import HIGHEST, StoreFacts, Tag, now_ms
 
 REPLID = "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb"
 
@@ -106,6 +107,34 @@ def with_tag(hash: Hash | None = HASH, **facts: Any) -> Facts:
     return healthy(records=[record], tags=[TagFacts(record=record, **{"hash": hash, "rate": 0.1, **facts})])
 
 
+#: A day that lasts longer than the tests, and its counters.
+DAILY = {"restart": "daily", "timezone": "UTC", "format": "{date:%Y%m%d}{seq:06d}", "id": "i"}
+TODAY = Periods("daily").index(now_ms()) << PERIOD_BITS
+STRIDE = {"stride": [{"from": 1, "first": 2, "stride": 3}], "limit": 100, "id": "i"}
+
+
+def with_scheme(scheme: dict[str, Any], max: int, *, cur: int | None = None, limit: int = HIGHEST) -> Facts:
+    record = replace(ORDERS, scheme=scheme, max=max, limit=limit)
+    hash = None if cur is None else replace(HASH, cur=cur, max=max, next_cur=None, next_max=None)
+    return healthy(records=[record], tags=[TagFacts(record=record, hash=hash)])
+
+
+def with_parts(**changes: Any) -> Facts:
+    """Two tags in parts, each with one part, which comes to its end and runs short, and a tag that only looks so."""
+    whole: dict[str, Any] = {"shards": {"shard_bits": 6, "app_bits": 8, "app": 0}}
+    names: dict[str, dict[str, Any]] = {
+        "users": whole,
+        "users#1": {"part_of": "users"},
+        "cust": {"keyed": True},
+        "cust#a#b": {"part_of": "cust"},
+        "orders#1": {},
+    }
+    records = [
+        replace(ORDERS, tag=name, scheme=scheme, **(changes if "#" in name else {})) for name, scheme in names.items()
+    ]
+    return healthy(records=records, tags=[TagFacts(record=each, rate=9.0) for each in records if "#" in each.tag])
+
+
 AWAY = RedisUnavailable("no answer in time")
 KEEPS_UP = ReplicaFacts(name="r:2", read_only=True)
 
@@ -178,6 +207,12 @@ CASES: list[tuple[Check, Facts, str, Level]] = [
     (tags.limit, with_tag(limit=2500), "tag-limit", "advice"),
     (tags.limit, with_tag(limit=2000), "tag-limit", "weak"),
     (tags.limit, healthy(records=[replace(ORDERS, max=HIGHEST)]), "tag-limit", "weak"),
+    (tags.limit, with_scheme({**DAILY, "limit": 2500}, TODAY | 2000), "tag-limit", "advice"),
+    (tags.limit, with_scheme({**DAILY, "limit": 2000}, TODAY | 2000), "tag-limit", "weak"),
+    (tags.limit, with_scheme({**DAILY, "limit": 2000}, TODAY | 3000, cur=TODAY | 2000), "tag-limit", "weak"),
+    (tags.limit, with_scheme(DAILY, TODAY | 2**40 - 1), "tag-limit", "weak"),
+    (tags.limit, with_scheme({**DAILY, "timezone": "Mars/Olympus"}, TODAY), "tag-limit", "unknown"),
+    (tags.limit, with_scheme(STRIDE, 33, limit=33), "tag-limit", "weak"),
     (tags.runway, with_tag(rate=1.0), "tag-runway", "advice"),
     (tags.two_stores, with_tag(replace(HASH, store="s2")), "tag-two-stores", "weak"),
     (tags.behind, with_tag(store_max=1999), "tag-store-behind", "weak"),
@@ -239,6 +274,12 @@ def test_what_only_looks_like_a_weakness_is_well(facts: Facts, name: str) -> Non
     ("facts", "name"),
     [
         (with_tag(limit=2501), "tag-limit"),
+        (with_scheme(DAILY, TODAY | 2000), "tag-limit"),
+        (with_scheme({**DAILY, "limit": 2000}, TODAY - 1), "tag-limit"),
+        (with_scheme({**DAILY, "limit": 2000}, TODAY | 3000, cur=TODAY | 1000), "tag-limit"),
+        (with_scheme(STRIDE, 26, limit=33), "tag-limit"),
+        (with_scheme({"cycle": True, "start": 1, "limit": 5}, 2000), "tag-limit"),
+        (with_scheme({"strategy": "snowflake"}, 0), "tag-limit"),
         (with_tag(rate=1000 / 1200), "tag-runway"),
         (with_tag(rate=None), "tag-runway"),
         (with_tag(store_max=2000), "tag-store-behind"),
@@ -250,6 +291,22 @@ def test_what_only_looks_like_a_weakness_is_well(facts: Facts, name: str) -> Non
 )
 def test_what_is_no_weakness_is_not_mentioned(facts: Facts, name: str) -> None:
     assert [finding for finding in judge(facts) if finding.check == name] == []
+
+
+def test_what_is_to_be_done_about_a_part_is_said_of_its_tag() -> None:
+    found = judge(with_parts(limit=2000))
+    remedies = {(finding.check, finding.tag): finding.remedy for finding in found}
+    assert remedies["tag-limit", "users#1"] == "Go on with another tag than users: its parts keep their limit."
+    assert remedies["tag-limit", "orders#1"] == "issuer set 'orders#1' --limit N"
+    assert remedies["tag-runway", "users#1"] == "issuer set users --step 10800"
+    assert remedies["tag-runway", "cust#a#b"] == "issuer set cust --step 10800"
+    assert remedies["tag-runway", "orders#1"] == "issuer set 'orders#1' --step 10800"
+    assert not [finding for finding in found if finding.tag in ("users", "cust")]
+
+
+def test_the_limit_that_is_told_is_that_of_the_values() -> None:
+    (found,) = (each for each in judge(with_scheme(STRIDE, 33, limit=33)) if each.check == "tag-limit")
+    assert found.what == "0 numbers are left to reserve up to its limit 100"
 
 
 def test_the_worst_comes_first() -> None:

@@ -172,26 +172,26 @@ class TestPeeking:
         assert PEEK.text == ""
 
     def test_a_hash_in_use(self) -> None:
-        reply = [b"5", b"9007199254740993", b"2", b"20", b"30", b"22", REIGN.encode(), b"b1", b"s1"]
-        assert PEEK.decode(reply) == Hash(5, 2**53 + 1, 2, 20, 30, 22, fence=REIGN, born="b1", store="s1")
+        reply = [b"5", b"9007199254740993", b"2", b"20", b"30", b"22", REIGN.encode(), b"b1", b"s1", b"c1"]
+        assert PEEK.decode(reply) == Hash(5, 2**53 + 1, 2, 20, 30, 22, fence=REIGN, born="b1", store="s1", scheme="c1")
 
     def test_a_missing_hash(self) -> None:
-        assert PEEK.decode([None] * 9) == Hash(*[None] * 9)
+        assert PEEK.decode([None] * 10) == Hash(*[None] * 10)
 
     @pytest.mark.parametrize("field", range(6))
     @pytest.mark.parametrize("garbage", [b"", b"1.5", b"-1", b" 1", b"1e3", b'"1"', b"\xff", "٣".encode(), b"1" * 20])
     def test_a_field_that_is_no_number_is_named(self, field: int, garbage: bytes) -> None:
-        reply: list[bytes | None] = [b"5", b"10", b"2", b"20", b"30", b"22", None, None, None]
+        reply: list[bytes | None] = [b"5", b"10", b"2", b"20", b"30", b"22", None, None, None, None]
         reply[field] = garbage
         assert PEEK.decode(reply).corrupt == gateway.FIELDS[field]
 
     @pytest.mark.parametrize("garbage", [b"9223372036854775808", b"9999999999999999999", b"007"])
     def test_what_the_scripts_call_corrupt_is_corrupt_here_too(self, garbage: bytes) -> None:
-        hash = PEEK.decode([b"5", garbage, b"2", *[None] * 6])
+        hash = PEEK.decode([b"5", garbage, b"2", *[None] * 7])
         assert (hash.max, hash.corrupt) == (None, "max")
 
     def test_garbage_in_the_other_fields_can_be_looked_at(self) -> None:
-        hash = PEEK.decode([b"5", b"10", b"2", None, None, None, b"\xff", b"\xfe", b"\xfd"])
+        hash = PEEK.decode([b"5", b"10", b"2", None, None, None, b"\xff", b"\xfe", b"\xfd", b"\xfc"])
         assert (hash.fence, hash.born, hash.store, hash.corrupt) == ("\ufffd", "\ufffd", "\ufffd", None)
 
 

@@ -19,6 +19,12 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "redis_timeout": (11.0, 12.0, 13.0, 1.0),
     "lease": (11, 12, 13, 0),
     "journal": ("argument", "environment", "file", ""),
+    "application": ("argument", "environment", "file", "issuer"),
+    "port_number": (11, 12, 13, 0),
+    "ip_address": ("10.0.0.1", "10.0.0.2", "10.0.0.3", ""),
+    "machine": (11, 12, 13, -1),
+    "rack": (1, 2, 3, -1),
+    "machine_files": ("argument", "environment", "file", ""),
 }
 ALL = list(VALUES)
 
@@ -48,7 +54,21 @@ def _with_store(name: str) -> str:
 
 
 def test_every_setting_is_covered_here() -> None:
-    assert list(load(environ={}).named()) == ALL
+    assert [name for name in load(environ={}).named() if name != "keys"] == ALL
+
+
+def test_keys_are_named_secrets_as_a_text_or_a_table(folder: Path) -> None:
+    environ = _environ(folder, ISSUER_KEYS="k1=one secret=with a sign,k2=two")
+    assert load(environ=environ).keys == Setting({"k1": b"one secret=with a sign", "k2": b"two"}, "ISSUER_KEYS")
+    (folder / "issuer.toml").write_text('[keys]\nk1 = "one"\n')
+    assert load(environ=_environ(folder)).keys == Setting({"k1": b"one"}, "issuer.toml")
+    assert load({"keys": {"k": b"three"}}, environ=environ).keys == Setting({"k": b"three"}, "argument")
+    (folder / "issuer.toml").unlink()
+    assert load(environ=_environ(folder)).keys == Setting({}, "default")
+    for wrong in ({"": b"x"}, {"k": b""}, {"k": 5}, ["k"]):
+        with pytest.raises(ConfigurationError, match="key") as error:
+            load({"keys": wrong}, environ=_environ(folder))
+        assert "one" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ALL)

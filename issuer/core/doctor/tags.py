@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from math import ceil
 from shlex import quote
 
-from issuer.core import arithmetic
+from issuer.core import arithmetic, parts, scheme
 from issuer.core.doctor.facts import Facts, TagFacts
 from issuer.core.doctor.finding import Finding
-from issuer.errors import CorruptState
+from issuer.core.periods import PERIOD_BITS, SEQ_MOST
+from issuer.errors import ConfigurationError, CorruptState
 from issuer.gateway import Hash
-from persistence.records import HIGHEST
+from persistence.records import HIGHEST, Tag, now_ms
 
 #: Seconds that a segment should last: the outage of the store that nobody notices.
 TARGET = 20 * 60
@@ -62,24 +63,67 @@ def halted(facts: Facts) -> Iterator[Finding]:
 
 def limit(facts: Facts) -> Iterator[Finding]:
     """Whether a tag comes near its limit."""
+    belongs = parts.parents(facts.records)
+    drawn = {tag.record.tag: hash.cur for tag, hash in _hashes(facts)}
     for record in facts.records:
-        left = max(0, record.limit - record.max)
-        if left * 100 > record.limit * NEAR:
+        try:
+            left, of, when = _left(record, drawn.get(record.tag), now_ms())
+        except ConfigurationError as error:
+            yield Finding(
+                "tag-limit",
+                "unknown",
+                f"tag {record.tag}",
+                str(error),
+                "Here nobody can tell which period it is, so processes of this machine give no number of it.",
+                "Install the system's time zones, or the package tzdata.",
+                record.tag,
+            )
             continue
-        higher = "" if record.limit == HIGHEST else f"issuer set {quote(record.tag)} --limit N"
+        if left * 100 > of * NEAR:
+            continue
+        name, last = quote(record.tag), record.scheme.get("limit", of)
+        why, remedy = (
+            "Numbers never wrap: past the limit each call raises LimitReached.",
+            f"issuer set {name} --limit N",
+        )
+        if record.tag in belongs:
+            remedy = f"Go on with another tag than {belongs[record.tag]}: its parts keep their limit."
+        elif when:
+            why += " The next period begins at 1 again."
+            fixed = "scramble" in record.scheme
+            remedy = "Go on with another tag until then." if fixed else f"{remedy}, if the format has the places."
+        elif last == HIGHEST:
+            remedy = "Go on with another tag: there is no higher 64-bit number."
         yield Finding(
             "tag-limit",
             "advice" if left else "weak",
             f"tag {record.tag}",
-            f"{left} numbers are left to reserve up to its limit {record.limit}",
-            "Numbers never wrap: past the limit each call raises LimitReached.",
-            higher or "Go on with another tag: there is no higher 64-bit number.",
+            f"{left} numbers are left to reserve up to its limit {last}{when}",
+            why,
+            remedy,
             record.tag,
         )
 
 
+def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, str]:
+    """Return how many numbers are left, of how many, and in which period: "" if the tag has none.
+
+    `drawn`: the last counter drawn. With periods that counts, if it is known: a day's first segment is reserved whole,
+    and may be longer than the day's limit.
+    """
+    periods = scheme.periods(record)
+    if periods is None:
+        return max(0, record.limit - record.max), record.limit, ""
+    of, present = min(record.scheme.get("limit", SEQ_MOST), SEQ_MOST), periods.index(now)
+    last = record.max if drawn is None else drawn
+    # Of a period that has begun without a number all are left.
+    used = last & SEQ_MOST if last >> PERIOD_BITS >= present else 0
+    return max(0, of - used), of, f" in {periods.name(present)}"
+
+
 def runway(facts: Facts) -> Iterator[Finding]:
     """Whether a tag's segments last long enough at its present rate."""
+    belongs = parts.parents(facts.records)
     for tag in facts.tags:
         lasts = arithmetic.runway(tag.record.step, tag.rate)
         if tag.rate is None or lasts is None or lasts >= TARGET:
@@ -94,7 +138,7 @@ def runway(facts: Facts) -> Iterator[Finding]:
             f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
             f"{_time(lasts)}{hand}",
             f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.",
-            f"issuer set {quote(name)} --step {ceil(tag.rate * TARGET)}",
+            f"issuer set {quote(belongs.get(name, name))} --step {ceil(tag.rate * TARGET)}",
             name,
         )
 

@@ -18,6 +18,7 @@ from issuer.drivers.asyncio.connections import SHORTEST, Node
 from issuer.drivers.asyncio.runner import Runner
 from issuer.errors import IssuerError, RedisUnavailable
 from issuer.settings import seconds
+from issuer.strategies.serving import Serving
 from persistence.records import Reservation
 
 T = TypeVar("T")
@@ -79,14 +80,15 @@ class Line:
         """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
         self.supply = Supply(tag, key, means)
+        #: What makes the tag's numbers if its strategy has no counter.
+        self.serving: Serving | None = None
         self._key = key
         self._runner = runner
         self._redis = runner.redis
         self._timeout = timeout
         self.loop = asyncio.get_running_loop()
         self._future: Callable[[], asyncio.Future[int]] = self.loop.create_future
-        self._draws = gateway.Draws(key, self.supply.window)
-        self._one = self._draws.one
+        self._pack()
         self._node: Node | None = None
         self._queue = Queue()
         self._served = Queue()
@@ -97,6 +99,11 @@ class Line:
         #: When the time of a caller who comes now ends: read off the clock at each look, as that costs 3 % of a number.
         self._until = 0.0
         self._in_a_row = 0
+
+    def _pack(self) -> None:
+        self._packed_as = self.supply.scheme_id
+        self._draws = gateway.Draws(self._key, self.supply.window, self._packed_as)
+        self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
 
@@ -118,14 +125,18 @@ class Line:
 
     async def _from_hand(self, hand: Hand[Lease | Reservation], timeout: float | None) -> int:
         self._check_loop()
-        self._in_a_row += 1
-        if self._in_a_row >= TURN_EVERY:
-            self._in_a_row = 0
-            await asyncio.sleep(0)
+        await self.give_turn()
         for number in hand.open:
             return number
         deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
         return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
+
+    async def give_turn(self) -> None:
+        """Let the loop's other tasks have their turn now and then: numbers that are there already wait for nothing."""
+        self._in_a_row += 1
+        if self._in_a_row >= TURN_EVERY:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
 
     async def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
@@ -160,6 +171,8 @@ class Line:
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
         if redis is not None:
             self._node = redis.node(self._key)
+            if self._packed_as != self.supply.scheme_id:
+                self._pack()
         return numbers
 
     # ------------------------------------------------------------------ together

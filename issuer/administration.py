@@ -1,0 +1,278 @@
+"""What operators ask of an issuer: its tags, and that nothing is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, TypeVar, Unpack
+
+from issuer.clock import Deadline
+from issuer.core import parts, requests, retire
+from issuer.core.discrepancies import Discrepancy
+from issuer.core.doctor.diagnosis import judge
+from issuer.core.doctor.examination import Examination
+from issuer.core.doctor.finding import Finding
+from issuer.core.inspection import Inspection, inspect
+from issuer.core.requests import Named, whole
+from issuer.core.retire import Recovery
+from issuer.core.steps import Steps, ask
+from issuer.core.verification import Audit, Provenance, who
+from issuer.drivers import making
+from issuer.drivers.blocking.line import Line
+from issuer.drivers.blocking.runner import Runner
+from issuer.drivers.issuing import Issuing
+from issuer.drivers.roster import Roster
+from issuer.drivers.terms import Terms
+from issuer.errors import IssuerError, UnknownTag
+from issuer.keys import check_tag
+from issuer.numbers.given import Given
+from issuer.plugins.rejected import Handler
+from issuer.settings import seconds
+from persistence.records import HIGHEST, Order, Tag
+
+T = TypeVar("T")
+
+
+class Administration:
+    """What operators ask of an issuer: its tags, and that nothing is wrong with them."""
+
+    _terms: Terms
+    _runner: Runner
+    _roster: Roster[Line]
+    _issuing: Issuing[Line]
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._roster.closed
+
+    @property
+    def rejected(self) -> Handler:
+        """Who is told, with the tag and the error, whenever no number can be given; may be replaced at any time."""
+        return self._terms.rejections.handler
+
+    @rejected.setter
+    def rejected(self, handler: Handler) -> None:
+        self._terms.rejections.handler = handler
+
+    # ------------------------------------------------------------------ tags
+
+    def create(
+        self,
+        tag: str,
+        *,
+        start: int | None = None,
+        above: int | None = None,
+        step: int | Literal["auto"] | None = None,
+        limit: int | str = HIGHEST,
+        order: Order | None = None,
+        lease: int | None = None,
+        ahead: int = 1,
+        description: str = "",
+        timeout: float | None = None,
+        **given: Unpack[Given],
+    ) -> Tag:
+        """Make a tag. Its first number is `start` (1..limit), or `above` + 1 (`above` 0..limit-1), or 1.
+
+        step: numbers per segment, 1..2^63-1; None or "auto": 1000. limit: the last number there will be. order:
+        "strict" (the default with Redis) or "trend" (the only one without). lease: how many numbers of a trend tag each
+        process draws ahead from Redis, 0 (none) .. 1 000 000; None: as `connect` says. ahead: how many steps a segment
+        holds, 1..1000: if a step lasts ten minutes, ahead=6 makes an outage of the store of most of an hour cost
+        nothing. A deleted tag, made again, goes on above its old numbers. Raises TagExists, InvalidArgument.
+        """
+        deadline = self._deadline(timeout)
+        steps = self._issuing.create(
+            tag,
+            given,
+            deadline,
+            start=start,
+            above=above,
+            step=step,
+            limit=limit,
+            order=order,
+            lease=lease,
+            ahead=ahead,
+            description=description,
+            redis=self._runner.redis is not None,
+        )
+        return self._run(steps, deadline, tag)
+
+    def configure(
+        self,
+        tag: str,
+        *,
+        step: int | Literal["auto"] | None = None,
+        limit: int | str | None = None,
+        start: int | None = None,
+        above: int | None = None,
+        lease: int | None = None,
+        ahead: int | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        **given: Unpack[Given],
+    ) -> Tag:
+        """Change what is given, while running: every process follows at its next reservation. Returns the tag after.
+
+        `start` and `above` only raise: numbers below are skipped, in Redis too. A `limit` below `max` is refused. A
+        changed `lease` reaches every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are
+        changed in each of them.
+        """
+        steps = making.configure(
+            tag,
+            self._key(tag),
+            given,
+            keys=self._terms.keys,
+            step=step,
+            limit=limit,
+            start=start,
+            above=above,
+            lease=lease,
+            ahead=ahead,
+            description=description,
+        )
+        return self._run(steps, self._deadline(timeout), tag)
+
+    def delete(self, tag: str, *, timeout: float | None = None) -> None:
+        """Retire a tag: its calls raise UnknownTag from now on. Made again, it goes on above. Raises UnknownTag."""
+        names = self._run(making.delete(check_tag(tag), self._key), self._deadline(timeout), tag)
+        for name in names:
+            self._roster.drop(name)
+
+    def tags(self, *, timeout: float | None = None) -> list[Tag]:
+        """Return all tags of the store, by name."""
+        return self._run(ask(lambda store, left: store.tags(timeout=left)), self._deadline(timeout), None)
+
+    def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
+        """Return all that is to be seen of the tag, changing nothing. Raises UnknownTag.
+
+        Redis that can't be reached is told in `redis_error`; a store that can't be reached raises StoreUnavailable.
+        """
+        seen = self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        line = self._roster.lines.get(tag)
+        return seen if line is None else replace(seen, waiting=line.waiting)
+
+    # ------------------------------------------------------------------ operations
+
+    def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
+        """Hold the tag's ledger, the store and Redis against each other, changing nothing; return what is wrong.
+
+        An empty list: no two segments overlap, and nothing lies above the store's max. No tag: all of them. At most 100
+        findings a tag; of one that is in parts, each of them is verified. Reads the whole ledger, 2000 entries at a
+        time; `timeout` is for each such piece. Safe under load: what others do meanwhile is no finding. Raises
+        UnknownTag, StoreUnavailable, RedisUnavailable.
+        """
+        findings: list[Discrepancy] = []
+        if tag is not None:
+            names = self._run(parts.with_parts(check_tag(tag)), self._deadline(timeout), tag)
+        else:
+            names = [record.tag for record in self.tags(timeout=timeout)]
+        for name in names:
+            audit = Audit(name, self._key(name))
+            try:
+                while self._run(audit.go_on(), self._deadline(timeout), name):
+                    pass
+            except UnknownTag:
+                if name == tag:
+                    raise
+            else:
+                findings += audit.findings
+        return findings
+
+    def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
+        """Return what is known of a number, 1..2^63-1: who reserved its segment, when, and what for.
+
+        With Redis away only the store is asked. Raises UnknownTag.
+        """
+        wanted = whole(number, "number", 1, HIGHEST)
+        return self._run(who(check_tag(tag), self._key(tag), wanted), self._deadline(timeout), tag)
+
+    def halt(self, tag: str, *, timeout: float | None = None) -> None:
+        """Stop the tag's reservations at once, for every process, until `recover`; then StoreBehind is raised.
+
+        What has been reserved is issued still: both buffers in Redis, leases, segments of processes. With its parts, if
+        it has any. Twice is harmless. Raises UnknownTag.
+        """
+        deadline = self._deadline(timeout)
+        for name in self._run(parts.with_parts(check_tag(tag)), deadline, tag):
+            try:
+                self._run(retire.halt(name), deadline, tag)
+            except UnknownTag:  # a part that was deleted meanwhile
+                if name == tag:
+                    raise
+
+    def recover(
+        self,
+        tag: str | None = None,
+        *,
+        at_least: int = 0,
+        from_journal: Named = (),
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> list[Recovery]:
+        """Make sure that nothing up to the highest number known is issued again, then let reservations go on.
+
+        The highest number known: what the store, its ledger, Redis, the journals and `at_least` (one tag only) say, as
+        the tag's counter counts: `decode` tells it of a number that is made of it. No tag: all of them; a tag in parts:
+        it and these; each has `timeout` for itself, and the first error is raised when all have been tried.
+        Idempotent; safe from several machines at once and under load. `dry_run` changes nothing.
+
+        from_journal: paths of journals, in any order, or what `persistence.journal.read` returned. A tag that they know
+        and the store has lost is made again. Journals of another store count if this one is empty, or was made from
+        them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable, RedisUnavailable.
+        """
+        lowest = requests.floor(tag, at_least)
+        journals = self._run(requests.journals(from_journal), self._deadline(timeout), tag)
+        said = self._run(retire.witnesses(journals), self._deadline(timeout), tag)
+        if tag is not None:
+            names = self._run(parts.with_parts(tag, said), self._deadline(timeout), tag)
+            requests.check_whole(tag, names, lowest)
+        else:
+            names = sorted({*said, *(each.tag for each in self.tags(timeout=timeout))})
+        done: list[Recovery] = []
+        failed: list[IssuerError] = []
+        for name in names:
+            steps = retire.recover(name, self._key(name), at_least=lowest, dry_run=dry_run, said=said.get(name))
+            try:
+                done.append(self._run(steps, self._deadline(timeout), name))
+            except IssuerError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return done
+
+    def doctor(
+        self,
+        *,
+        most: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        timeout: float | None = None,
+    ) -> list[Finding]:
+        """Examine Redis, the store, the settings and the tags; return what is found, the worst first. Changes nothing.
+
+        A Finding of level "weak" names what weakens the promise; nothing is raised for what can't be seen or reached.
+        `most`: how many tags to look at closely, those used last first, 0..2^63-1; None: 1000. `progress` is called
+        after each of them, with how many were looked at and how many will be. Each request has `timeout` for itself.
+        """
+        redis = self._runner.redis
+        facts = self._terms.facts(redis.name if redis is not None else None)
+        for steps in Examination(facts, self._terms.key, most=most, progress=progress).rounds():
+            self._run(steps, self._deadline(timeout), None)
+        return judge(facts)
+
+    # ------------------------------------------------------------------ inside
+
+    def _tell(self, tag: str, error: IssuerError) -> None:
+        """Tell the rejected handler, unless it is only that this issuer was closed."""
+        if not self.closed:
+            self._terms.rejections.tell(tag, error)
+
+    def _key(self, tag: str) -> str | None:
+        return self._terms.key(tag) if self._runner.redis is not None else None
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._terms.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+
+    def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        if self.closed:
+            raise IssuerError("this issuer is closed", tag=tag)
+        return self._runner.run(steps, deadline, tag)

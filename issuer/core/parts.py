@@ -1,0 +1,52 @@
+"""Parts: a shard, or a series by a key of the caller's, is a tag with a counter of its own: `orders#17` of `orders`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from issuer.core.scheme import PART_OF, PARTS
+from issuer.core.steps import Steps, ask
+from issuer.errors import ConfigurationError
+from persistence.journal import Known
+from persistence.records import Tag
+
+
+def has_parts(record: Tag) -> bool:
+    """Whether the tag's numbers are in parts, and it has none of its own."""
+    return any(record.scheme.get(setting) for setting in PARTS)
+
+
+def parents(records: Iterable[Tag]) -> dict[str, str]:
+    """Return the tag that each part belongs to, by the part's name; a tag that is no part isn't in it."""
+    return {record.tag: str(record.scheme[PART_OF]) for record in records if PART_OF in record.scheme}
+
+
+def of(record: Tag) -> Steps[list[str]]:
+    """Return the names of the tag's parts that the store knows; none if it isn't in parts."""
+    if not has_parts(record):
+        return []
+    every = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
+    return [each.tag for each in every if is_part(each, record.tag)]
+
+
+def is_part(record: Tag, of_tag: str) -> bool:
+    """Whether it was made as a part of that tag. `orders#17` may be a tag of a user's own."""
+    return bool(record.scheme.get(PART_OF) == of_tag)
+
+
+def stranger(name: str, of_tag: str) -> ConfigurationError:
+    """Return the error for a tag that has the name of a part, and is none."""
+    problem = f"tag {name!r} is there, and is no part of {of_tag!r}: delete it, or give {of_tag!r} another name"
+    return ConfigurationError(problem, tag=name)
+
+
+def with_parts(tag: str, said: Mapping[str, Known] | None = None) -> Steps[list[str]]:
+    """Return the name of the tag and those of its parts that the store or the journals know; it need be in neither."""
+    witnesses = said or {}
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if record is None and tag in witnesses:
+        record = witnesses[tag].record
+    if record is None or not has_parts(record):
+        return [tag]
+    lost = [name for name, known in witnesses.items() if is_part(known.record, tag)]
+    return [tag, *sorted({*lost, *(yield from of(record))})]

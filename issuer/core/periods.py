@@ -1,0 +1,132 @@
+"""Periods: the days, weeks, months or years of a time zone in which a tag's numbers begin anew, each with a number.
+
+A period's number (its index) rises with time and tells the period by the calendar, so it needs no table: the day's
+ordinal, the week's, year x 12 + month, the year. The counter of a tag with periods is `index << 40 | seq`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal, cast, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from issuer.errors import InvalidArgument, SchemeError
+
+Restart = Literal["daily", "weekly", "monthly", "yearly"]
+
+#: How many bits of a counter number within a period; the period's index stands above them.
+PERIOD_BITS = 40
+
+#: The highest number within a period: 2^40-1. The lowest is 1.
+SEQ_MOST = (1 << PERIOD_BITS) - 1
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_DAYS_IN_WEEK = 7
+_MONTHS_IN_YEAR = 12
+
+
+class Periods:
+    """The periods of one kind in one time zone.
+
+    `restart`: "daily", "weekly" (ISO weeks, from Monday), "monthly" or "yearly"; `timezone`: an IANA name. A period
+    begins when the clocks of the zone first show its first midnight or anything later, and never comes back when they
+    are put back after that. Raises SchemeError.
+    """
+
+    __slots__ = ("_zone", "restart", "timezone")
+
+    def __init__(self, restart: str, timezone: str = "UTC") -> None:
+        if restart not in get_args(Restart):
+            raise SchemeError(
+                f"must be one of {', '.join(get_args(Restart))}, never; not {restart!r}",
+                setting="restart",
+                value=restart,
+            )
+        self.restart = cast("Restart", restart)
+        self.timezone = timezone
+        self._zone = _zone(timezone)
+
+    def index(self, ms: int) -> int:
+        """Return the number of the period at that moment, milliseconds since 1970: rising, above 0, below 2^22."""
+        try:
+            found = self.of((_EPOCH + ms * _MILLISECOND).astimezone(self._zone).date())
+        except (OverflowError, ValueError):
+            raise InvalidArgument(f"{ms} ms since 1970 is a moment after the year 9999", value=ms) from None
+        # Clocks that were put back over midnight show the day before for a while: the new one has begun all the same.
+        return found + 1 if self.end_ms(found) <= ms else found
+
+    def of(self, day: date) -> int:
+        """Return the number of the period that the day is part of."""
+        match self.restart:
+            case "daily":
+                return day.toordinal()
+            case "weekly":
+                return (day.toordinal() - 1) // _DAYS_IN_WEEK + 1  # 1 January of the year 1 was a Monday
+            case "monthly":
+                return day.year * _MONTHS_IN_YEAR + day.month - 1
+            case "yearly":
+                return day.year
+
+    def begin(self, index: int) -> date:
+        """Return the first day of the period. InvalidArgument if no date lies in it."""
+        try:
+            match self.restart:
+                case "daily":
+                    return date.fromordinal(index)
+                case "weekly":
+                    return date.fromordinal((index - 1) * _DAYS_IN_WEEK + 1)
+                case "monthly":
+                    return date(index // _MONTHS_IN_YEAR, index % _MONTHS_IN_YEAR + 1, 1)
+                case "yearly":
+                    return date(index, 1, 1)
+        except (OverflowError, ValueError):
+            raise InvalidArgument(f"there is no {self.restart} period of number {index}", value=index) from None
+
+    def name(self, index: int) -> str:
+        """Return what people call the period: "2026-11-21", "2026-W47", "2026-11" or "2026". Raises InvalidArgument."""
+        begun = self.begin(index)
+        match self.restart:
+            case "weekly":
+                year, week, _ = begun.isocalendar()
+                return f"{year:04d}-W{week:02d}"
+            case "monthly":
+                return f"{begun.year:04d}-{begun.month:02d}"
+            case "yearly":
+                return f"{begun.year:04d}"
+            case "daily":
+                return begun.isoformat()
+
+    def end_ms(self, index: int) -> int:
+        """Return when the period after this one begins, in milliseconds since 1970.
+
+        A day lasts 23 or 25 hours when the clocks are changed, and none at all where the zone left it out.
+        """
+        midnight = datetime.combine(self.begin(index + 1), datetime.min.time(), self._zone)
+        # Of two midnights, as clocks are put back, the first.
+        moment = midnight.astimezone(UTC)
+        if moment.astimezone(self._zone).replace(tzinfo=None) != midnight.replace(tzinfo=None):
+            moment = self._after_gap(midnight)
+        return (moment - _EPOCH) // _MILLISECOND
+
+    def _after_gap(self, midnight: datetime) -> datetime:
+        """Return the moment at which clocks that never show this midnight are put forward over it."""
+        before, after = midnight.replace(fold=1).astimezone(UTC), midnight.astimezone(UTC)
+        wall = midnight.replace(tzinfo=None)
+        while after - before > _MILLISECOND:
+            middle = before + (after - before) // 2
+            if middle.astimezone(self._zone).replace(tzinfo=None) < wall:
+                before = middle
+            else:
+                after = middle
+        return after.replace(microsecond=0)  # clocks are changed on whole seconds
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        # ValueError: an absolute path, or one that climbs; OSError: the name of a directory.
+        raise SchemeError(
+            f'there is no time zone {name!r}: give an IANA name like "Europe/Vienna"', setting="timezone", value=name
+        ) from None

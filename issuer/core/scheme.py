@@ -1,0 +1,66 @@
+"""What the protocol knows of a tag's scheme: how the numbers that users see are made of the counter that it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from issuer.core.periods import Periods
+from issuer.errors import IssuerError
+from persistence.records import HIGHEST, Tag, fresh_version
+
+#: The strategy whose numbers come of the counter; every other one makes its own.
+SEGMENT = "segment"
+
+#: What makes a tag have parts, each a tag with a counter of its own, and how callers name the part.
+PARTS = {"shards": "shard_key", "keyed": "restart_key"}
+
+
+class Scheme(Protocol):
+    """How values are made of counters. A counter's value never changes, whatever the scheme becomes."""
+
+    def value(self, counter: int) -> int:
+        """Return the number that users see. Raises LimitReached."""
+
+
+class OtherStrategyError(IssuerError):
+    """The tag's numbers aren't made of a counter: whoever asked turns to its strategy. Users never see this."""
+
+
+#: Under this name a part's scheme says which tag it is a part of: by its own name alone it may be anybody's.
+PART_OF = "part_of"
+
+
+def countable(scheme: Mapping[str, Any]) -> bool:
+    """Whether the tag itself has a counter that is drawn from: no other strategy makes its numbers, and no parts do."""
+    return strategy(scheme) == SEGMENT and not any(scheme.get(setting) for setting in PARTS)
+
+
+def id_after(before: str) -> str:
+    """Return the id of a scheme that takes the place of the one whose id was `before`, "" for none.
+
+    It begins with how often the tag's scheme has changed, so that of two of a tag's ids one can tell the later.
+    """
+    return f"{turn(before) + 1}-{fresh_version()}"
+
+
+def turn(scheme_id: str) -> int:
+    """Return how often the scheme had changed when it got this id: 1.. for those of `id_after`, 0 for others."""
+    times, dash, _ = scheme_id.partition("-")
+    return int(times) if dash and times.isascii() and times.isdigit() else 0
+
+
+def strategy(scheme: Mapping[str, Any]) -> str:
+    """Return the name of the strategy that a tag with this scheme has."""
+    return str(scheme.get("strategy", SEGMENT))
+
+
+def periods(tag: Tag) -> Periods | None:
+    """Return the periods in which the tag's numbers begin anew, None if they never do. Raises ConfigurationError."""
+    restart = tag.scheme.get("restart")
+    return None if restart in (None, "never") else Periods(str(restart), str(tag.scheme.get("timezone", "UTC")))
+
+
+def until(tag: Tag) -> int:
+    """Return until when a hash that is armed now may be drawn from: with periods that has yet to be found out."""
+    return HIGHEST if periods(tag) is None else 0

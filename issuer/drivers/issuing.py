@@ -1,0 +1,255 @@
+"""What a call for a number comes to beyond a plain draw, as steps that both drivers run.
+
+Shards and restart keys have a tag each, named `orders#17`; a caller's key has one number; a strategy has no counter at
+all; and a format makes a text of the number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any, Generic, Protocol, TypeVar
+
+from issuer.clock import Deadline
+from issuer.core import parts
+from issuer.core import scheme as schemes
+from issuer.core.extend import known
+from issuer.core.issued import Issued
+from issuer.core.scheme import OtherStrategyError
+from issuer.core.steps import Steps, ask
+from issuer.core.supply import Supply
+from issuer.core.upcoming import after
+from issuer.drivers import making
+from issuer.drivers.terms import Terms
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, UnknownTag
+from issuer.keys import check_key, kept_key, part_tag
+from issuer.numbers.scheme import Decoded, Scheme
+from issuer.numbers.sharding import shard_of
+from issuer.strategies.contract import Context
+from issuer.strategies.registry import decode
+from issuer.strategies.serving import Serving
+from persistence.contract import Store
+from persistence.errors import TagPresent
+from persistence.records import Tag, now_ms
+
+#: How long the number of a caller's key is kept, in seconds, if the caller doesn't say: a day.
+TTL = 86_400.0
+
+
+def transformed(tag: str) -> ConfigurationError:
+    """Return the error for a text that would show another number than `next` gives."""
+    problem = f"tag {tag!r}: a plugin transforms its numbers one by one; it has no part in texts, or in ranges"
+    return ConfigurationError(problem, tag=tag)
+
+
+@contextmanager
+def _named(tag: str) -> Iterator[None]:
+    """Name the tag in errors of what works on numbers and texts alone."""
+    try:
+        yield
+    except IssuerError as error:
+        error.tag = error.tag or tag
+        raise
+
+
+class Line(Protocol):
+    """What both drivers' lines have."""
+
+    tag: str
+    supply: Supply
+    serving: Serving | None
+
+
+L = TypeVar("L", bound=Line)
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What a caller has said of the number that it wants; see Issuer.next."""
+
+    key: str | None = None
+    ttl: float = TTL
+    shard_key: str | bytes | None = None
+    restart_key: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing was said."""
+        return self.key is None and self.shard_key is None and self.restart_key is None
+
+
+PLAIN = How()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part(Generic[L]):
+    """Where a number comes from: the line of the tag itself, or of one of its parts; and the tag's record."""
+
+    line: L
+    record: Tag
+    shard: int | None = None
+    restart_key: str | None = None
+
+
+class Issuing(Generic[L]):
+    """Issues numbers of all tags of an issuer, of either colour."""
+
+    def __init__(self, line: Callable[[str], L], terms: Terms, context: Callable[[L, Tag], Context]) -> None:
+        """`line`: returns a tag's line; `context`: what its strategy is given."""
+        self._line = line
+        self._terms = terms
+        self._context = context
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ steps
+
+    def issue(self, tag: str, how: How, deadline: Deadline) -> Steps[Issued]:
+        """Issue one number, with its text."""
+        while True:
+            part = yield from self._part(tag, how)  # again each time: a deleted tag's line gives nothing any more
+            try:
+                counter = yield from self._counter(part, how, deadline)
+                record = part.line.supply.record or part.record
+                return self._issued(part, self._terms.texts(record), counter)
+            except UnknownTag:
+                if part.restart_key is None:
+                    raise
+                yield from self._make(part)
+            except OtherStrategyError:
+                (value,) = yield from self.generate(part.line, 1, deadline)
+                with _named(tag):
+                    text = self._terms.texts(part.record).text_of(value, today=self._today(part.record))
+                return Issued(tag, value, text)
+
+    def peek(self, tag: str, how: How) -> Steps[Issued]:
+        """Tell which number comes next, if nobody draws before; see Issuer.peek."""
+        part = yield from self._part(tag, how, make=False)
+        supply = part.line.supply
+        try:
+            if supply.record is None:
+                yield from supply.learn(make=False)
+            counter = yield from supply.upcoming()
+        except UnknownTag:
+            if part.restart_key is None:
+                raise
+            counter = yield from after(part.record, 0, part.line.supply.key)
+        except OtherStrategyError as error:
+            strategy = schemes.strategy(part.record.scheme)
+            raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
+        return self._issued(part, self._terms.texts(supply.record or part.record), counter)
+
+    def decode(self, tag: str, shown: int | str) -> Steps[Decoded]:
+        """Tell what a value or a text of the tag is made of; see Issuer.decode."""
+        record = yield from self._record(tag, make=False)
+        with _named(tag):
+            scheme = self._terms.texts(record)
+            found = scheme.decode(shown) if isinstance(shown, int) else scheme.parse(shown)
+            strategy = schemes.strategy(record.scheme)
+            if strategy == schemes.SEGMENT:
+                return found
+            return replace(found, fields=decode(strategy, record.scheme.get("options", {}), found.value))
+
+    def create(self, tag: str, given: Mapping[str, Any], deadline: Deadline, **settings: Any) -> Steps[Tag]:
+        """Make a tag; see Issuer.create. A strategy gets to know that its tag is new, and never was there before."""
+        own = given.get("strategy", schemes.SEGMENT) != schemes.SEGMENT
+        before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
+        record = yield from making.create(tag, given, keys=self._terms.keys, **settings)
+        if own and before is None:
+            with suppress(IssuerError):  # the tag is there; its strategy does without
+                yield from self._serving(self._line(tag), record).found(deadline)
+        return record
+
+    def generate(self, line: L, n: int, deadline: Deadline) -> Steps[list[int]]:
+        """Get n numbers of a strategy that has no counter."""
+        record = line.supply.record or (yield from line.supply.learn())
+        return (yield from self._serving(line, record).take(n, deadline))
+
+    # ------------------------------------------------------------------ inside
+
+    def strategy(self, tag: str) -> Steps[str]:
+        """Return the name of the tag's strategy."""
+        return schemes.strategy((yield from self._record(tag)).scheme)
+
+    def _record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
+        supply = self._line(tag).supply
+        return supply.record or (yield from supply.learn(make=make))
+
+    def _part(self, tag: str, how: How, *, make: bool = True) -> Steps[_Part[L]]:
+        """Find the line that the number comes from. Raises InvalidArgument if a key is missing, or is one too many."""
+        record = yield from self._record(tag, make=make)
+        shards = record.scheme.get("shards")
+        for setting, name in schemes.PARTS.items():
+            given, wanted = getattr(how, name), bool(record.scheme.get(setting))
+            if (given is None) == wanted:
+                problem = f"tag {tag!r} {'needs a' if wanted else 'has no use for a'} {name}"
+                raise InvalidArgument(problem, tag=tag, value=given)
+        if how.shard_key is not None and shards is not None:
+            shard = shard_of(how.shard_key, 1 << int(shards["shard_bits"]))
+            return _Part(self._line(part_tag(tag, str(shard))), record, shard)
+        if how.restart_key is not None:
+            name = part_tag(tag, check_key(how.restart_key))
+            return _Part(self._line(name), record, restart_key=how.restart_key)
+        return _Part(self._line(tag), record)
+
+    def _counter(self, part: _Part[L], how: How, deadline: Deadline) -> Steps[int]:
+        supply = part.line.supply
+        if schemes.strategy(part.record.scheme) != schemes.SEGMENT and how.key is not None:
+            raise InvalidArgument(
+                f"tag {supply.tag!r} has no counter, and so no numbers by key", tag=supply.tag, value=how.key
+            )
+        if part.restart_key is not None or part.shard is not None:
+            # Not made at its first use as other tags are: like the tag whose part it is.
+            record = supply.record or (yield from supply.learn(make=False))
+            if not parts.is_part(record, part.record.tag):
+                raise parts.stranger(record.tag, part.record.tag)
+        if how.key is not None:
+            return (yield from supply.once(kept_key(supply.key, check_key(how.key)), how.ttl, deadline))
+        return (yield from supply.obtain(1, deadline))[0]
+
+    def _make(self, part: _Part[L]) -> Steps[None]:
+        """Make the tag of a restart key that comes for the first time, like the tag whose part it is."""
+        record = yield from known(part.record.tag)
+        made = {name: value for name, value in record.scheme.items() if name != "keyed"}
+        made[schemes.PART_OF] = record.tag
+
+        def create(store: Store, timeout: float) -> Tag:
+            return store.create(
+                part.line.tag,
+                above=0,
+                step=record.step,
+                limit=record.limit,
+                order=record.order,
+                lease=record.lease,
+                ahead=record.ahead,
+                description=record.description,
+                scheme=made,
+                timeout=timeout,
+            )
+
+        try:
+            yield from ask(create)
+        except TagPresent:  # another process was quicker
+            return
+
+    def _serving(self, line: L, record: Tag) -> Serving:
+        if line.serving is None:
+            with self._lock:
+                if line.serving is None:
+                    line.serving = Serving(schemes.strategy(record.scheme), self._context(line, record))
+        return line.serving
+
+    def _issued(self, part: _Part[L], scheme: Scheme, counter: int) -> Issued:
+        today = self._today(part.record)
+        whole = self._terms.texts(part.record)
+        value = scheme.value(counter)
+        if part.shard is not None:
+            value = whole.sharded(value, part.shard)
+        with _named(part.record.tag):
+            text = whole.text(counter, today=today, shard=part.shard, key=part.restart_key)
+        return Issued(part.record.tag, value, text, counter, scheme.period_name(counter), part.shard)
+
+    def _today(self, record: Tag) -> date:
+        return self._terms.texts(record).day(now_ms())

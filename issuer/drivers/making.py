@@ -1,0 +1,150 @@
+"""How tags with schemes are made and changed, as steps that both drivers run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from issuer.core import parts, requests, retire
+from issuer.core import scheme as schemes
+from issuer.core.extend import known
+from issuer.core.steps import Steps, ask
+from issuer.errors import InvalidArgument, SchemeError, TagExists, UnknownTag
+from issuer.keys import check_tag, part_tag
+from issuer.numbers import limits
+from issuer.numbers.given import changed, made
+from issuer.numbers.scheme import shard_layout
+from issuer.strategies.registry import check
+from persistence.errors import TagPresent, VersionMoved
+from persistence.records import HIGHEST, Order, Tag
+
+#: What a tag's parts have in common with it.
+_SHARED = frozenset(("step", "lease", "ahead"))
+
+#: How often a change of a scheme is tried again when a reservation came in between.
+ATTEMPTS = 100
+
+#: The largest segment of a tag with periods: one of 2^40 would reach into the next one, which then counts as begun.
+SEGMENT_MOST = 1 << 32
+
+#: What makes a scheme have pieces.
+_PIECES = {"stride", "offset", "scramble"}
+
+
+def create(
+    tag: str, given: Mapping[str, Any], *, keys: Mapping[str, bytes], limit: int | str, redis: bool, **settings: Any
+) -> Steps[Tag]:
+    """Make a tag, and the tags of its shards; see Issuer.create. `given`: what makes its scheme."""
+    check_tag(tag)
+    last = requests.whole(limits.number(limit), "limit", 1, HIGHEST)
+    order: Order = settings["order"] or ("strict" if redis else "trend")
+    above = requests.above_of(tag, settings["start"], settings["above"], last) or 0
+    # Only what has pieces can go on with those of a deleted tag: nobody else pays for a look.
+    found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
+    scheme, counter_limit = made(
+        given,
+        tag=tag,
+        order=order,
+        limit=last,
+        above=above,
+        lease=settings["lease"],
+        keys=keys,
+        before=found.scheme if found is not None and found.deleted else None,
+    )
+    check(schemes.strategy(scheme), scheme.get("options", {}))
+    if scheme.get("restart", "never") != "never" and not redis:
+        raise InvalidArgument("restart needs Redis, whose clock decides when a period ends", tag=tag, value=scheme)
+    _check_segment(tag, scheme, settings["step"], settings["ahead"])
+    shards = scheme.get("shards")
+    if shards is not None:
+        if last != HIGHEST:
+            raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=limit, tag=tag)
+        most = shard_layout(shards).most("sequence")
+        yield from _shards(tag, 1 << int(shards["shard_bits"]), most, redis=redis, settings=settings)
+    return (yield from requests.create(tag, limit=counter_limit, scheme=scheme, redis=redis, **settings))
+
+
+def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: object) -> None:
+    size = (step if isinstance(step, int) else 1) * (ahead if isinstance(ahead, int) else 1)
+    if scheme.get("restart", "never") != "never" and size > SEGMENT_MOST:
+        problem = f"step x ahead is at most {SEGMENT_MOST} with restart: a segment must lie within its period"
+        raise InvalidArgument(problem, tag=tag, value=size)
+
+
+def _shards(tag: str, count: int, limit: int, *, redis: bool, settings: Mapping[str, Any]) -> Steps[None]:
+    """Make a tag for each shard, before the tag that they are parts of: so that what was begun can be done again."""
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if record is not None and not record.deleted:
+        raise TagExists(tag)
+    mark = {schemes.PART_OF: tag}
+    for shard in range(count):
+        name = part_tag(tag, str(shard))
+        try:
+            yield from requests.create(name, limit=limit, scheme=mark, redis=redis, **settings)
+        except TagPresent:
+            if not parts.is_part((yield from known(name)), tag):
+                raise parts.stranger(name, tag) from None
+
+
+def configure(
+    tag: str, key: str | None, given: Mapping[str, Any], *, keys: Mapping[str, bytes], **settings: Any
+) -> Steps[Tag]:
+    """Change a tag; see Issuer.configure. `given`: what changes its scheme."""
+    check_tag(tag)
+    limit = settings.pop("limit")
+    last = None if limit is None else limits.number(limit)
+    before = after = yield from known(tag)
+    _check_parts(before, given, limit=last, settings=settings)
+    step, ahead = settings["step"], settings["ahead"]
+    _check_segment(tag, before.scheme, step or before.step, ahead or before.ahead)
+    for attempt in range(ATTEMPTS):
+        scheme, counter_limit, seen = None, None, None
+        if given or last is not None:
+            scheme, counter_limit = changed(before, given, limit=last, keys=keys)
+            seen = before.version
+        try:
+            after = yield from requests.configure(tag, key, limit=counter_limit, scheme=scheme, seen=seen, **settings)
+            break
+        except VersionMoved:
+            if attempt + 1 == ATTEMPTS:
+                raise
+            before = yield from known(tag)
+    if key is not None and after.scheme_id != before.scheme_id:
+        # Now rather than at the next reservation: what was loaded under the scheme before is a gap.
+        store_id = yield from retire.identity()
+        until = schemes.until(after)
+        yield from retire.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
+    shared = {name: settings[name] for name in _SHARED}
+    if any(value is not None for value in shared.values()):
+        for part in (yield from parts.of(after)):
+            rest: dict[str, Any] = dict.fromkeys(settings.keys() - _SHARED)
+            with suppress(UnknownTag):  # deleted meanwhile
+                yield from requests.configure(part, None, limit=None, **shared, **rest)
+    return after
+
+
+def _check_parts(record: Tag, given: Mapping[str, Any], *, limit: int | None, settings: Mapping[str, Any]) -> None:
+    """Refuse what would hold for none of the numbers of a tag that is in parts, or for some of them only."""
+    if not parts.has_parts(record):
+        return
+    named = {"limit": limit, "start": settings["start"], "above": settings["above"], **given}
+    for name in ("limit", "start", "above", "stride", "offset", "scramble"):
+        if named.get(name) is not None:
+            raise SchemeError(
+                "is each part's own: a keyed tag, or one with shards, is in parts",
+                setting=name,
+                tag=record.tag,
+            )
+
+
+def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:
+    """Retire a tag, and its parts after it; return their names. `key_of`: where a tag's hash is, None without Redis."""
+    record = yield from ask(lambda store, timeout: store.get(check_tag(tag), timeout=timeout))
+    yield from retire.delete(tag, key_of(tag))
+    names = [tag]
+    for part in (yield from parts.of(record)) if record is not None else ():
+        names.append(part)
+        with suppress(UnknownTag):  # somebody else does the same
+            yield from retire.delete(part, key_of(part))
+    return names

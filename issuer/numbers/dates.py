@@ -1,0 +1,79 @@
+"""The parts of a date that a text shows, each in digits of a fixed width, and the day that they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a code of `strftime` shows: `of` the date, in `width` digits, within low..high."""
+
+    width: int
+    low: int
+    high: int
+    of: Callable[[date], int]
+
+    def show(self, day: date) -> str:
+        """Return it in digits. ValueError for a date that the code can't show."""
+        number = self.of(day)
+        if not self.low <= number <= self.high:
+            raise ValueError(f"{day} can't be shown")
+        return f"{number:0{self.width}d}"
+
+
+#: %y: the years 2000 to 2099, as two digits tell no more. %G, %V, %u: the ISO year, its week, the day of the week.
+CODES: Final = {
+    "%Y": Code(4, 1, 9999, lambda day: day.year),
+    "%y": Code(2, 0, 99, lambda day: day.year - 2000),
+    "%m": Code(2, 1, 12, lambda day: day.month),
+    "%d": Code(2, 1, 31, lambda day: day.day),
+    "%j": Code(3, 1, 366, lambda day: day.timetuple().tm_yday),
+    "%G": Code(4, 1, 9999, lambda day: day.isocalendar().year),
+    "%V": Code(2, 1, 53, lambda day: day.isocalendar().week),
+    "%u": Code(1, 1, 7, lambda day: day.isocalendar().weekday),
+}
+
+_WHOLE_DAYS = ({"%Y", "%m", "%d"}, {"%y", "%m", "%d"}, {"%Y", "%j"}, {"%y", "%j"}, {"%G", "%V", "%u"})
+
+#: What tells the periods of a kind apart: all codes of one of these sets. %Y with %V doesn't tell weeks apart: the last
+#: days of 2024 are in week 1 of the ISO year 2025, so 2024-01 would come twice.
+_TELLING: Final[Mapping[str, tuple[set[str], ...]]] = {
+    "daily": _WHOLE_DAYS,
+    "weekly": (*_WHOLE_DAYS, {"%G", "%V"}),
+    "monthly": (*_WHOLE_DAYS, {"%Y", "%m"}, {"%y", "%m"}),
+    "yearly": ({"%Y"}, {"%y"}, *_WHOLE_DAYS),
+}
+
+
+def tells(codes: Collection[str], restart: str) -> bool:
+    """Whether no two periods of that kind show the same in these codes."""
+    return any(telling <= set(codes) for telling in _TELLING[restart])
+
+
+def day(shown: Mapping[str, int]) -> date | None:
+    """Return the first day that shows this, None if no year is among it. ValueError if no day can show it."""
+    for code, number in shown.items():
+        if not CODES[code].low <= number <= CODES[code].high:
+            raise ValueError(f"{code} is never {number}")
+    found = _first(shown)
+    # Without month or week, the other codes may speak of another day of that year than the first.
+    if found is not None and any(telling <= set(shown) for telling in _WHOLE_DAYS):
+        wrong = [code for code, number in shown.items() if CODES[code].of(found) != number]
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)} contradict {found}")
+    return found
+
+
+def _first(shown: Mapping[str, int]) -> date | None:
+    year = shown.get("%Y", shown["%y"] + 2000 if "%y" in shown else None)
+    if year is not None and "%j" in shown:
+        return date.fromordinal(date(year, 1, 1).toordinal() + shown["%j"] - 1)
+    if year is not None and ("%d" not in shown or "%m" in shown) and not {"%G", "%V", "%u"} <= set(shown):
+        return date(year, shown.get("%m", 1), shown.get("%d", 1))
+    if "%G" in shown and "%V" in shown:
+        return date.fromisocalendar(shown["%G"], shown["%V"], shown.get("%u", 1))
+    return None

@@ -1,0 +1,127 @@
+"""Numbers written in other bases, and check digits that tell most mistakes of those who copy them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from string import ascii_lowercase, ascii_uppercase
+from string import digits as decimals
+from typing import Final
+
+from issuer.errors import InvalidArgument, NotDecodable
+
+
+class Base:
+    """A way to write numbers with these signs, zero first. `lenient`: other signs, each with the one it is read as."""
+
+    __slots__ = ("_pairs", "_square", "_values", "signs", "size")
+
+    def __init__(self, signs: str, lenient: dict[str, str] | None = None) -> None:
+        self.signs = signs
+        self.size = len(signs)
+        self._square = self.size**2
+        self._pairs = tuple(high + low for high in signs for low in signs)
+        self._values = {sign: value for value, sign in enumerate(signs)}
+        self._values |= {sign: self._values[meant] for sign, meant in (lenient or {}).items()}
+
+    @property
+    def readable(self) -> str:
+        """All signs that `decode` takes."""
+        return "".join(self._values)
+
+    def encode(self, number: int, width: int = 1) -> str:
+        """Write the number, with zeros in front to make it `width` long. InvalidArgument below 0."""
+        if number < 0:
+            raise InvalidArgument(f"{number} is below 0", value=number)
+        written = ""
+        rest, pairs, square = number, self._pairs, self._square
+        while rest:
+            rest, last = divmod(rest, square)
+            written = pairs[last] + written
+        return written.lstrip(self.signs[0]).rjust(max(width, 1), self.signs[0])
+
+    def decode(self, text: str) -> int:
+        """Read a number; zeros in front don't matter. NotDecodable if it is empty, or has a sign of another base."""
+        number, values = 0, self._values
+        for sign in text:
+            if sign not in values:
+                raise NotDecodable(f"{sign!r} in {text!r} is no digit of base {self.size}", value=text)
+            number = number * self.size + values[sign]
+        if not text:
+            raise NotDecodable("an empty text is no number", value=text)
+        return number
+
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+DECIMAL: Final = Base(decimals)
+HEXADECIMAL: Final = Base("0123456789ABCDEF")
+BASE36: Final = Base(decimals + ascii_uppercase)
+#: In the order of ASCII: texts of equal width sort as their numbers do.
+BASE62: Final = Base(decimals + ascii_uppercase + ascii_lowercase)
+#: Without I, L, O and U; read in either case, with I and L as 1 and O as 0.
+CROCKFORD32: Final = Base(
+    _CROCKFORD,
+    {sign.lower(): sign for sign in _CROCKFORD if sign.isalpha()}
+    | dict.fromkeys("iIlL", "1")
+    | dict.fromkeys("oO", "0"),
+)
+
+_BYTES = range(256)
+_NO_DIGITS = bytes(byte for byte in _BYTES if not chr(byte).isdigit() or byte > ord("9"))
+#: What a digit counts for in Luhn's sum, alone and doubled.
+_ALONE = bytes((byte - ord("0")) % 10 for byte in _BYTES)
+_DOUBLED = bytes(sum(divmod(2 * ((byte - ord("0")) % 10), 10)) for byte in _BYTES)
+
+#: Damm's totally anti-symmetric quasigroup of order 10, from his thesis (2004).
+_DAMM = (
+    b"\0\3\1\7\5\x09\x08\6\4\2",
+    b"\7\0\x09\2\1\5\4\x08\6\3",
+    b"\4\2\0\6\x08\7\1\3\5\x09",
+    b"\1\7\5\0\x09\x08\3\4\2\6",
+    b"\6\1\2\3\0\4\5\x09\7\x08",
+    b"\3\6\7\4\2\0\x09\5\x08\1",
+    b"\5\x08\6\x09\7\2\0\1\3\4",
+    b"\x08\x09\4\5\3\6\2\0\1\7",
+    b"\x09\4\3\x08\6\1\7\2\0\5",
+    b"\2\5\x08\1\4\3\6\7\x09\0",
+)
+
+#: For ISO 7064: a digit stands for itself, a letter in either case for 10..35, anything else for nothing.
+_NUMERALS: Final = {sign: str(int(sign, 36)) for sign in decimals + ascii_uppercase + ascii_lowercase}
+
+
+def luhn(text: str) -> str:
+    """Return Luhn's check digit over the digits of the text: it tells any wrong digit, and most neighbours swapped."""
+    digits = text.encode().translate(None, _NO_DIGITS)
+    total = sum(digits[-1::-2].translate(_DOUBLED)) + sum(digits[-2::-2].translate(_ALONE))
+    return decimals[-total % 10]
+
+
+def damm(text: str) -> str:
+    """Return Damm's check digit over the digits of the text: it tells any wrong digit, and neighbours swapped."""
+    state = 0
+    for digit in text.encode().translate(None, _NO_DIGITS):
+        state = _DAMM[state][digit - ord("0")]
+    return decimals[state]
+
+
+def mod97(text: str) -> str:
+    """Return the two check digits of ISO 7064 mod 97-10 over the digits and letters, A being 10 and Z 35.
+
+    It tells any wrong sign and neighbours swapped, but not `a` from `A`.
+    """
+    numerals = text if text.isascii() and text.isdigit() else "".join([_NUMERALS.get(sign, "") for sign in text])
+    return f"{98 - int(numerals + '00') % 97:02d}"
+
+
+#: By the name that templates give them.
+CHECKS: Final[dict[str, Callable[[str], str]]] = {"luhn": luhn, "damm": damm, "mod97": mod97}
+
+#: How many digits each has.
+CHECK_WIDTHS: Final = {"luhn": 1, "damm": 1, "mod97": 2}
+
+
+def verify(check: str, text: str) -> bool:
+    """Whether the text ends with the check digits of what stands before them. `check`: "luhn", "damm" or "mod97"."""
+    width = CHECK_WIDTHS[check]
+    return len(text) > width and CHECKS[check](text[:-width]) == text[-width:]

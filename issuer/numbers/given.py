@@ -1,0 +1,471 @@
+"""What users say of how a tag's numbers are made, checked, and turned into the scheme that the store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, get_args
+
+from issuer.core.periods import SEQ_MOST, Periods
+from issuer.core.scheme import SEGMENT, id_after
+from issuer.errors import SchemeError
+from issuer.numbers import scrambling, stride
+from issuer.numbers.layouts import BITS
+from issuer.numbers.scheme import Scheme, scrambled, shard_layout, strides
+from issuer.numbers.sharding import SHARDS_MOST
+from issuer.numbers.template import Template
+from persistence.records import HIGHEST, Order, Tag
+
+Restart = Literal["daily", "weekly", "monthly", "yearly", "never"]
+
+#: Of a tag with shards: 64 of them, and 8 bits for the application.
+SHARD_BITS, APP_BITS = 6, 8
+
+
+class Given(TypedDict, total=False):
+    """What `create` and `configure` take beyond a tag's other settings. All can be left out.
+
+    format: how texts look, as in "BIZ{date:%y%m%d}-{seq:06d}{check}"; "" takes it away. restart: when the numbers begin
+    anew; timezone: where, as an IANA name. keyed: a series of its own for each `restart_key`. scramble: the name of a
+    key, or (first number, name) of several; scramble_strict: also where the order is strict, which then can't be seen.
+    stride: only every n-th number, by offset 1..stride; stride_above: above this one, the same at every site. shards:
+    True, or widths as {"shard_bits": 6, "app_bits": 8, "app": 17}; app: the same. cycle: begin anew after the limit.
+    strategy: what makes the numbers; options: for that one.
+    """
+
+    format: str
+    restart: Restart
+    timezone: str
+    keyed: bool
+    scramble: str | Sequence[tuple[int, str]]
+    scramble_strict: bool
+    stride: int
+    offset: int
+    stride_above: int
+    shards: bool | Mapping[str, int]
+    app: int
+    cycle: bool
+    strategy: str
+    options: Mapping[str, Any]
+
+
+#: What changes the value of a counter: with it the scheme gets another id.
+_VALUES = ("restart", "cycle", "start", "stride", "scramble", "limit")
+
+#: What says nothing without another one.
+_WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
+
+#: What is True or False.
+_YES_NO = ("keyed", "cycle", "scramble_strict")
+
+#: What a tag has for good.
+_FIXED = ("restart", "keyed", "shards", "app", "cycle", "strategy", "options")
+
+
+def made(
+    given: Mapping[str, Any],
+    *,
+    tag: str,
+    order: Order,
+    limit: int,
+    above: int,
+    lease: int | None,
+    keys: Mapping[str, bytes],
+    before: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], int]:
+    """Return the scheme of a new tag, and the last counter that its store may reserve. Raises SchemeError.
+
+    `before`: the scheme of a deleted tag of this name. With the settings that it had at the end, whatever they were
+    before, the tag goes on with its pieces.
+    """
+    _check_names(given)
+    for name, other in _WITH.items():
+        if given.get(name) and (given.get(other) is None or given[other] is False):
+            raise SchemeError(f"says nothing without {other}", setting=name, value=given[name])
+    scheme = _strategy(given)
+    _set_texts(scheme, given)
+    if given.get("keyed"):
+        if above:
+            raise SchemeError("each series begins at 1: leave start and above out", setting="keyed", value=above)
+        scheme["keyed"] = True
+    if given.get("shards"):
+        return {**scheme, **_sharded(given)}, limit
+    counter_limit = limit
+    if scheme.get("restart", "never") != "never":
+        counter_limit = HIGHEST
+        _check_restart(scheme, given, order=order, above=above, lease=lease)
+        scheme |= {} if limit == HIGHEST else {"limit": limit}
+    if given.get("cycle"):
+        counter_limit = HIGHEST
+        scheme |= _cycling(given, limit=limit, above=above)
+    if "stride" in given or "offset" in given:
+        _alone(given, "stride", ("offset", "stride_above", "format", "timezone", "keyed"))
+        counter_limit = _set_stride(scheme, given, maximum=above, limit=limit, before=before)
+    if "scramble" in given:
+        _check_order(order, given)
+        bound = min(limit, SEQ_MOST) if "restart" in scheme else limit
+        scheme["scramble"] = _same_end(_pieces(given["scramble"], (), above, bound, keys), before)
+    _check_texts(scheme)
+    return _named(scheme, {}, tag, keys), counter_limit
+
+
+def changed(
+    record: Tag, given: Mapping[str, Any], *, limit: int | None, keys: Mapping[str, bytes]
+) -> tuple[dict[str, Any], int | None]:
+    """Return the scheme after a change, and the last counter that the store may reserve, None: as it is.
+
+    `limit`: another last number, None: the same. Raises SchemeError.
+    """
+    _check_names(given)
+    before = record.scheme
+    _check_changeable(record, given, limit)
+    for name in _FIXED:
+        if name in given and not _same(before, name, given[name]):
+            raise SchemeError("can't be changed once the tag is there: make another tag", setting=name, tag=record.tag)
+    scheme = {name: value for name, value in before.items() if name != "id"}
+    _set_texts(scheme, given)
+    if scheme.get("restart", "never") != "never" and scheme.get("timezone") != before.get("timezone"):
+        raise SchemeError("a tag with periods keeps its zone", setting="timezone", tag=record.tag)
+    counter_limit = limit
+    if limit is not None:
+        counter_limit = _set_limit(scheme, limit, keys)
+    if "stride" in given or "offset" in given:
+        # With a stride the record's limit is the counter's, and not that of the values.
+        values_limit = HIGHEST if "stride" in before else record.limit
+        bound = scheme.get("limit", values_limit) if limit is None else limit
+        counter_limit = _set_stride(scheme, given, maximum=record.max, limit=bound)
+    if "scramble" in given:
+        strict = given.get("scramble_strict", "scramble" in before)
+        _check_order(record.order, {**given, "scramble_strict": strict})
+        _set_scrambling(scheme, given, record, limit, keys)
+    _check_texts(scheme)
+    return _named(scheme, before, record.tag, keys), counter_limit
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _check_names(given: Mapping[str, Any]) -> None:
+    unknown = sorted(given.keys() - Given.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+    for name in _YES_NO:
+        if not isinstance(given.get(name, False), bool):
+            raise SchemeError(f"must be True or False, not {given[name]!r}", setting=name, value=given[name])
+
+
+def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) -> None:
+    """Refuse what would change the tag, and not the numbers: those are its parts', or its strategy's."""
+    what = "shards" if "shards" in record.scheme else "keyed" if record.scheme.get("keyed") else "strategy"
+    if what == "strategy" and record.scheme.get("strategy", SEGMENT) == SEGMENT:
+        return
+    made_by = {"shards": "its shards have", "keyed": "each of its series has", "strategy": "its strategy has"}[what]
+    for name, value in (*given.items(), ("limit", limit)):
+        if name in ("stride", "offset", "stride_above", "scramble", "limit") and value is not None:
+            raise SchemeError(
+                f"can't be changed: {made_by} numbers already, made without it", setting=name, tag=record.tag
+            )
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise SchemeError(f"must be a text, not {value!r}", setting=name, value=value)
+    return value
+
+
+def _strategy(given: Mapping[str, Any]) -> dict[str, Any]:
+    name, options = _text(given.get("strategy", SEGMENT), "strategy"), _options(given.get("options", {}))
+    if name != SEGMENT:
+        _alone(given, "strategy", ("format", "timezone", "options"))
+        return {"strategy": name, "options": options}
+    if options:
+        raise SchemeError("are for another strategy than segment", setting="options", value=options)
+    return {}
+
+
+def _options(options: object) -> dict[str, Any]:
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise SchemeError(f"must be named values, not {options!r}", setting="options", value=options)
+    for name, value in options.items():
+        if not isinstance(value, (str, int, bool)):
+            raise SchemeError(f"{name} must be a text, a whole number or a truth value", setting="options", value=value)
+    return dict(options)
+
+
+def _same(before: Mapping[str, Any], name: str, value: object) -> bool:
+    kept = before.get(name, {"strategy": SEGMENT, "restart": "never", "options": {}}.get(name, False))
+    if name == "shards" and value is True:
+        return bool(kept)
+    if name == "app":
+        return bool(before.get("shards")) and before["shards"]["app"] == value
+    return bool(kept == value or (not kept and not value))
+
+
+def _alone(given: Mapping[str, Any], name: str, friends: Sequence[str]) -> None:
+    """Refuse what the setting of that name excludes."""
+    for other, value in given.items():
+        if other not in (name, *friends) and value not in (None, False, "never", SEGMENT, {}):
+            raise SchemeError(f"excludes {other}", setting=name, value=given.get(name))
+
+
+def _set_texts(scheme: dict[str, Any], given: Mapping[str, Any]) -> None:
+    if given.get("format"):
+        scheme["format"] = _text(given["format"], "format")
+    elif "format" in given:
+        scheme.pop("format", None)
+    if "timezone" in given:
+        Periods("daily", given["timezone"])  # refuses a zone that nobody knows
+        scheme["timezone"] = given["timezone"]
+    restart = given.get("restart", scheme.get("restart", "never"))
+    if restart not in get_args(Restart):
+        raise SchemeError(
+            f"must be one of {', '.join(get_args(Restart))}; not {restart!r}", setting="restart", value=restart
+        )
+    if restart != "never":
+        scheme["restart"] = restart
+
+
+def _check_texts(scheme: Mapping[str, Any]) -> None:
+    """Refuse a format that can't be read back, or would show the same text twice."""
+    restart = scheme.get("restart", "never")
+    if "format" not in scheme:
+        if restart != "never":
+            raise SchemeError(
+                f"{restart} needs a format that shows the period, as in '{{date:%Y%m%d}}-{{seq:06d}}': the numbers "
+                "alone come again",
+                setting="restart",
+                value=restart,
+            )
+        return
+    template = Template(scheme["format"])
+    if restart != "never" and not template.shows_period(restart):
+        raise SchemeError(
+            f"{scheme['format']!r} doesn't show which period it is ({restart}): texts would come again",
+            setting="format",
+            value=scheme["format"],
+        )
+    if bool(scheme.get("keyed")) != ("key" in template.fields):
+        wanted = "shows {key}, which only a keyed tag has" if "key" in template.fields else "doesn't show the {key}"
+        raise SchemeError(f"{scheme['format']!r} {wanted}", setting="format", value=scheme["format"])
+    if "shard" in template.fields and "shards" not in scheme:
+        raise SchemeError(
+            f"{scheme['format']!r} shows a {{shard}}, and the tag has none", setting="format", value=scheme["format"]
+        )
+    if scheme.get("cycle"):
+        raise SchemeError("texts of a tag that cycles come again", setting="format", value=scheme["format"])
+
+
+def _check_restart(
+    scheme: Mapping[str, Any], given: Mapping[str, Any], *, order: Order, above: int, lease: int | None
+) -> None:
+    restart = scheme["restart"]
+    for name in ("cycle", "stride", "offset"):
+        if given.get(name):
+            raise SchemeError(f"excludes {name}", setting="restart", value=restart)
+    if order != "strict" or lease:
+        raise SchemeError(
+            "is for strict tags: numbers that a process holds would outlast their period",
+            setting="restart",
+            value=restart,
+        )
+    if above:
+        raise SchemeError("begins at 1 in each period: leave start and above out", setting="restart", value=above)
+
+
+def _cycling(given: Mapping[str, Any], *, limit: int, above: int) -> dict[str, Any]:
+    for name in ("stride", "offset", "restart"):
+        if given.get(name) not in (None, "never"):
+            raise SchemeError(f"excludes {name}", setting="cycle", value=True)
+    if limit == HIGHEST:
+        raise SchemeError("needs a limit after which it begins anew", setting="cycle", value=True)
+    return {"cycle": True, "start": above + 1, "limit": limit}
+
+
+def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
+    _alone(given, "shards", ("app", "format", "timezone"))
+    said = given["shards"]
+    widths = {} if said is True else dict(said) if isinstance(said, Mapping) else None
+    if widths is None or widths.keys() - {"shard_bits", "app_bits", "app"}:
+        raise SchemeError("must be True, or shard_bits, app_bits and app", setting="shards", value=said)
+    shards = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": given.get("app", 0), **widths}
+    for name, bits in shards.items():
+        if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits < 1 << BITS:
+            raise SchemeError(f"{name} must be a whole number, not {bits!r}", setting="shards", value=bits)
+    if not 1 <= 1 << shards["shard_bits"] <= SHARDS_MOST or shards["shard_bits"] + shards["app_bits"] >= BITS:
+        raise SchemeError(
+            f"{shards['shard_bits']} + {shards['app_bits']} bits: at most 16 for the shard, less than {BITS} in all",
+            setting="shards",
+            value=shards,
+        )
+    if shards["app"] > shard_layout(shards).most("app"):
+        raise SchemeError(
+            f"app {shards['app']} doesn't fit into {shards['app_bits']} bits", setting="app", value=shards
+        )
+    found = {"shards": shards}
+    if given.get("format"):
+        _check_texts({**found, "format": given["format"]})
+    return found
+
+
+def _set_stride(
+    scheme: dict[str, Any],
+    given: Mapping[str, Any],
+    *,
+    maximum: int,
+    limit: int,
+    before: Mapping[str, Any] | None = None,
+) -> int:
+    """Put the stride into the scheme, and return the last counter whose value is within the limit.
+
+    `before`: as for `made`.
+    """
+    if "cycle" in scheme or "restart" in scheme or "scramble" in scheme:
+        raise SchemeError("excludes restart, cycle and scramble", setting="stride", value=given.get("stride"))
+    pieces = strides(scheme).pieces if "stride" in scheme else ()
+    width, offset = given.get("stride", pieces[-1].stride if pieces else 1), given.get("offset")
+    stride.checked(width, 1 if offset is None else offset)
+    if offset is None and width > 1:
+        raise SchemeError(
+            f"say which of the {width} sites this is, 1..{width}: two with the same one repeat each other's numbers",
+            setting="offset",
+        )
+    after = stride.changed(pieces, maximum, width, offset or 1, above=given.get("stride_above"))
+    old = pieces or (strides(before).pieces if before and "stride" in before else ())
+    if old and given.get("stride_above") is None and _same_class(after[-1], old[-1]):
+        after = old
+    scheme["stride"] = [{"from": one.start, "first": one.first, "stride": one.stride} for one in after]
+    if limit < HIGHEST:
+        scheme["limit"] = limit
+    return strides(scheme).highest(limit)
+
+
+def _same_class(one: stride.Piece, other: stride.Piece) -> bool:
+    """Whether both go on with the same numbers: every n-th, and the same of them."""
+    return one.stride == other.stride and (one.first - other.first) % one.stride == 0
+
+
+def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the pieces of `before` if they end with the same key and the same limit, else these."""
+    old: list[dict[str, Any]] = before.get("scramble", []) if before else []
+    return old if old and all(pieces[-1][name] == old[-1][name] for name in ("key", "fingerprint", "limit")) else pieces
+
+
+def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
+    """Put another limit of the values into the scheme; return that of the counter, None: it has none of its own."""
+    if "cycle" in scheme or {"restart", "scramble"} <= scheme.keys():
+        raise SchemeError("can't be changed: numbers would come again", setting="limit", value=limit)
+    if "scramble" in scheme:
+        scheme["scramble"] = _reaching(scheme, limit, keys)
+    if "restart" in scheme or "stride" in scheme:
+        scheme["limit"] = limit
+    if "restart" in scheme:
+        return None
+    return strides(scheme).highest(limit) if "stride" in scheme else limit
+
+
+def _set_scrambling(
+    scheme: dict[str, Any], given: Mapping[str, Any], record: Tag, limit: int | None, keys: Mapping[str, bytes]
+) -> None:
+    if "stride" in scheme:
+        raise SchemeError("excludes stride, which the tag has", setting="scramble", value=given["scramble"])
+    if record.max and {"restart", "cycle"} & scheme.keys():
+        # Of a period, or a round, that is over any number may have been shown.
+        raise SchemeError("can't be changed once there are numbers", setting="scramble", value=given["scramble"])
+    pieces = tuple(scrambled(scheme)) if "scramble" in scheme else ()
+    bound = SEQ_MOST if "restart" in scheme else record.limit
+    scheme["scramble"] = _pieces(given["scramble"], pieces, record.max, bound if limit is None else limit, keys)
+
+
+def _check_order(order: Order, given: Mapping[str, Any]) -> None:
+    if order == "strict" and not given.get("scramble_strict"):
+        raise SchemeError(
+            "a strict tag's numbers go up, and scrambled ones don't: the order would be kept, but nobody could see it. "
+            "Take order='trend', or say scramble_strict=True if that is what you want",
+            setting="scramble",
+            value=given["scramble"],
+        )
+
+
+def _pieces(
+    said: object, before: tuple[scrambling.Piece, ...], maximum: int, limit: int, keys: Mapping[str, bytes]
+) -> list[dict[str, Any]]:
+    """Return the pieces of the scrambling after a change at `maximum`, the highest number reserved.
+
+    The domain that this number lies in stays as it is, to its end: all of its numbers may have been shown already. So a
+    piece that begins where it ends can be replaced, and never only be left out.
+    """
+    lowest = scrambling.Scrambling(before, keys).may_begin(maximum) if before and maximum else maximum + 1
+    named = _said(said, before, lowest)
+    kept = [piece for piece in before if piece.start < lowest or (piece.start, piece.key) in named]
+    fresh = [each for each in named if each not in [(piece.start, piece.key) for piece in kept]]
+    border = [piece for piece in before if piece.start == lowest and piece not in kept]
+    if border and lowest not in [start for start, _ in fresh]:
+        kept += border
+    for start, name in fresh:
+        if start < lowest and maximum:
+            raise SchemeError(
+                f"key {name!r} can begin at {lowest} at the earliest: all numbers below may have been shown already",
+                setting="scramble",
+                value=start,
+            )
+    made = [
+        scrambling.Piece(start, name, scrambling.fingerprint(scrambling.known_key(name, keys)), limit)
+        for start, name in fresh
+    ]
+    return _kept(scrambling.Scrambling(sorted([*kept, *made], key=lambda piece: piece.start), keys))
+
+
+def _said(said: object, before: tuple[scrambling.Piece, ...], lowest: int) -> list[tuple[int, str]]:
+    """Return the keys that were named, with the number from which on each holds."""
+    if isinstance(said, str):
+        same = before and before[-1].key == said
+        return [(piece.start, piece.key) for piece in before] if same else [(lowest, said)]
+    listed = list(said) if isinstance(said, Sequence) else []
+    if not listed or not all(_is_named(each) for each in listed):
+        raise SchemeError("must be the name of a key, or (first number, name) of each", setting="scramble", value=said)
+    # The first key holds from where the tag's numbers begin: "from 1 on" means that, too.
+    first = (before[0].start, before[0].key) if before else (lowest, listed[0][1])
+    return [first if each[0] < first[0] and each[1] == first[1] else (each[0], each[1]) for each in listed]
+
+
+def _is_named(each: object) -> bool:
+    return (
+        isinstance(each, Sequence)
+        and len(each) == 2  # noqa: PLR2004 - a pair
+        and isinstance(each[0], int)
+        and not isinstance(each[0], bool)
+        and each[0] >= 1
+        and isinstance(each[1], str)
+    )
+
+
+def _reaching(scheme: Mapping[str, Any], limit: int, keys: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Return the pieces for a higher limit: what lies above the old one is a domain of its own."""
+    pieces = scrambled(scheme)
+    last = pieces[-1]
+    if limit < last.limit:
+        raise SchemeError(
+            "can't be lowered: numbers above it may have been shown already", setting="limit", value=limit
+        )
+    if limit > last.limit:
+        pieces.append(scrambling.Piece(last.limit + 1, last.key, last.fingerprint, limit))
+    return _kept(scrambling.Scrambling(pieces, keys))
+
+
+def _kept(scrambled_by: scrambling.Scrambling) -> list[dict[str, Any]]:
+    return [
+        {"from": piece.start, "key": piece.key, "fingerprint": piece.fingerprint, "limit": piece.limit}
+        for piece in scrambled_by.pieces
+    ]
+
+
+def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Mapping[str, bytes]) -> dict[str, Any]:
+    """Give the scheme an id if it makes values of counters: a new one if it makes them otherwise than before."""
+    ways = {name: scheme[name] for name in _VALUES if name in scheme}
+    was = {name: before[name] for name in _VALUES if name in before}
+    if not ways:
+        return scheme
+    identity = before["id"] if ways == was and "id" in before else id_after(str(before.get("id", "")))
+    found = {**scheme, "id": identity}
+    probe = Tag(tag=tag, max=0, step=1, created=0, timestamp=0, version="", scheme=found)
+    Scheme(probe, keys)  # refuses what it couldn't work with
+    return found

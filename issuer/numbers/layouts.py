@@ -1,0 +1,60 @@
+"""Layouts: several small numbers packed into the bits of one, high to low, as sequence, shard and application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from issuer.errors import InvalidArgument, NotDecodable, SchemeError
+from persistence.records import is_number
+
+#: All the bits that a positive 64-bit integer has.
+BITS = 63
+
+
+class Layout:
+    """Named fields of so many bits each, from the highest to the lowest; at most 63 bits in all.
+
+    Layout([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError.
+    """
+
+    __slots__ = ("_fields", "bits", "widths")
+
+    def __init__(self, widths: Sequence[tuple[str, int]], *, setting: str = "layout") -> None:
+        self.widths = tuple(widths)
+        names = [name for name, _ in self.widths]
+        if not names or len(set(names)) < len(names):
+            raise SchemeError(f"fields need a name of their own each, not {names}", setting=setting, value=names)
+        for name, width in self.widths:
+            if not is_number(width, 0, BITS):
+                raise SchemeError(f"{name} must be 0..{BITS} bits wide, not {width!r}", setting=setting, value=width)
+        self.bits = sum(width for _, width in self.widths)
+        if self.bits > BITS:
+            parts = " + ".join(f"{width} {name}" for name, width in self.widths)
+            raise SchemeError(f"{parts} are {self.bits} bits, more than {BITS}", setting=setting, value=self.bits)
+        fields, shift = [], self.bits
+        for name, width in self.widths:
+            shift -= width
+            fields.append((name, shift, (1 << width) - 1))
+        self._fields = tuple(fields)
+
+    def most(self, name: str) -> int:
+        """Return the highest number that fits into the field; the lowest is 0."""
+        return next(mask for each, _, mask in self._fields if each == name)
+
+    def compose(self, **parts: int) -> int:
+        """Return the packed number. InvalidArgument, naming the field, if a part is missing, unknown or doesn't fit."""
+        packed = 0
+        for name, shift, mask in self._fields:
+            part = parts.pop(name, None)
+            if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part <= mask:
+                raise InvalidArgument(f"{name} must be an integer in 0..{mask}, not {part!r}", value=part)
+            packed |= part << shift
+        if parts:
+            raise InvalidArgument(f"the layout has no field {', '.join(parts)}", value=parts)
+        return packed
+
+    def decompose(self, number: int) -> dict[str, int]:
+        """Return the parts by name, high to low. NotDecodable if the number has more bits than the layout."""
+        if not is_number(number, 0, (1 << self.bits) - 1):
+            raise NotDecodable(f"{number!r} is no number of {self.bits} bits", value=number)
+        return {name: number >> shift & mask for name, shift, mask in self._fields}

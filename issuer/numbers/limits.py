@@ -1,0 +1,38 @@
+"""Limits by name, and when a tag is close to its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from issuer.errors import InvalidArgument
+from persistence.records import HIGHEST
+
+#: What integers hold elsewhere: "js" is Number.MAX_SAFE_INTEGER.
+NAMES: Final = {"int32": 2**31 - 1, "uint32": 2**32 - 1, "js": 2**53 - 1, "int64": HIGHEST}
+
+#: Percent of the limit at which a tag is worth a warning.
+WARN_AT: Final = 80
+
+
+def number(limit: int | str) -> int:
+    """Return the limit as a number in 1..2^63-1: it may be one, its digits, or a name: int32, uint32, js, int64.
+
+    InvalidArgument for anything else.
+    """
+    if isinstance(limit, str):
+        text = limit.strip()
+        found = NAMES.get(text.lower())
+        if found is None and text.isascii() and text.isdigit() and len(text) <= len(str(HIGHEST)):
+            found = int(text)
+    else:
+        found = None if isinstance(limit, bool) or not isinstance(limit, int) else limit
+    if found is None or not 1 <= found <= HIGHEST:
+        raise InvalidArgument(
+            f"limit must be an integer in 1..2^63-1, or {', '.join(NAMES)}; not {limit!r}", value=limit
+        )
+    return found
+
+
+def spent(value: int, limit: int) -> bool:
+    """Whether 80 % of the numbers up to the limit are spent, exactly: `value` is the highest of them so far."""
+    return value * 100 >= limit * WARN_AT

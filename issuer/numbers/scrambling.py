@@ -1,0 +1,163 @@
+"""Numbers that don't tell how many were given: each is replaced by another one of as many digits.
+
+A number of d decimal digits goes to one of d digits, within a domain that ends at 9...9, at the next key's first number
+and at the tag's limit. Each domain is permuted onto itself, so nothing repeats, and nothing exceeds the limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from issuer.errors import InvalidArgument, NotDecodable, SchemeError
+from issuer.numbers.permutation import Permutation
+from persistence.records import HIGHEST
+
+#: The shortest key, in bytes.
+KEY_LEAST = 16
+
+SETTING = "scramble"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The numbers from `start` to `limit`, or to where the next piece starts, are scrambled with the key of that name.
+
+    `fingerprint`: of the key; another key under its name is refused. `limit`: the tag's limit when the piece was made,
+    at which its last domain ends.
+    """
+
+    start: int
+    key: str
+    fingerprint: str
+    limit: int = HIGHEST
+
+
+def checked_key(name: str, key: object) -> bytes:
+    """Return the key. SchemeError unless it is 16 bytes or longer; the error doesn't show it."""
+    if not isinstance(key, bytes):
+        raise SchemeError(f"key {name!r} must be bytes, not {type(key).__name__}", setting=SETTING, value=name)
+    if len(key) < KEY_LEAST:
+        raise SchemeError(
+            f"key {name!r} is too short: {len(key)} bytes of at least {KEY_LEAST}; make one with `openssl rand 32`",
+            setting=SETTING,
+            value=name,
+        )
+    return key
+
+
+def fingerprint(key: bytes) -> str:
+    """Return 16 hexadecimal digits that tell keys apart. They can be public only since keys are random."""
+    return hashlib.blake2s(key, digest_size=8).hexdigest()
+
+
+def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
+    """Return the key of that name. SchemeError if this process doesn't have it."""
+    if name not in keys:
+        raise SchemeError(
+            f"this process has no key {name!r}, only: {', '.join(sorted(keys)) or 'none'}", setting=SETTING, value=name
+        )
+    return checked_key(name, keys[name])
+
+
+class Scrambling:
+    """The pieces of a tag, in rising order, with their keys. Numbers below the first piece stay as they are."""
+
+    __slots__ = ("_bytes", "_domains", "_found", "_lows", "pieces")
+
+    def __init__(self, pieces: Sequence[Piece], keys: Mapping[str, bytes]) -> None:
+        self.pieces = tuple(pieces)
+        _check(self.pieces)
+        self._bytes = [_same_key(piece, keys) for piece in self.pieces]
+        self._domains = [
+            (low, high, which)
+            for which, piece in enumerate(self.pieces)
+            for low, high in _digits(piece.start, self._end(which, piece))
+        ]
+        self._lows = [low for low, _, _ in self._domains]
+        self._found: list[Permutation | None] = [None] * len(self._domains)
+
+    def _end(self, which: int, piece: Piece) -> int:
+        following = self.pieces[which + 1].start - 1 if which + 1 < len(self.pieces) else HIGHEST
+        return min(piece.limit, following)
+
+    @property
+    def highest(self) -> int:
+        """The highest number that can be scrambled."""
+        return self.pieces[-1].limit
+
+    def scramble(self, number: int) -> int:
+        """Return the number that is shown for this one. InvalidArgument above the limit of the last piece."""
+        which = bisect_right(self._lows, number) - 1
+        if which < 0:
+            return number
+        return (self._found[which] or self._made(which)).forward(number)
+
+    def unscramble(self, number: int) -> int:
+        """Return the number for which this one is shown. NotDecodable if it lies above the limit of the last piece."""
+        which = bisect_right(self._lows, number) - 1
+        if which < 0:
+            return number
+        try:
+            return (self._found[which] or self._made(which)).backward(number)
+        except InvalidArgument as error:
+            raise NotDecodable(f"{number} is none of the tag's numbers: {error}", value=number) from None
+
+    def may_begin(self, most: int) -> int:
+        """Return the lowest number at which a new piece may start, once numbers up to `most` were reserved.
+
+        That is where the domain of `most` ends: all of its numbers may have been shown already, also those above most.
+        """
+        which = bisect_right(self._lows, most) - 1
+        return most + 1 if which < 0 else self._domains[which][1] + 1
+
+    def _made(self, which: int) -> Permutation:
+        low, high, piece = self._domains[which]
+        # Threads that meet here make the same one.
+        self._found[which] = made = Permutation(self._bytes[piece], low, high)
+        return made
+
+
+def may_begin(most: int) -> int:
+    """Return the first number that has more digits than `most`: from there on, any key may be used. 1 for 0."""
+    return 10 ** len(str(most)) if most > 0 else 1
+
+
+def _digits(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Cut low..high into stretches of numbers with equally many digits."""
+    while low <= high:
+        end = min(high, may_begin(low) - 1)
+        yield low, end
+        low = end + 1
+
+
+def _same_key(piece: Piece, keys: Mapping[str, bytes]) -> bytes:
+    key = known_key(piece.key, keys)
+    if fingerprint(key) != piece.fingerprint:
+        raise SchemeError(
+            f"key {piece.key!r} is another one than the tag's numbers were made with (fingerprint {fingerprint(key)}, "
+            f"not {piece.fingerprint}): it would repeat numbers; give this process the same key as the others",
+            setting=SETTING,
+            value=piece.key,
+        )
+    return key
+
+
+def _check(pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        if not 1 <= piece.start <= piece.limit <= HIGHEST:
+            raise SchemeError(
+                f"{piece.start}..{piece.limit} is no range of numbers", setting=SETTING, value=piece.start
+            )
+    for piece, after in pairwise(pieces):
+        if not piece.start < after.start <= piece.limit + 1:
+            raise SchemeError(
+                f"a key for the numbers from {after.start} can't follow one for {piece.start}..{piece.limit}",
+                setting=SETTING,
+                value=after.start,
+            )
+    if not pieces:
+        raise SchemeError("there must be at least one key", setting=SETTING, value=())

@@ -1,0 +1,27 @@
+"""Which shard a key belongs to, in every language alike: the CRC-32 of its UTF-8 bytes, modulo the number of shards.
+
+CRC-32 is the one of zlib, PNG and Ethernet (IEEE 802.3: reflected, polynomial 0x04C11DB7), which every language has.
+`crc32("123456789")` is 0xCBF43926.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from issuer.errors import InvalidArgument
+from persistence.records import is_number
+
+#: Most shards that can be told apart evenly by 32 bits.
+SHARDS_MOST = 1 << 16
+
+
+def shard_of(key: str | bytes, shards: int) -> int:
+    """Return the shard of the key, 0..shards-1. `shards`: 1..65536. InvalidArgument for others, or no UTF-8 text."""
+    if not is_number(shards, 1, SHARDS_MOST):
+        raise InvalidArgument(f"shards must be an integer in 1..{SHARDS_MOST}, not {shards!r}", value=shards)
+    if not isinstance(key, str | bytes):
+        raise InvalidArgument(f"a shard key is a text or bytes, not {type(key).__name__}", value=key)
+    try:
+        return crc32(key.encode() if isinstance(key, str) else key) % shards
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"the shard key {key!r} is no Unicode text", value=key) from None

@@ -1,0 +1,119 @@
+"""Interleaving: several stores that share nothing give the numbers of one series, each every n-th of them.
+
+Of two sites with stride 2, offset 1 gives 1, 3, 5 and offset 2 gives 2, 4, 6. Each piece says from which counter on
+which stride holds; a change never touches the pieces of counters that were reserved before it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from issuer.errors import NotDecodable, SchemeError
+from persistence.records import HIGHEST
+
+#: The widest stride: that many sites.
+STRIDE_MOST = 1 << 32
+
+SETTING = "stride"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The counters from `start` on have the values first, first + stride, first + 2 x stride, and so on."""
+
+    start: int
+    first: int
+    stride: int
+
+
+class Strides:
+    """The pieces of a tag, in rising order. Counters below the first piece are their own values."""
+
+    __slots__ = ("_firsts", "_starts", "pieces")
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = tuple(pieces)
+        self._starts = [piece.start for piece in self.pieces]
+        self._firsts = [piece.first for piece in self.pieces]
+        _check(self.pieces)
+
+    def value(self, counter: int) -> int:
+        """Return the counter's value; it may lie above 2^63-1."""
+        which = bisect_right(self._starts, counter) - 1
+        if which < 0:
+            return counter
+        piece = self.pieces[which]
+        return piece.first + (counter - piece.start) * piece.stride
+
+    def counter(self, value: int) -> int:
+        """Return the counter that has this value. NotDecodable if none has."""
+        which = bisect_right(self._firsts, value) - 1
+        piece = self.pieces[which] if which >= 0 else Piece(0, 0, 1)
+        steps, rest = divmod(value - piece.first, piece.stride)
+        counter = piece.start + steps
+        following = self._starts[which + 1] if which + 1 < len(self._starts) else HIGHEST + 1
+        if rest or not 0 <= counter < following:
+            raise NotDecodable(f"{value} is none of the tag's numbers: they go in steps of {piece.stride}", value=value)
+        return counter
+
+    def highest(self, limit: int) -> int:
+        """Return the highest counter whose value is at most `limit`; 0 if there is none."""
+        which = bisect_right(self._firsts, limit) - 1
+        following = self._starts[which + 1] - 1 if which + 1 < len(self._starts) else HIGHEST
+        if which < 0:
+            return min(limit, following)
+        piece = self.pieces[which]
+        return min(piece.start + (limit - piece.first) // piece.stride, following)
+
+
+def checked(stride: object, offset: object) -> tuple[int, int]:
+    """Return both. SchemeError unless stride is an int in 1..2^32 and offset one in 1..stride."""
+    if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride <= STRIDE_MOST:
+        raise SchemeError(f"must be an integer in 1..2^32, not {stride!r}", setting=SETTING, value=stride)
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 1 <= offset <= stride:
+        raise SchemeError(
+            f"must be an integer in 1..{stride}, the stride; not {offset!r}", setting="offset", value=offset
+        )
+    return stride, offset
+
+
+def changed(
+    pieces: Sequence[Piece], max: int, stride: int, offset: int, *, above: int | None = None
+) -> tuple[Piece, ...]:
+    """Return the pieces of a tag whose counters up to `max` are reserved, with this stride from now on.
+
+    Its numbers go on with the lowest one of the new class (offset modulo stride) above all that it has given, and above
+    `above`. Sites that change from two strides to three don't do so at one moment, so they need a common `above` that
+    none of them has reached: what one site gives in the old stride, another one could give in the new. SchemeError if
+    this site has passed it, or a setting is out of its range.
+    """
+    checked(stride, offset)
+    kept = tuple(piece for piece in pieces if piece.start <= max)
+    given = Strides(kept).value(max)
+    if above is not None and above < given:
+        raise SchemeError(
+            f"this site has numbers up to {given} already: choose one above that, the same at every site",
+            setting="stride_above",
+            value=above,
+        )
+    base = given if above is None else above
+    first = base + 1 + (offset - base - 1) % stride
+    if first > HIGHEST:
+        raise SchemeError(f"no number above {base} is left for it", setting=SETTING, value=stride)
+    return (*kept, Piece(max + 1, first, stride))
+
+
+def _check(pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        checked(piece.stride, 1)
+        if piece.start < 1 or not piece.start <= piece.first <= HIGHEST:
+            raise SchemeError(
+                f"piece {piece} must have 1 <= from <= first <= 2^63-1", setting=SETTING, value=piece.start
+            )
+    for piece, after in pairwise(pieces):
+        last = piece.first + (after.start - 1 - piece.start) * piece.stride
+        if piece.start >= after.start or last >= after.first:
+            raise SchemeError(f"piece {after} begins within {piece}", setting=SETTING, value=after.start)

@@ -1,0 +1,358 @@
+"""Templates: how a number becomes the text on a document, and how that text becomes the number again.
+
+    BIZ{date:%y%m%d}-{seq:06d}{check}     BIZ261121-0047110
+
+`{seq}` is the number, `{seq:06d}` with six places, `{seq:6b36}` in base 36, `b62`, `c32` (Crockford) or `X`.
+`{date:...}` takes %Y %y %m %d %j %G %V %u and what stands between them. `{shard}` has the forms of seq, `{key}` is any
+text. `{check}` (Luhn), `{check:damm}`, `{check:mod97}` stand for everything before them. `{{` and `}}` are braces.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from string import Formatter
+from typing import Final
+
+from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError
+from issuer.numbers import digits
+from issuer.numbers.dates import CODES, day, tells
+from persistence.records import HIGHEST, is_number
+
+#: The longest template, and the longest text that is read, in characters.
+TEMPLATE_MOST = 200
+TEXT_MOST = 1000
+KEY_MOST = 256
+
+#: The widest field.
+PLACES_MOST = 64
+_SPEC = re.compile(r"0?(?P<width>[1-9]\d?)?(?P<base>d|X|b36|b62|c32)?")
+_BASES: Final = {
+    "d": digits.DECIMAL,
+    "X": digits.HEXADECIMAL,
+    "b36": digits.BASE36,
+    "b62": digits.BASE62,
+    "c32": digits.CROCKFORD32,
+}
+
+
+Check = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a template. kind: "text", "seq", "shard", "key", "check", or a code of a date like "%y".
+
+    `width`: how many characters it has, 0 if that depends on what it shows.
+    """
+
+    kind: str
+    text: str = ""
+    width: int = 0
+    base: digits.Base = digits.DECIMAL
+
+    @property
+    def varies(self) -> bool:
+        """Whether its length depends on what it shows."""
+        return self.width == 0
+
+    @property
+    def signs(self) -> str:
+        """All that may stand in it, if it isn't a key."""
+        return self.text if self.kind == "text" else self.base.readable
+
+    @property
+    def check(self) -> Check:
+        """What computes the digits of a check."""
+        return digits.CHECKS[self.text]
+
+    @cached_property
+    def most(self) -> int:
+        """The highest number that it shows."""
+        return min(HIGHEST, self.base.size**self.width - 1) if self.width else HIGHEST
+
+    def pattern(self, date: dt.date | None) -> str:
+        """Return what stands for it in a pattern for %, on that day."""
+        if self.kind == "text":
+            return self.text.replace("%", "%%")
+        if date is not None and self.kind in CODES:
+            return CODES[self.kind].show(date)
+        return f"%({self.kind})s"
+
+    def write(self, number: int | None) -> str:
+        """Return the number in its places. FormatOverflow if there are too few."""
+        if number is None or not is_number(number):
+            raise InvalidArgument(f"{self.kind} must be an integer in 0..2^63-1, not {number!r}", value=number)
+        if number > self.most:
+            raise FormatOverflow(number, width=self.width, field=self.kind)
+        return (
+            str(number).rjust(self.width, "0") if self.base is digits.DECIMAL else self.base.encode(number, self.width)
+        )
+
+    def read(self, piece: str, text: str) -> int:
+        """Return the number in it. NotDecodable if `write` would show that in another way."""
+        number = self.base.decode(piece)
+        if number > self.most or len(self.write(number)) != len(piece):
+            raise NotDecodable(f"{piece} in {text!r} is no {{{self.kind}}}", value=text)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a text says. `date`: the first day that shows its `codes`, None if they tell no year."""
+
+    seq: int
+    date: dt.date | None = None
+    codes: Mapping[str, int] = field(default_factory=dict)
+    shard: int | None = None
+    key: str | None = None
+
+
+class Template:
+    """A template, checked and made ready. Raises SchemeError, naming the field, if it could not be read back."""
+
+    __slots__ = ("_chunks", "_parts", "_pattern", "_ready", "_stop", "_written", "codes", "fields", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = tuple(_parts(text))
+        self.fields = frozenset(part.kind for part in self._parts if part.kind != "text")
+        self.codes = frozenset(kind for kind in self.fields if kind in CODES)
+        _check(text, self._parts)
+        self._stop = _stops(text, self._parts)
+        self._pattern = re.compile("".join(f"({_regex(part, self._stop)})" for part in self._parts))
+        self._written = [(part.kind, part) for part in self._parts if part.kind in ("seq", "shard")]
+        self._chunks = tuple(_chunks(self._parts))
+        # What the last date made of the template: the next number is mostly one of the same day.
+        self._ready: tuple[dt.date | None, list[tuple[str, Check | None]]] | None = None
+
+    def __repr__(self) -> str:
+        return f"Template({self.text!r})"
+
+    def format(self, *, seq: int, date: dt.date | None = None, shard: int | None = None, key: str | None = None) -> str:
+        """Return the text. What the template doesn't show may be left out.
+
+        FormatOverflow if seq or shard is too wide; InvalidArgument if something is missing or can't be shown.
+        """
+        ready = self._ready
+        if ready is None or ready[0] != date:
+            self._ready = ready = (date, self._on(date))
+        given = {"seq": seq, "shard": shard}
+        values = {name: part.write(given[name]) for name, part in self._written}
+        if self._stop is not None:
+            values["key"] = self._shown_key(key)
+        text = ""
+        for pattern, check in ready[1]:
+            text += pattern % values
+            if check is not None:
+                text += check(text)
+        return text
+
+    def parse(self, text: str) -> Parsed:
+        """Return what the text says: the exact inverse of `format`. NotDecodable for every other text.
+
+        A Crockford number may be written as people do, in lower case, with I or L for 1 and O for 0.
+        """
+        found = self._pattern.fullmatch(text) if len(text) <= TEXT_MOST else None
+        if found is None:
+            raise NotDecodable(f"{text!r} isn't of the form {self.text}", value=text)
+        canonical = ""
+        key: str | None = None
+        numbers: dict[str, int] = {}
+        for part, piece in zip(self._parts, found.groups(), strict=True):
+            shown = piece
+            if part.kind in ("seq", "shard"):
+                numbers[part.kind] = part.read(piece, text)
+                shown = part.write(numbers[part.kind])
+            elif part.kind == "check" and part.check(canonical) != piece:
+                raise NotDecodable(f"{text!r} has a wrong check digit: it was copied wrongly", value=text)
+            elif part.kind == "key":
+                key = piece
+                if not _is_key(key):
+                    raise NotDecodable(f"{text!r} has no key that the format shows", value=text)
+            canonical += shown
+        codes = self._codes(found, text)
+        try:
+            return Parsed(numbers["seq"], day(codes), codes, numbers.get("shard"), key)
+        except ValueError as error:
+            raise NotDecodable(f"{text!r} shows no date: {error}", value=text) from None
+
+    def _codes(self, found: re.Match[str], text: str) -> dict[str, int]:
+        shown: dict[str, int] = {}
+        for part, piece in zip(self._parts, found.groups(), strict=True):
+            if part.kind in CODES and shown.setdefault(part.kind, int(piece)) != int(piece):
+                raise NotDecodable(f"{text!r} shows two different dates", value=text)
+        return shown
+
+    def shows_period(self, restart: str) -> bool:
+        """Whether its dates tell the periods of this kind apart: "daily", "weekly", "monthly" or "yearly".
+
+        If they don't, the same texts come again in each of them.
+        """
+        return tells(self.codes, restart)
+
+    def _on(self, date: dt.date | None) -> list[tuple[str, Check | None]]:
+        if date is None and self.codes:
+            raise InvalidArgument(f"the format {self.text} shows a date: give one", value=date)
+        try:
+            return [("".join(part.pattern(date) for part in parts), check) for parts, check in self._chunks]
+        except ValueError:
+            raise InvalidArgument(
+                f"the format {self.text} can't show {date}: %y is for 2000 to 2099", value=date
+            ) from None
+
+    def _shown_key(self, key: str | None) -> str:
+        if key is None or not _is_key(key):
+            raise InvalidArgument(
+                f"the format {self.text} shows a key: 1 to {KEY_MOST} printable characters, not {key!r}", value=key
+            )
+        if self._stop and self._stop in key:
+            raise InvalidArgument(
+                f"the key {key!r} must not have {self._stop!r}, with which the format goes on", value=key
+            )
+        return key
+
+
+def _is_key(key: str) -> bool:
+    return 0 < len(key) <= KEY_MOST and key.isprintable()
+
+
+def _parts(text: str) -> Iterator[Part]:
+    if not 0 < len(text) <= TEMPLATE_MOST or not text.isprintable():
+        raise _refused(f"a template has 1 to {TEMPLATE_MOST} printable characters", text)
+    try:
+        pieces = list(Formatter().parse(text))
+    except ValueError as error:
+        raise _refused(f"{text!r} can't be read: {error}; write {{{{ and }}}} for braces", text) from None
+    for literal, name, spec, conversion in pieces:
+        if literal:
+            yield Part("text", literal, len(literal))
+        if name is None:
+            continue
+        if conversion:
+            raise _refused(f"{{{name}}} takes no !{conversion}", text)
+        yield from _field(name, spec or "", text)
+
+
+def _field(name: str, spec: str, text: str) -> Iterator[Part]:
+    match name:
+        case "seq" | "shard":
+            found = _SPEC.fullmatch(spec)
+            width = int(found["width"] or 0) if found else 0
+            if not found or width > PLACES_MOST:
+                raise _refused(
+                    f"{{{name}:{spec}}} isn't understood: give at most {PLACES_MOST} places and one of "
+                    f"{', '.join(_BASES)}, like {{{name}:06d}} or {{{name}:6b36}}",
+                    text,
+                )
+            yield Part(name, spec, width, _BASES[found["base"] or "d"])
+        case "date":
+            yield from _date(spec, text)
+        case "key":
+            if spec:
+                raise _refused(f"{{key:{spec}}}: a key is shown as it is", text)
+            yield Part("key")
+        case "check":
+            kind = spec or "luhn"
+            if kind not in digits.CHECKS:
+                raise _refused(f"{{check:{spec}}}: there is {', '.join(digits.CHECKS)}", text)
+            yield Part("check", kind, digits.CHECK_WIDTHS[kind])
+        case _:
+            raise _refused(f"there is no field {{{name}}}: there are seq, date, shard, key and check", text)
+
+
+def _date(spec: str, text: str) -> Iterator[Part]:
+    codes = re.findall(r"%.?|[^%]+", spec)
+    if not any(code in CODES for code in codes):
+        raise _refused(f"{{date:{spec}}} shows nothing of a date: give some of {' '.join(CODES)}", text)
+    for code in codes:
+        if not code.startswith("%"):
+            yield Part("text", code, len(code))
+        elif code in CODES:
+            yield Part(code, width=CODES[code].width)
+        else:
+            raise _refused(f"{{date:{spec}}}: {code} isn't one of {' '.join(CODES)}", text)
+
+
+def _check(text: str, parts: Sequence[Part]) -> None:
+    """Refuse what shows no number, shows one twice, or checks what it can't see."""
+    kinds = [part.kind for part in parts]
+    if "seq" not in kinds:
+        raise _refused(f"{text!r} has no {{seq}}: every number would have the same text", text)
+    for name in ("seq", "shard", "key"):
+        if kinds.count(name) > 1:
+            raise _refused(f"{text!r} has {{{name}}} twice", text)
+    for place, part in enumerate(parts):
+        if part.kind == "check" and "seq" not in kinds[:place]:
+            raise _refused(f"{{check}} must come after {{seq}}: it stands for what is before it in {text!r}", text)
+        if part.kind == "check" and part.text != "mod97":
+            blind = [each.kind for each in parts[:place] if each.base is not digits.DECIMAL]
+            if blind:
+                raise _refused(
+                    f"{{check:{part.text}}} sees digits only, and {{{blind[0]}}} has letters: take {{check:mod97}}",
+                    text,
+                )
+
+
+def _stops(text: str, parts: Sequence[Part]) -> str | None:
+    """Return the sign at which a key ends, "" if it goes on to where the rest has its width; None without a key.
+
+    Where two fields have no fixed width, reading from the left must tell where the first one ends: by a sign that
+    stands between them, and in nothing before that. Otherwise the template is refused.
+    """
+    stop: str | None = "" if any(part.kind == "key" for part in parts) else None
+    varying = [place for place, part in enumerate(parts) if part.varies]
+    for place, following in pairwise(varying):
+        left = parts[place]
+        taken = set() if left.kind == "key" else set(left.signs)
+        ends = _end(parts[place + 1 : following], taken)
+        if ends is None:
+            raise _refused(
+                f"it can't be told where {{{left.kind}}} ends and {{{parts[following].kind}}} begins in {text!r}: put "
+                "a sign between them that neither has, or give one of them a width",
+                text,
+            )
+        if left.kind == "key":
+            stop = ends
+    return stop
+
+
+def _end(between: Sequence[Part], taken: set[str]) -> str | None:
+    for part in between:
+        if part.kind == "text":
+            for sign in part.text:
+                if sign not in taken:
+                    return sign
+        taken |= set(part.signs)
+    return None
+
+
+def _regex(part: Part, stop: str | None) -> str:
+    match part.kind:
+        case "text":
+            return re.escape(part.text)
+        case "key":
+            return f"[^{re.escape(stop)}]+" if stop else ".+"
+        case _:
+            return f"[{part.base.readable}]{{{part.width}}}" if part.width else f"[{part.base.readable}]+"
+
+
+def _chunks(parts: Sequence[Part]) -> Iterator[tuple[list[Part], Check | None]]:
+    """Cut after each check, which is computed over the text so far."""
+    chunk: list[Part] = []
+    for part in parts:
+        if part.kind == "check":
+            yield chunk, part.check
+            chunk = []
+        else:
+            chunk.append(part)
+    if chunk:
+        yield chunk, None
+
+
+def _refused(message: str, text: object) -> SchemeError:
+    return SchemeError(message, setting="format", value=text)

@@ -1,0 +1,137 @@
+"""The plugins of an issuer, in their order: Chain for threads, AsyncChain for asyncio."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import ClassVar
+
+from issuer.errors import ConfigurationError
+from issuer.plugins.contract import AsyncPlugin, Call, Plugin
+from issuer.plugins.hooks import Surroundings, finished, named
+from issuer.plugins.sparing import Sparing
+
+
+class _Plugins:
+    """What both colours share. False if there are none: then nobody has to look any further."""
+
+    _kinds: ClassVar[tuple[type, ...]]
+    _tasks: ClassVar[bool]
+
+    def __init__(self, plugins: Iterable[Plugin | AsyncPlugin]) -> None:
+        ordered = list(plugins)
+        for plugin in ordered:
+            _check(plugin, self._kinds)
+        if len({id(plugin) for plugin in ordered}) < len(ordered):
+            raise ConfigurationError("one plugin is registered twice: its hooks would run twice for each number")
+        #: Those of equal order as they were given.
+        self.plugins = sorted(ordered, key=lambda plugin: plugin.order)
+        self._sparing = Sparing()
+        self._by_strategy: dict[str, Surroundings] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.plugins)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {', '.join(map(named, self.plugins)) or 'empty'}>"
+
+    @property
+    def strategies(self) -> frozenset[str]:
+        """The strategies that the plugins name: one that nobody knows is a mistake."""
+        return frozenset(name for plugin in self.plugins for name in plugin.strategies or ())
+
+    def surrounds(self, strategy: str) -> bool:
+        """Whether anything is to be run around the draws of that strategy."""
+        return bool(self._of(strategy))
+
+    def changes(self, strategy: str) -> bool:
+        """Whether the numbers of that strategy may come out as others than were drawn."""
+        return self._of(strategy).changes
+
+    def _of(self, strategy: str) -> Surroundings:
+        found = self._by_strategy.get(strategy)
+        if found is None:
+            theirs = [each for each in self.plugins if each.strategies is None or strategy in each.strategies]
+            found = self._by_strategy[strategy] = Surroundings(theirs, self._sparing, tasks=self._tasks)
+        return found
+
+
+class Chain(_Plugins):
+    """The plugins of an Issuer. Safe to share among threads; what is registered doesn't change.
+
+    Raises ConfigurationError for what is no Plugin, is an AsyncPlugin, or is registered twice.
+    """
+
+    _kinds = (Plugin,)
+    _tasks = False
+
+    def __init__(self, plugins: Iterable[Plugin] = ()) -> None:
+        super().__init__(plugins)
+
+    def around(self, call: Call, draw: Callable[[], list[int]]) -> list[int]:
+        """Ask every plugin, draw, and return what the plugins make of the numbers.
+
+        Raises Refused, then `draw` was not called; TransformFailed; and what `draw` raises, whose `drawn` has passed
+        through the plugins as well.
+        """
+        return finished(self._of(call.strategy).around(call, draw))
+
+    def before(self, call: Call) -> None:
+        """Run the first half of `around`. Raises Refused."""
+        finished(self._of(call.strategy).before(call))
+
+    def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
+        """Run the second half of `around`. Raises TransformFailed."""
+        return finished(self._of(call.strategy).after(call, numbers))
+
+
+class AsyncChain(_Plugins):
+    """The plugins of an AsyncIssuer, of both kinds. The methods of Chain, to be awaited.
+
+    Raises ConfigurationError for what is no plugin, or is registered twice.
+    """
+
+    _kinds = (Plugin, AsyncPlugin)
+    _tasks = True
+
+    def __init__(self, plugins: Iterable[Plugin | AsyncPlugin] = ()) -> None:
+        super().__init__(plugins)
+
+    async def around(self, call: Call, draw: Callable[[], Awaitable[list[int]]]) -> list[int]:
+        """Ask every plugin, draw, and return what the plugins make of the numbers; see Chain.around."""
+        return await self._of(call.strategy).around(call, draw)
+
+    async def before(self, call: Call) -> None:
+        """Run the first half of `around`. Raises Refused."""
+        await self._of(call.strategy).before(call)
+
+    async def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
+        """Run the second half of `around`. Raises TransformFailed."""
+        return await self._of(call.strategy).after(call, numbers)
+
+
+def _check(plugin: object, kinds: tuple[type, ...]) -> None:
+    """Raise ConfigurationError if it can't be registered here."""
+    if isinstance(plugin, type):
+        raise ConfigurationError(f"{plugin.__name__} is a class: register an instance of it")
+    if not isinstance(plugin, (Plugin, AsyncPlugin)):
+        raise ConfigurationError(f"{plugin!r} is no plugin: make it a subclass of issuer.plugins.Plugin")
+    name, awaited = named(plugin), isinstance(plugin, AsyncPlugin)
+    if not isinstance(plugin, kinds):
+        raise ConfigurationError(f"{name} is an AsyncPlugin: only an AsyncIssuer can await it")
+    for hook in ("before", "after", "on_error"):
+        if inspect.iscoroutinefunction(getattr(plugin, hook)) != awaited:
+            kind, other = ("AsyncPlugin", "def") if awaited else ("Plugin", "async def")
+            raise ConfigurationError(f"{name} is a plugin of kind {kind}, but its {hook} is an `{other}`")
+    order: object = plugin.order
+    if not isinstance(order, int) or isinstance(order, bool):
+        raise ConfigurationError(f"{name}.order is a whole number, not {order!r}")
+    names: object = plugin.strategies
+    if names is not None and not _are_names(names):
+        raise ConfigurationError(f"{name}.strategies are names, as in ('segment',), or None, not {names!r}")
+
+
+def _are_names(names: object) -> bool:
+    if not isinstance(names, Collection) or isinstance(names, (str, bytes)):
+        return False  # a string is a collection as well: of its letters
+    return all(isinstance(name, str) for name in names)

@@ -1,0 +1,190 @@
+"""What happens around a draw, written once for threads and asyncio.
+
+Coroutines, of which only a hook, a draw or a turn of asyncio ever waits. With blocking ones they run to their end at
+the first step, in any thread and without a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar, cast
+
+from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed
+from issuer.plugins.contract import AsyncPlugin, Call, Plugin
+from issuer.plugins.sparing import Sparing
+from persistence.records import HIGHEST
+
+T = TypeVar("T")
+
+#: A function that draws the numbers of a call, in a thread or a task.
+Draw = Callable[[], list[int]] | Callable[[], Awaitable[list[int]]]
+
+#: After so many numbers in a row the loop's other tasks get their turn.
+TURN_EVERY = 100
+
+log = logging.getLogger("issuer.plugins")
+
+
+class Hook(NamedTuple):
+    """A method of a plugin; `awaited`: whether it is a coroutine."""
+
+    plugin: Plugin | AsyncPlugin
+    run: Callable[..., Any]
+    awaited: bool
+
+
+class Surroundings:
+    """The hooks around the draws of one strategy."""
+
+    def __init__(self, plugins: Iterable[Plugin | AsyncPlugin], sparing: Sparing, *, tasks: bool) -> None:
+        """`plugins`: those that surround the strategy, in their order; `tasks`: whether they run in an event loop."""
+        surrounding = list(plugins)
+        self._befores = [hook for plugin in surrounding if (hook := _overridden(plugin, "before")) is not None]
+        self._afters = [hook for plugin in reversed(surrounding) if (hook := _overridden(plugin, "after")) is not None]
+        self._changing = ", ".join(named(hook.plugin) for hook in self._afters if hook.plugin.transforms)
+        self._sparing = sparing
+        self._tasks = tasks
+
+    def __bool__(self) -> bool:
+        return bool(self._befores or self._afters)
+
+    @property
+    def changes(self) -> bool:
+        """Whether numbers may come out as others than were drawn."""
+        return bool(self._changing)
+
+    async def around(self, call: Call, draw: Draw) -> list[int]:
+        """Do what Chain.around says."""
+        if self._befores:
+            await self.before(call)
+        try:
+            drawn = draw()
+            numbers = await cast("Awaitable[list[int]]", drawn) if self._tasks else cast("list[int]", drawn)
+        except IssuerError as error:
+            # They are the caller's: unchanged, one could be what another number becomes.
+            if error.drawn:
+                error.drawn = (await self._changed(call, error.drawn))[0]
+            raise
+        return await self.after(call, numbers) if self._afters else numbers
+
+    async def before(self, call: Call) -> None:
+        """Ask every plugin. Raises Refused."""
+        for hook in self._befores:
+            try:
+                answer = hook.run(call)
+                if hook.awaited:
+                    answer = await answer
+                refused = answer is not None and not answer
+            except Refused as error:
+                error.plugin = error.plugin or named(hook.plugin)
+                raise
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the call goes on
+                await self._failed(hook.plugin, "before", call, error)
+            else:
+                if refused:
+                    raise Refused(call.tag, plugin=named(hook.plugin))
+
+    async def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
+        """Show every plugin each number, and return what they make of them. Raises TransformFailed."""
+        given, lost = await self._changed(call, numbers)
+        if lost:
+            failed = TransformFailed(call.tag, plugin=self._changing, numbers=lost)
+            failed.drawn = given
+            raise failed
+        return given
+
+    async def _changed(self, call: Call, numbers: Iterable[int]) -> tuple[list[int], list[int]]:
+        """Return what becomes of the numbers, and those of which nothing may become."""
+        given: list[int] = []
+        lost: list[int] = []
+        seen: set[int] | None = set() if self._changing else None
+        for turn, drawn in enumerate(numbers, 1):
+            if self._tasks and turn % TURN_EVERY == 0:
+                await asyncio.sleep(0)
+            number: int | None = drawn
+            for hook in self._afters:
+                try:
+                    answer = hook.run(call, number)
+                    if hook.awaited:
+                        answer = await answer
+                    if answer is not None:
+                        number = _checked(hook.plugin, number, answer)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - nothing may lose the number
+                    await self._failed(hook.plugin, "after", call, error)
+                    if hook.plugin.transforms:
+                        number = None
+                        break
+            if number is None or (seen is not None and number in seen):
+                lost.append(drawn)
+                continue
+            if seen is not None:
+                seen.add(number)
+            given.append(number)
+        return given, lost
+
+    async def _failed(self, plugin: Plugin | AsyncPlugin, where: str, call: Call, error: BaseException) -> None:
+        """Log what a hook raised, and tell the plugin. Raises it again if the caller is to end."""
+        raised = _own(plugin, error)
+        self._complain(plugin, where, call, raised)
+        try:
+            answer: object = plugin.on_error(call, raised)
+            if isinstance(plugin, AsyncPlugin):
+                await cast("Awaitable[None]", answer)
+        except (Exception, asyncio.CancelledError) as another:  # noqa: BLE001 - whatever it is, the call goes on
+            self._complain(plugin, "on_error", call, _own(plugin, another))
+
+    def _complain(self, plugin: Plugin | AsyncPlugin, where: str, call: Call, error: Exception) -> None:
+        kind = (id(plugin), where, type(error))
+        told = "tag %r: plugin %s: %s failed"
+        self._sparing.say(log.error, call.tag, kind, told, call.tag, named(plugin), where, error=error)
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for nothing, and return what it returns."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    coroutine.close()
+    raise RuntimeError("a blocking plugin or draw waits for an event loop")
+
+
+def named(plugin: Plugin | AsyncPlugin) -> str:
+    """Return the plugin's name: its class's."""
+    return type(plugin).__name__
+
+
+def _overridden(plugin: Plugin | AsyncPlugin, name: str) -> Hook | None:
+    """Return the plugin's hook of that name, None if it was left as it is and does nothing."""
+    run: Callable[..., Any] = getattr(plugin, name)
+    awaited = isinstance(plugin, AsyncPlugin)
+    if getattr(run, "__func__", None) is getattr(AsyncPlugin if awaited else Plugin, name):
+        return None
+    return Hook(plugin, run, awaited)
+
+
+def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> int:
+    """Return what a plugin's `after` made of a number, if it may be one."""
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= HIGHEST:
+        raise ValueError(f"after of {named(plugin)} returned {answer!r}, which is no whole number 0..{HIGHEST}")
+    if answer != number and not plugin.transforms:
+        raise ConfigurationError(f"{named(plugin)} returned another number: a plugin that does says transforms = True")
+    return answer
+
+
+def _own(plugin: Plugin | AsyncPlugin, error: BaseException) -> Exception:
+    """Return what a hook raised. Raises it again if it is the caller's own cancellation."""
+    if isinstance(error, Exception):
+        return error
+    with suppress(RuntimeError):  # in a thread there is no loop, and nobody cancels the caller
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+    # Something that the plugin waited for was cancelled; the caller isn't, and its number would be lost.
+    own = RuntimeError(f"something that {named(plugin)} waited for was cancelled")
+    own.__cause__ = error
+    return own

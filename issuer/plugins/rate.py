@@ -1,0 +1,136 @@
+"""How fast numbers are given, per tag, in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
+
+from issuer.clock import monotonic
+from issuer.plugins.contract import Call, Plugin
+from issuer.plugins.forks import follow
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a tag's numbers are given: numbers a second over the last 1, 10 and 60 seconds, and how many in all.
+
+    Over a window that is longer than the tag has been in use, the time before counts as well.
+    """
+
+    second: float
+    ten_seconds: float
+    minute: float
+    total: int
+
+    def content(self) -> dict[str, float | int]:
+        """Return it as JSON shows it."""
+        return asdict(self)
+
+
+class _Ring:
+    """Counts by slices of time, of which it keeps one more than a window has: the oldest is only partly in it."""
+
+    __slots__ = ("_counts", "_slices", "_width")
+
+    def __init__(self, width: float, longest: float) -> None:
+        """`width`: seconds of a slice; `longest`: seconds of the longest window that is asked for."""
+        self._width = width
+        size = round(longest / width) + 1
+        #: Which slice of time each place counts now: the numbers of the slices that have passed before it.
+        self._slices = [-1] * size
+        self._counts = [0] * size
+
+    def add(self, now: float) -> None:
+        slice_ = int(now / self._width)
+        place = slice_ % len(self._counts)
+        if self._slices[place] == slice_:
+            self._counts[place] += 1
+        else:
+            self._slices[place], self._counts[place] = slice_, 1
+
+    def rate(self, now: float, window: float) -> float:
+        """Return the numbers a second; of the slice in which the window begins, the part that lies in it."""
+        begin = (now - window) / self._width
+        first, last = int(begin), int(now / self._width)
+        count = 0.0
+        for slice_, counted in zip(self._slices, self._counts, strict=True):
+            if first < slice_ <= last:
+                count += counted
+            elif slice_ == first:
+                count += counted * (1.0 - (begin - first))
+        return count / window
+
+
+class _Meter:
+    """What is counted of one tag."""
+
+    __slots__ = ("_coarse", "_fine", "lock", "total")
+
+    def __init__(self) -> None:
+        #: Re-entrant, as a signal handler may draw numbers on top of what it interrupts.
+        self.lock = threading.RLock()
+        self.total = 0
+        self._fine = _Ring(0.1, 1.0)
+        self._coarse = _Ring(1.0, 60.0)
+
+    def add(self, now: float) -> None:
+        self.total += 1
+        self._fine.add(now)
+        self._coarse.add(now)
+
+    def rates(self, now: float) -> Rates:
+        return Rates(
+            second=self._fine.rate(now, 1.0),
+            ten_seconds=self._coarse.rate(now, 10.0),
+            minute=self._coarse.rate(now, 60.0),
+            total=self.total,
+        )
+
+
+class Rate(Plugin):
+    """Counts the numbers of all tags that it surrounds. Safe to share among threads; each tag has a lock of its own.
+
+    The windows slide in steps of a tenth of a second (1 s) and of a second (10 s, 60 s), and what happened in the step
+    in which a window begins counts in proportion. 1.8 kB a tag. A forked child counts from 0.
+    """
+
+    order = -1000
+
+    def __init__(
+        self,
+        *,
+        order: int | None = None,
+        strategies: Collection[str] | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`clock`: seconds that never go back; None: the monotonic clock."""
+        super().__init__(order=order, strategies=strategies)
+        self._clock = monotonic if clock is None else clock
+        self.after_fork()
+        follow(self)
+
+    def after_fork(self) -> None:
+        """Begin anew: the locks are perhaps held by threads that a forked child doesn't have."""
+        self._meters: dict[str, _Meter] = {}
+
+    def after(self, call: Call, number: int) -> None:
+        """Count the number."""
+        del number
+        meter = self._meters.get(call.tag)
+        if meter is None:
+            meter = self._meters.setdefault(call.tag, _Meter())
+        with meter.lock:
+            meter.add(self._clock())
+
+    def of(self, tag: str) -> Rates:
+        """Return the tag's rates, zeros if it gave no number yet."""
+        meter = self._meters.get(tag)
+        if meter is None:
+            return Rates(0.0, 0.0, 0.0, 0)
+        with meter.lock:
+            return meter.rates(self._clock())
+
+    def all(self) -> dict[str, Rates]:
+        """Return the rates of all tags that gave a number, by name."""
+        return {tag: self.of(tag) for tag in sorted(self._meters.copy())}

@@ -1,0 +1,65 @@
+"""The rejected handler: who is told whenever no number can be given."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from issuer.errors import ConfigurationError
+from issuer.plugins.sparing import Sparing
+
+#: Called with the tag and the cause. It runs in the caller's thread or task, before the error reaches the caller.
+Handler = Callable[[str, Exception], object]
+
+log = logging.getLogger("issuer.rejected")
+
+
+class Logged:
+    """The handler that is at work unless another one was set: logs once per tag and kind of cause and minute."""
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        """`clock`: seconds that never go back; None: the monotonic clock."""
+        self._sparing = Sparing(clock)
+
+    def __call__(self, tag: str, cause: Exception) -> None:
+        """Log it, with how often it happened since it was logged last."""
+        said = "tag %r: no number was given: %s: %s"
+        self._sparing.say(log.warning, repr(tag)[:300], type(cause), said, tag, type(cause).__name__, cause)
+
+
+class Rejections:
+    """Tells the rejected handler. Safe to share among threads.
+
+    The handler may be replaced at any time; one that raises is logged, and the caller gets the cause all the same.
+    """
+
+    def __init__(self, handler: Handler | None = None) -> None:
+        """Set the handler; None: Logged(). Raises ConfigurationError for what can't be called, or is a coroutine."""
+        self._handler: Handler = Logged()
+        self._trouble = Sparing()
+        if handler is not None:
+            self.handler = handler
+
+    @property
+    def handler(self) -> Handler:
+        """Who is told."""
+        return self._handler
+
+    @handler.setter
+    def handler(self, handler: Handler) -> None:
+        checked: Any = handler
+        called = getattr(checked, "__call__", None)  # noqa: B004 - its own, which may be a coroutine, is what is wanted
+        if not callable(checked) or inspect.iscoroutinefunction(checked) or inspect.iscoroutinefunction(called):
+            raise ConfigurationError(
+                f"a rejected handler is a function of tag and cause, no coroutine; not {handler!r}"
+            )
+        self._handler = handler
+
+    def tell(self, tag: str, cause: Exception) -> None:
+        """Call the handler. Never raises what it raises, unless that ends the program."""
+        try:
+            self._handler(tag, cause)
+        except Exception as error:  # noqa: BLE001 - the caller has to learn the cause, not what befell the handler
+            self._trouble.say(log.error, "", type(error), "tag %r: the rejected handler failed", tag, error=error)

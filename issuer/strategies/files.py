@@ -1,0 +1,92 @@
+"""Small files of a machine number: properties that are replaced whole, and a lock that lasts as long as its process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from issuer.errors import ConfigurationError, CorruptState, Unavailable
+
+
+class Properties:
+    """A properties file, `name=value` a line, under a lock that one process on this host can hold.
+
+    In a forked child call `forget`: the lock stays its parent's.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is opened yet."""
+        self.path = path
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Take the lock, if this object doesn't hold it. Raises ConfigurationError if another one does."""
+        if self._lock is not None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # A file beside it: the properties themselves are replaced by each write.
+            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            handle = os.open(f"{self.path}.lock", flags, 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"{self.path}: {error.strerror}; set `directory` to one that is yours") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise ConfigurationError(
+                f"{self.path} is in use: another process of this host, or another issuer of this one, has that machine "
+                "number; give each its own"
+            ) from error
+        self._lock = handle
+
+    def read(self) -> dict[str, str]:
+        """Return what it holds, nothing if it isn't there. Raises CorruptState."""
+        try:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError) as error:
+            raise CorruptState(f"{self.path} can't be read: {error}") from error
+        pairs = [line.partition("=") for line in lines if line.strip() and line[0] not in "#!"]
+        if any(not equals for _, equals, _ in pairs):
+            raise CorruptState(f"{self.path} has a line without `=`: mend it, or delete it after a look at the clock")
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    def write(self, properties: Mapping[str, object]) -> None:
+        """Replace what it holds, whole and for good. Raises Unavailable; then it is as it was before."""
+        fresh = self.path.with_name(self.path.name + ".new")
+        text = "".join(f"{name}={value}\n" for name, value in properties.items())
+        try:
+            handle = os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError as error:
+            raise Unavailable(f"{self.path} can't be written: {error.strerror}") from error
+
+    def unlock(self) -> None:
+        """Let others have it. The file stays."""
+        handle, self._lock = self._lock, None
+        if handle is not None:
+            os.close(handle)
+
+    def forget(self) -> None:
+        """In a forked child: the parent goes on holding the lock, which is shared until we close our end of it."""
+        with suppress(OSError):
+            self.unlock()
+
+
+def whole(properties: Mapping[str, str], name: str, path: Path) -> int | None:
+    """Return a number of 0 or more, None if it isn't there. Raises CorruptState."""
+    word = properties.get(name)
+    if word is None:
+        return None
+    if not (word.isascii() and word.isdigit()):
+        raise CorruptState(f"{path}: {name} is {word!r}, which is no whole number")
+    return int(word)

@@ -1,0 +1,203 @@
+"""The bits of a snowflake number: what they mean, how they are put together and taken apart.
+
+    0 | time, 41 bits: ms since the epoch | machine, 10 bits: worker, then rack | sequence, 12 bits
+
+Every width and the epoch can be set. What lies above the widths' sum is 0, so a number is never negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.strategies.options import Scalar, whole
+
+#: 63 bits: a number fits into a signed 64-bit integer.
+MOST_BITS = 63
+
+#: 2020-01-01, in ms since 1970.
+EPOCH = 1_577_836_800_000
+
+#: The options that a layout is made of.
+OPTIONS = ("epoch", "time_bits", "machine_bits", "worker_bits", "rack_bits", "sequence_bits")
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+#: The first ms after what a datetime can hold.
+_NO_DATE = (datetime.max.replace(tzinfo=UTC) - _BEGINNING) // _MS
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a number says. `timestamp`: ms since 1970. Without rack bits `worker` is the machine and `rack` 0."""
+
+    timestamp: int
+    machine: int
+    worker: int
+    rack: int
+    sequence: int
+
+    @property
+    def time(self) -> datetime | None:
+        """The timestamp as a date, in UTC; None after the year 9999."""
+        return _date(self.timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Widths in bits, each 1 or more, but the rack's, which may be 0; together 63 at most. `epoch`: ms since 1970.
+
+    The machine is the worker followed by the rack. With rack bits both count from 1, else machines count from 0.
+    Raises ConfigurationError.
+    """
+
+    epoch: int = EPOCH
+    time_bits: int = 41
+    worker_bits: int = 10
+    rack_bits: int = 0
+    sequence_bits: int = 12
+
+    def __post_init__(self) -> None:
+        """Check the widths and the epoch."""
+        widths = {
+            "time_bits": self.time_bits,
+            "worker_bits": self.worker_bits,
+            "rack_bits": self.rack_bits,
+            "sequence_bits": self.sequence_bits,
+        }
+        for name, bits in widths.items():
+            whole({name: bits}, name, bits, 0 if name == "rack_bits" else 1, MOST_BITS)
+        whole({"epoch": self.epoch}, "epoch", self.epoch, 0, 2**MOST_BITS - 1)
+        total = sum(widths.values())
+        if total > MOST_BITS:
+            each = " + ".join(f"{name} {bits}" for name, bits in widths.items())
+            raise ConfigurationError(f"{each} make {total} bits; there are {MOST_BITS}, as a number is never negative")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Scalar]) -> Layout:
+        """Make one of a scheme's options. Raises ConfigurationError, which names the option.
+
+        `epoch`: ms since 1970, or an ISO date, which is UTC if it doesn't say. `machine_bits` may stand for the sum of
+        `worker_bits` and `rack_bits`, or for `worker_bits` alone.
+        """
+        rack = whole(options, "rack_bits", 0, 0, MOST_BITS)
+        usual = max(1, whole(options, "machine_bits", 10, 1, MOST_BITS) - rack)
+        worker = whole(options, "worker_bits", usual, 1, MOST_BITS)
+        machine = options.get("machine_bits", worker + rack)
+        if machine != worker + rack:
+            raise ConfigurationError(
+                f"option machine_bits {machine} is not worker_bits {worker} + rack_bits {rack}: leave one of them out"
+            )
+        return cls(
+            _epoch(options.get("epoch", EPOCH)),
+            whole(options, "time_bits", 41, 1, MOST_BITS),
+            worker,
+            rack,
+            whole(options, "sequence_bits", 12, 1, MOST_BITS),
+        )
+
+    # ------------------------------------------------------------------ what fits
+
+    @property
+    def machine_bits(self) -> int:
+        """Worker and rack."""
+        return self.worker_bits + self.rack_bits
+
+    @property
+    def shift(self) -> int:
+        """How far the time stands to the left."""
+        return self.machine_bits + self.sequence_bits
+
+    @property
+    def ends(self) -> int:
+        """The first ms since 1970 that has no numbers any more."""
+        return self.epoch + (1 << self.time_bits)
+
+    @property
+    def exhausted(self) -> datetime | None:
+        """The same as a date; None: after the year 9999."""
+        return _date(self.ends)
+
+    @property
+    def workers(self) -> range:
+        """The workers that there may be."""
+        return range(1 if self.rack_bits else 0, 1 << self.worker_bits)
+
+    @property
+    def racks(self) -> range:
+        """The racks that there may be."""
+        return range(1, 1 << self.rack_bits) if self.rack_bits else range(1)
+
+    def machines(self, rack: int) -> list[int]:
+        """Return the machine numbers of a rack. Raises InvalidArgument."""
+        _check("rack", rack, self.racks)
+        return [self.machine(worker, rack) for worker in self.workers]
+
+    def check_machine(self, machine: int) -> int:
+        """Return it if there is such a machine. Raises InvalidArgument."""
+        _check("machine", machine, range(1 << self.machine_bits))
+        if self.rack_bits:
+            _check("worker", machine >> self.rack_bits, self.workers)
+            _check("rack", machine & ((1 << self.rack_bits) - 1), self.racks)
+        return machine
+
+    # ------------------------------------------------------------------ together and apart
+
+    def machine(self, worker: int, rack: int = 0) -> int:
+        """Return worker and rack, one behind the other: 1 and 1 in 8 and 2 bits make 0b101. Raises InvalidArgument."""
+        _check("worker", worker, self.workers)
+        _check("rack", rack, self.racks)
+        return worker << self.rack_bits | rack
+
+    def compose(self, timestamp: int, machine: int, sequence: int = 0) -> int:
+        """Return the number. `timestamp`: ms since 1970. Raises InvalidArgument, which names the part."""
+        _check("timestamp", timestamp, range(self.epoch, self.ends))
+        _check("sequence", sequence, range(1 << self.sequence_bits))
+        return (timestamp - self.epoch) << self.shift | self.check_machine(machine) << self.sequence_bits | sequence
+
+    def decompose(self, value: int) -> Parts:
+        """Return what a number says. Raises InvalidArgument if none of this layout looks like it."""
+        _check("value", value, range(1 << (self.time_bits + self.shift)))
+        machine = self.check_machine(value >> self.sequence_bits & ((1 << self.machine_bits) - 1))
+        return Parts(
+            (value >> self.shift) + self.epoch,
+            machine,
+            machine >> self.rack_bits,
+            machine & ((1 << self.rack_bits) - 1),
+            value & ((1 << self.sequence_bits) - 1),
+        )
+
+    def __str__(self) -> str:
+        """Show the widths and when the numbers end."""
+        machine = f"{self.worker_bits} + {self.rack_bits}" if self.rack_bits else str(self.worker_bits)
+        end = self.exhausted
+        return (
+            f"{self.time_bits} bits time since {_shown(_date(self.epoch))}, {machine} machine, {self.sequence_bits} "
+            f"sequence; ends {_shown(end)}"
+        )
+
+
+def _check(name: str, value: object, allowed: range) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
+        raise InvalidArgument(f"{name} is {allowed.start}..{allowed.stop - 1}, not {value!r}", value=value)
+
+
+def _date(ms: int) -> datetime | None:
+    return _BEGINNING + ms * _MS if ms < _NO_DATE else None
+
+
+def _shown(date: datetime | None) -> str:
+    return "after the year 9999" if date is None else f"{date:%Y-%m-%d}"
+
+
+def _epoch(value: Scalar) -> int:
+    """Return ms since 1970."""
+    if isinstance(value, str):
+        try:
+            date = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise ConfigurationError(f"option epoch is an ISO date or ms since 1970, not {value!r}") from error
+        value = ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _BEGINNING) // _MS
+    return whole({"epoch": value}, "epoch", EPOCH, 0, 2**MOST_BITS - 1)

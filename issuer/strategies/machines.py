@@ -1,0 +1,241 @@
+"""Machine numbers: which one is ours, for how long, and up to which timestamp.
+
+A *tenure* has a floor and a ceiling: its holder makes numbers only of timestamps above the one and up to the other.
+The ceiling is written down, in Redis or in a file, before it is used, and whoever has the machine number next gets it
+as the floor. So two tenures of one number never share a timestamp, however the clocks go and whoever was paused when.
+
+That holds as long as what was written down isn't forgotten. Redis forgets at a failover to a lagging replica: so after
+each new reign no claim is granted until every lease of the old one is over, and a holder stops when its lease is over,
+on its own clock. Renewals go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import re
+import secrets
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from issuer import machine_calls
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, NoMachineNumber
+from issuer.machine_calls import Claimed, Machine, Released, Renewed
+
+T = TypeVar("T")
+
+log = logging.getLogger("issuer.strategies")
+
+#: Seconds that a machine number is leased for.
+LEASE = 30.0
+
+#: Seconds by which clocks may differ, and that a lapsed number is left alone. A master that is cut off goes on for 10,
+#: by Redis's `min-replicas-max-lag`.
+MARGIN = 10.0
+
+#: A lease is renewed when a third of it has passed: two renewals may fail.
+RENEW_AFTER = 1 / 3
+
+#: How many numbers are tried before the rest counts as held too.
+TRIES = 16
+
+
+def _elapsed() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clocks: `wall` in ns since 1970, `elapsed` in seconds that goes on while the machine sleeps."""
+
+    wall: Callable[[], int] = time.time_ns
+    elapsed: Callable[[], float] = _elapsed
+
+    def ms(self) -> int:
+        """Return the wall clock, in ms since 1970."""
+        return self.wall() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A machine number that is ours. Make numbers of timestamps above `floor`, up to `ceiling`, in ms since 1970.
+
+    `until`: when it is over, `due`: when to renew it, both on the clock of elapsed seconds.
+    """
+
+    machine: int
+    floor: int
+    ceiling: int
+    until: float = math.inf
+    due: float = math.inf
+
+
+class Machines(ABC):
+    """Where machine numbers come from. One claim, renewal or release at a time."""
+
+    @abstractmethod
+    def claim(self) -> Steps[Tenure]:
+        """Get a number. Raises NoMachineNumber, ConfigurationError, RedisUnavailable."""
+
+    @abstractmethod
+    def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
+        """Return it with a higher ceiling; None if it is ours no more. Raises if that can't be found out now."""
+
+    @abstractmethod
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:
+        """Give it back. `used`: the last timestamp that numbers were made of."""
+
+    def found(self) -> Steps[Tenure | None]:
+        """Get the first number there ever was, without waiting for leases that can't be; None if there's no wait."""
+        return None
+        yield
+
+    @abstractmethod
+    def after_fork(self) -> None:
+        """In a forked child: forget what is the parent's."""
+
+
+class Leased(Machines):
+    """Leased in Redis: one hash per namespace, see lua/machine_claim.lua."""
+
+    def __init__(
+        self,
+        key: str,
+        holder: str,
+        numbers: Sequence[int],
+        *,
+        clock: Clock,
+        lease: float = LEASE,
+        margin: float = MARGIN,
+        own: bool = False,
+    ) -> None:
+        """`key`: of the hash. `numbers`: those to choose from. `own`: nobody else uses the namespace but this tag."""
+        self._key = key
+        self._holder = holder
+        self._numbers = numbers
+        self._clock = clock
+        self._lease = lease
+        self._margin = margin
+        self._own = own
+        self._token = ""
+
+    def claim(self) -> Steps[Tenure]:
+        """Lease a number: the one that this holder had last if it is free, else any."""
+        return (yield from self._claim(0))
+
+    def found(self) -> Steps[Tenure | None]:
+        """Lease the first number of a namespace that is this tag's own and can't have been forgotten."""
+        return (yield from self._claim(1)) if self._own else None
+
+    def _claim(self, first: int) -> Steps[Tenure]:
+        shown = yield from send(machine_calls.machines(self._key))
+        soonest = self._lease + self._margin
+        for number in _candidates(self._numbers, shown, self._holder):
+            # What this process can't account for: a reply that was lost leaves the number to nobody until it lapses.
+            token = secrets.token_hex(8)
+            sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
+            claimed = yield from send(
+                machine_calls.machine_claim(
+                    self._key,
+                    number,
+                    self._holder,
+                    token,
+                    ceiling,
+                    lease=self._lease,
+                    margin=self._margin,
+                    first=first,
+                )
+            )
+            if claimed.status == "yours":
+                self._token = token
+                return self._tenure(number, claimed.floor, ceiling, sent)
+            if claimed.status != "held":
+                raise self._refused(claimed)
+            soonest = min(soonest, claimed.wait)
+        raise NoMachineNumber(
+            f"all {len(self._numbers)} machine numbers of {self._key} are held: use more machine bits, or wait until a "
+            "lease is over",
+            retry_after=max(0.001, soonest),
+        )
+
+    def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
+        """Renew the lease. It counts from before the request was sent, so that it ends here before it ends there."""
+        return (yield from self._renew(tenure, self._token))
+
+    def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:
+        sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
+        renewed = yield from send(
+            machine_calls.machine_renew(
+                self._key, tenure.machine, token, ceiling, lease=self._lease, margin=self._margin
+            )
+        )
+        if renewed.status == "lost":
+            return None
+        if renewed.status != "yours":
+            raise self._refused(renewed)
+        floor = max(tenure.floor, renewed.floor)
+        return self._tenure(tenure.machine, floor, max(ceiling, tenure.ceiling), sent)
+
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:
+        """Give it back: it can be claimed at once, from above `used`."""
+        released = yield from send(machine_calls.machine_release(self._key, tenure.machine, self._token, used))
+        if released.status not in ("free", "lost"):
+            raise self._refused(released)
+
+    def after_fork(self) -> None:
+        """Forget the parent's token."""
+        self._token = ""
+
+    def _tenure(self, number: int, floor: int, ceiling: int, sent: float) -> Tenure:
+        return Tenure(number, floor, ceiling, sent + self._lease, sent + self._lease * RENEW_AFTER)
+
+    def _refused(self, reply: Claimed | Renewed | Released) -> IssuerError:
+        """Return the error for a reply that grants nothing."""
+        if isinstance(reply, Claimed) and reply.status == "settling":
+            return NoMachineNumber(
+                f"{self._key}: Redis is another one, or was emptied, so nobody knows which machine numbers are held; "
+                f"none is leased for {reply.wait:.3g} s more, until every lease of before is over",
+                retry_after=max(0.001, reply.wait),
+            )
+        if not isinstance(reply, Released) and reply.status == "ahead":
+            return NoMachineNumber(
+                f"this machine's clock is {self._margin + reply.wait:.3g} s ahead of Redis's, more than the "
+                f"{self._margin:g} s that are borne: set it",
+                retry_after=max(0.001, reply.wait),
+            )
+        if reply.status == "notmaster":
+            return FenceError("this Redis is no master, so its machine numbers can't be trusted: name the master")
+        return CorruptState(f"Redis key {self._key} holds fields that no issuer writes: look at it with HGETALL")
+
+
+def _candidates(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str) -> Iterator[int]:
+    """Yield the numbers worth trying: the holder's own first, then new ones, then those that are free the longest."""
+    nobody = Machine("", held=False, lapses=0, last=0)
+    # At random, so that many processes that start at once don't all try the same.
+    mixed = random.sample(numbers, len(numbers))
+
+    def rank(number: int) -> tuple[bool, bool, int, int]:
+        known = shown.get(number, nobody)
+        return known.holder != holder, known.held, known.lapses, known.last
+
+    yield from sorted(mixed, key=rank)[:TRIES]
+
+
+def ordinal(hostname: str | None = None) -> int:
+    """Return the number at the end of the host's name, as a StatefulSet's: orders-3. Raises ConfigurationError."""
+    name = hostname if hostname is not None else socket.gethostname()
+    found = re.search(r"-(\d{1,9})$", name.partition(".")[0])
+    if found is None:
+        raise ConfigurationError(f"machine 'ordinal': host {name!r} has no number at its end, as orders-3 has")
+    return int(found[1])
+
+
+def blocking(work: Callable[[], T]) -> Steps[T]:
+    """Do something that may block: in place, or in a thread under asyncio."""
+    return (yield from ask(lambda _store, _seconds: work()))

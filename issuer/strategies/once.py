@@ -1,0 +1,44 @@
+"""What several callers need, done by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from issuer.clock import Deadline
+from issuer.core.flight import Board, Flight, renewed
+from issuer.core.steps import Steps, wait
+from issuer.errors import IssuerError, Unavailable
+
+#: What has not ended after so many seconds counts as lost with its thread, and another caller begins.
+LONGEST = 30.0
+
+
+class Once:
+    """One at a time; whoever comes meanwhile waits for the end, and is told the same error."""
+
+    def __init__(self, what: str, tag: str, flight: Callable[[], Flight]) -> None:
+        """Make one; `what` is under way, for messages."""
+        self._what = what
+        self._tag = tag
+        self._board = Board(flight, longest=LONGEST)
+
+    def do(self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline) -> Steps[None]:
+        """Run the steps, or wait for somebody else who does, until it is done. Raises what they raise."""
+        while not done():
+            flight, first = self._board.enter()
+            if first:
+                yield from self._fly(flight, steps)
+                return
+            yield from wait(flight, min(deadline.left(), self._board.left(flight)))
+            if flight.landed and flight.error is not None:
+                raise renewed(flight.error)
+            if deadline.left() <= 0 and not done():
+                raise Unavailable(f"tag {self._tag!r}: {self._what} took too long", tag=self._tag)
+
+    def _fly(self, flight: Flight, steps: Callable[[], Steps[None]]) -> Steps[None]:
+        try:
+            yield from steps()
+        except BaseException as error:
+            self._board.land(flight, progress=False, error=error if isinstance(error, IssuerError) else None)
+            raise
+        self._board.land(flight, progress=True)

@@ -1,0 +1,43 @@
+"""Options of a scheme, read one by one: each has a type and a range, and an unknown one is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from issuer.errors import ConfigurationError
+
+#: What an option may be.
+Scalar = str | int | float | bool
+
+
+def check_names(strategy: str, options: Mapping[str, Scalar], known: Collection[str]) -> None:
+    """Raise ConfigurationError if there is an option of another name."""
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(
+                f"strategy {strategy!r} has no option {name!r}; there are {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def whole(options: Mapping[str, Scalar], name: str, default: int, least: int, most: int) -> int:
+    """Return a whole number least..most. Raises ConfigurationError."""
+    value = options.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigurationError(f"option {name} is a whole number {least}..{most}, not {value!r}")
+    return value
+
+
+def number(options: Mapping[str, Scalar], name: str, default: float, least: float, most: float) -> float:
+    """Return a number least..most. Raises ConfigurationError."""
+    value = options.get(name, default)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigurationError(f"option {name} is a number {least:g}..{most:g}, not {value!r}")
+    return float(value)
+
+
+def text(options: Mapping[str, Scalar], name: str, default: str) -> str:
+    """Return a text. Raises ConfigurationError."""
+    value = options.get(name, default)
+    if not isinstance(value, str):
+        raise ConfigurationError(f"option {name} is a text, not {value!r}")
+    return value

@@ -1,0 +1,88 @@
+"""The strategies by name: built in, registered, or an entry point of an installed package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+
+from issuer.errors import ConfigurationError, InvalidArgument, NotDecodable, SchemeError
+from issuer.strategies.contract import Context, Strategy
+from issuer.strategies.options import Scalar
+from issuer.strategies.segment import Segment
+from issuer.strategies.snowflake import Snowflake
+
+#: The group of entry points: name = "package.module:factory".
+GROUP = "issuer.strategies"
+
+#: Makes a strategy for one tag of one issuer; a subclass of Strategy will do.
+Factory = Callable[[Context], Strategy]
+
+#: "segment" is the counter; the issuer serves it itself.
+SEGMENT = "segment"
+SNOWFLAKE = "snowflake"
+
+_BUILT_IN: dict[str, Factory] = {SEGMENT: Segment, SNOWFLAKE: Snowflake}
+_registered: dict[str, Factory] = {}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make a strategy known to this process; a later one of that name takes its place, for tags not yet in use.
+
+    Raises ConfigurationError for a built-in name.
+    """
+    if not name:
+        raise ConfigurationError("a strategy has a name")
+    if name in _BUILT_IN:
+        raise ConfigurationError(f"strategy {name!r} is built in: choose another name")
+    if not callable(factory):
+        raise ConfigurationError(
+            f"strategy {name!r}: the factory is called with a Context; {factory!r} can't be called"
+        )
+    _registered[name] = factory
+
+
+def known() -> list[str]:
+    """Return the names that a tag may give."""
+    return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=GROUP))})
+
+
+def factory(name: str) -> Factory:
+    """Return the factory of that name: built in, registered, then entry points. Raises ConfigurationError."""
+    found = _BUILT_IN.get(name) or _registered.get(name)
+    if found is not None:
+        return found
+    points = entry_points(group=GROUP, name=name)
+    if not points:
+        raise ConfigurationError(f"no strategy {name!r}; there are {', '.join(known())}")
+    try:
+        loaded: Factory = next(iter(points)).load()
+    except Exception as error:
+        raise ConfigurationError(f"strategy {name!r}: its entry point can't be loaded: {error}") from error
+    return loaded
+
+
+def check(name: str, options: Mapping[str, Scalar]) -> None:
+    """Raise ConfigurationError if nobody knows the strategy, SchemeError if it can't have these options."""
+    kind = factory(name)
+    try:
+        if isinstance(kind, type) and issubclass(kind, Strategy):
+            kind.check(options)
+    except ConfigurationError as error:
+        raise SchemeError(str(error), setting="options", value=dict(options)) from error
+
+
+def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
+    """Return what the strategy has packed into a number, by name. Raises ConfigurationError, NotDecodable."""
+    kind = factory(name)
+    try:
+        return kind.decode(options, value) if isinstance(kind, type) and issubclass(kind, Strategy) else {}
+    except InvalidArgument as error:
+        raise NotDecodable(f"{value} is no number of {name}: {error}", value=value) from error
+
+
+def make(name: str, context: Context) -> Strategy:
+    """Make the strategy of that name. Raises ConfigurationError, and what its factory raises."""
+    made = factory(name)(context)
+    if not isinstance(made, Strategy):
+        raise ConfigurationError(f"strategy {name!r}: its factory made {made!r}, which is no Strategy", tag=context.tag)
+    return made

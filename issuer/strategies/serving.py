@@ -1,0 +1,195 @@
+"""A strategy at work for a tag: prepared once, its numbers checked, its errors typed. What the drivers run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from issuer.clock import Deadline
+from issuer.core.steps import Ask, Steps
+from issuer.errors import IssuerError, StrategyFailed, Unavailable
+from issuer.strategies.contract import Context
+from issuer.strategies.once import Once
+from issuer.strategies.registry import make
+from persistence.contract import Store
+from persistence.errors import StoreError
+from persistence.records import HIGHEST
+
+T = TypeVar("T")
+
+log = logging.getLogger("issuer.strategies")
+
+
+class Serving:
+    """Serves a tag from its strategy. All its methods are steps, but `ready`: run them as those of the core.
+
+    In a forked child it begins anew, with another strategy from the same factory.
+    """
+
+    def __init__(self, name: str, context: Context) -> None:
+        """`name`: the strategy's. Raises ConfigurationError, and what its factory raises."""
+        self._name = name
+        self._context = context
+        self._closed = False
+        self._begin()
+        _living.add(self)
+
+    def _begin(self) -> None:
+        self.strategy = make(self._name, self._context)
+        self._prepared = False
+        self._preparing = Once("the strategy's preparation", self._context.tag, self._context.flight)
+        #: Held by whoever is in a method that may block.
+        self._turn = threading.Lock()
+        self._highest = 0
+        self._noting = threading.Lock()
+
+    @property
+    def ready(self) -> Iterator[int] | None:
+        """Numbers that need no waiting, for `next`; see Strategy.ready. Ask again after a fork."""
+        return self.strategy.ready
+
+    def take(self, n: int, deadline: Deadline) -> Steps[list[int]]:
+        """Return exactly n numbers, increasing. n: 1 or more. Raises IssuerError."""
+        yield from self._ready(deadline)
+        strategy, highest = self.strategy, self._highest
+        numbers = yield from self._guarded(self.strategy.generating(n, deadline), deadline)
+        if self._closed or strategy is not self.strategy:
+            raise self._closed_error()
+        return self._checked(numbers, n, highest)
+
+    def found(self, deadline: Deadline) -> Steps[None]:
+        """Tell the strategy that this process has made the tag just now, and that it never was there before."""
+        yield from self._guarded(self.strategy.found(deadline), deadline)
+
+    def sweep(self, deadline: Deadline) -> Steps[None]:
+        """Come round, about every second. Raises IssuerError, for the log."""
+        if self._prepared and not self._closed:
+            yield from self._guarded(self.strategy.sweep(deadline), deadline)
+
+    def close(self, deadline: Deadline) -> Steps[None]:
+        """Give back what was taken; whoever asks for numbers from now on is told that it is closed."""
+        if not self._closed:
+            self._closed = True
+            _living.discard(self)
+            yield from self._guarded(self.strategy.closing(deadline), deadline)
+
+    # ------------------------------------------------------------------ inside
+
+    def _closed_error(self) -> IssuerError:
+        return IssuerError(f"tag {self._context.tag!r}: this issuer is closed", tag=self._context.tag)
+
+    def _ready(self, deadline: Deadline) -> Steps[None]:
+        """Prepare, once for all who ask."""
+        if not self._prepared and not self._closed:
+            strategy, preparing = self.strategy, self._preparing
+
+            def prepare() -> Steps[None]:
+                yield from self._guarded(strategy.preparing(deadline), deadline)
+                if preparing is self._preparing:
+                    self._prepared = True
+
+            yield from preparing.do(prepare, lambda: self._prepared or self._closed, deadline)
+        if self._closed:
+            raise self._closed_error()
+
+    def _guarded(self, steps: Steps[T], deadline: Deadline) -> Steps[T]:
+        """Run the strategy's steps, its blocking methods one at a time; whatever it raises comes out typed."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Ask):
+                    step = Ask(_InTurn(step.question, self._turn, deadline, self._name, self._context.tag))
+                try:
+                    result = yield step
+                except BaseException as error:  # noqa: BLE001 - the strategy decides what it means
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        except (IssuerError, StoreError) as error:
+            if isinstance(error, IssuerError) and error.tag is None:
+                error.tag = self._context.tag
+            raise
+        except Exception as error:
+            raise StrategyFailed(
+                f"tag {self._context.tag!r}: strategy {self._name!r} failed: {type(error).__name__}: {error}",
+                tag=self._context.tag,
+                strategy=self._name,
+            ) from error
+
+    def _checked(self, numbers: Sequence[int], n: int, highest: int) -> list[int]:
+        """Refuse what breaks the contract. `highest`: of those who had come before this one began."""
+        fault = ""
+        try:
+            found = list(numbers)
+        except TypeError:
+            found, fault = [], f"{numbers!r}, which is no list"
+        if not fault and len(found) != n:
+            fault = f"{len(found)} numbers instead of {n}"
+        for number in found:
+            if type(number) is not int or not 0 < number <= HIGHEST:
+                fault = fault or f"{number!r}, which is no whole number 1..2^63-1"
+            elif number <= highest:
+                fault = fault or f"{number} after {highest}"
+            else:
+                highest = number
+        if fault:
+            raise StrategyFailed(
+                f"tag {self._context.tag!r}: strategy {self._name!r} gave {fault}; none of them was issued",
+                tag=self._context.tag,
+                strategy=self._name,
+            )
+        with self._noting:
+            self._highest = max(self._highest, highest)
+        return found
+
+    def _after_fork(self) -> None:
+        # The old one first: what could repeat numbers.
+        try:
+            self.strategy.after_fork()
+        except Exception:
+            log.exception("tag %r: strategy %r failed in a forked child", self._context.tag, self._name)
+        self._begin()
+
+
+class _InTurn:
+    """A question that one thread at a time may ask."""
+
+    def __init__(
+        self,
+        question: Callable[[Store, float], object],
+        turn: threading.Lock,
+        deadline: Deadline,
+        name: str,
+        tag: str,
+    ) -> None:
+        self._question, self._turn, self._deadline, self._name, self._tag = question, turn, deadline, name, tag
+
+    def __call__(self, store: Store, seconds: float) -> object:
+        if not self._turn.acquire(timeout=self._deadline.left()):
+            raise Unavailable(f"strategy {self._name!r} is busy: others were before", tag=self._tag)
+        try:
+            return self._question(store, seconds)
+        finally:
+            self._turn.release()
+
+
+_living: weakref.WeakSet[Serving] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for serving in list(_living):
+        try:
+            serving._after_fork()  # noqa: SLF001 - the hook belongs to the class
+        except Exception:
+            log.exception("%r was not reset in the forked child", serving)
+            serving._closed = True  # noqa: SLF001 - rather none than the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,269 @@
+"""Snowflake: numbers of time, machine and sequence, made in the process, without a counter."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from issuer.clock import Deadline
+from issuer.core.steps import Steps, sleep
+from issuer.errors import (
+    ClockBehind,
+    ConfigurationError,
+    InvalidArgument,
+    IssuerError,
+    NoMachineNumber,
+    Unavailable,
+)
+from issuer.keys import check_tag
+from issuer.machine_calls import machines_key
+from issuer.strategies import layout as layout_
+from issuer.strategies.contract import Context, Strategy
+from issuer.strategies.layout import Layout
+from issuer.strategies.local import Copied, Fixed
+from issuer.strategies.machines import LEASE, Clock, Leased, Machines, Tenure, ordinal
+from issuer.strategies.once import Once
+from issuer.strategies.options import Scalar, check_names, number, text, whole
+from issuer.strategies.ticks import OVER, Ticks
+
+T = TypeVar("T")
+
+log = logging.getLogger("issuer.strategies")
+
+#: The options of a scheme: those of the layout, and
+#: machine    "redis", "file", "ordinal" or "fixed": where the machine number comes from
+#: namespace  tags that name the same one share their machine numbers; the tag itself if missing
+#: lease      seconds that a machine number is leased for, 5..2592000
+#: max_wait   ms that a call waits for a clock that went back, 0..60000; further behind it is refused at once
+OPTIONS = (*layout_.OPTIONS, "machine", "namespace", "lease", "max_wait")
+
+SOURCES = ("redis", "file", "ordinal", "fixed")
+
+MAX_WAIT = 1000
+
+#: Letters of a namespace that stand in the name of its file.
+LONGEST_NAME = 120
+
+_MS = 1_000_000
+
+
+class Snowflake(Strategy):
+    """Numbers that rise within a process and are unique among all that have machine numbers from one source.
+
+    An idle process holds its machine number too: the scheduler renews it. Without a scheduler the callers do, when it
+    is over.
+    """
+
+    def __init__(self, context: Context, *, clock: Clock | None = None, machines: Machines | None = None) -> None:
+        """`clock`, `machines`: in place of those that the options say. Raises ConfigurationError."""
+        super().__init__(context)
+        check_names("snowflake", context.options, OPTIONS)
+        self.layout = Layout.of(context.options)
+        self._clock = clock or Clock()
+        self._max_wait = whole(context.options, "max_wait", MAX_WAIT, 0, 60_000) * _MS
+        if not self.layout.epoch <= self._clock.ms() < self.layout.ends:
+            raise ConfigurationError(f"the present is outside of the layout: {self.layout}", tag=context.tag)
+        self._machines = machines or self._source()
+        self._ticks = Ticks(self.layout, self._clock)
+        self._holding = Once("a machine number", context.tag, context.flight)
+        self._closed = False
+
+    @classmethod
+    def check(cls, options: Mapping[str, Scalar]) -> None:
+        """Refuse unknown options, widths that don't add up, and a layout that doesn't reach the present."""
+        check_names("snowflake", options, OPTIONS)
+        layout, now = Layout.of(options), Clock().ms()
+        if not layout.epoch <= now < layout.ends:
+            raise ConfigurationError(f"the present is outside of the layout: {layout}")
+        whole(options, "max_wait", MAX_WAIT, 0, 60_000)
+        number(options, "lease", LEASE, 5, 30 * 86_400)
+        if "machine" in options and options["machine"] not in SOURCES:
+            raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {options['machine']!r}")
+
+    @classmethod
+    def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
+        """Return the parts of a number: timestamp in ms since 1970, machine, worker, rack, sequence."""
+        return asdict(Layout.of(options).decompose(value))
+
+    def _source(self) -> Machines:
+        """Return where machine numbers come from."""
+        context, instance = self.context, self.context.instance
+        kind = text(context.options, "machine", "fixed" if instance.machine is not None else "redis")
+        namespace = text(context.options, "namespace", context.tag)
+        lease = number(context.options, "lease", LEASE, 5, 30 * 86_400)
+        if kind not in SOURCES:
+            raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {kind!r}", tag=context.tag)
+        folder = Path(instance.directory or tempfile.gettempdir())
+        name = _file_name(f"{context.prefix}:{namespace}")
+        if kind in ("fixed", "ordinal"):
+            machine = self._given(kind)
+            return Fixed(machine, folder / f"issuer-{name}-{machine}.properties", clock=self._clock)
+        if not context.redis:
+            raise ConfigurationError(f"machine {kind!r} leases numbers in Redis, and none is set", tag=context.tag)
+        key, own = machines_key(context.prefix, check_tag(namespace)), "namespace" not in context.options
+        numbers = self._fitting(lambda: self.layout.machines(self._rack()))
+        if kind == "redis":
+            return Leased(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
+        if not instance.directory:
+            raise ConfigurationError("machine 'file': set the instance's `directory`, one that outlives the process")
+        path = folder / name / instance.file
+        return Copied(key, instance.key, numbers, path, layout=self.layout, clock=self._clock, lease=lease, own=own)
+
+    def _given(self, kind: str) -> int:
+        """Return the machine number that somebody has given to this process."""
+        if kind == "ordinal":
+            return self._fitting(lambda: self.layout.machine(self.layout.workers[0] + ordinal(), self._rack()))
+        machine = self.context.instance.machine
+        if machine is None:
+            raise ConfigurationError("machine 'fixed': this process has none; set the instance's `machine`")
+        return self._fitting(lambda: self.layout.machine(machine, self._rack()))
+
+    def _rack(self) -> int:
+        rack = self.context.instance.rack
+        return self.layout.racks[0] if rack is None else rack
+
+    def _fitting(self, found: Callable[[], T]) -> T:
+        try:
+            return found()
+        except InvalidArgument as error:
+            raise ConfigurationError(f"the instance's {error}", tag=self.context.tag) from error
+
+    @property
+    def machine(self) -> int | None:
+        """The machine number that is held now."""
+        tenure = self._ticks.tenure
+        return None if tenure is None else tenure.machine
+
+    # ------------------------------------------------------------------ numbers
+
+    @property
+    def ready(self) -> Iterator[int]:
+        """Numbers of the present millisecond."""
+        return self._ticks
+
+    def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:
+        """Return n numbers: 2^sequence_bits a millisecond at most. Raises ClockBehind, NoMachineNumber."""
+        numbers = self._ticks.take(n)
+        try:
+            while len(numbers) < n:
+                wait = self._ticks.turn()
+                if wait == OVER:
+                    yield from self._hold(deadline)
+                elif wait:
+                    yield from self._wait(wait, deadline)
+                numbers += self._ticks.take(n - len(numbers))
+        except IssuerError as error:
+            error.drawn = numbers
+            raise
+        return numbers
+
+    def _wait(self, ns: int, deadline: Deadline) -> Steps[None]:
+        """Wait for the next millisecond, or for a clock that is behind, if that isn't for long."""
+        if ns > _MS:
+            behind = -(-ns // _MS)
+            error = ClockBehind(
+                f"tag {self.context.tag!r}: the clock is {behind} ms behind a time that numbers were made of, or may "
+                "have been, by whoever had this machine number before; none is made until it has caught up",
+                tag=self.context.tag,
+                behind=behind,
+            )
+            if not self._ticks.alarmed:
+                self._ticks.alarmed = True
+                self._alarm(error)
+            if ns > self._max_wait or ns / 1e9 > deadline.left():
+                raise error
+        elif ns / 1e9 > deadline.left():
+            most = 1 << self.layout.sequence_bits
+            raise Unavailable(
+                f"tag {self.context.tag!r}: the {most} numbers of this millisecond are used up",
+                tag=self.context.tag,
+                retry_after=0.001,
+            )
+        yield from sleep(ns / 1e9)
+
+    def _alarm(self, error: IssuerError) -> None:
+        log.warning("%s", error)
+        try:
+            self.context.alarm(error)
+        except Exception:
+            log.exception("tag %r: the alarm hook failed", self.context.tag)
+
+    # ------------------------------------------------------------------ the machine number
+
+    def preparing(self, deadline: Deadline) -> Steps[None]:
+        """Get a machine number. Raises NoMachineNumber."""
+        yield from self._hold(deadline)
+
+    def found(self, deadline: Deadline) -> Steps[None]:
+        """Get the first machine number without waiting for leases that can't be, if the namespace is the tag's own."""
+
+        def obtain() -> Steps[None]:
+            tenure = yield from self._machines.found()
+            if tenure is not None:
+                yield from self._take_over(tenure)
+
+        yield from self._holding.do(obtain, lambda: self._ticks.tenure is not None, deadline)
+
+    def sweep(self, deadline: Deadline) -> Steps[None]:
+        """Renew the machine number when that is due; get another one if it is lost."""
+        tenure = self._ticks.tenure
+        if tenure is None or self._clock.elapsed() >= tenure.due:
+            yield from self._holding.do(self._obtain, lambda: self._ticks.tenure is not tenure, deadline)
+
+    def _hold(self, deadline: Deadline) -> Steps[None]:
+        yield from self._holding.do(self._obtain, lambda: self._closed or self._ticks.turn() != OVER, deadline)
+        if self._closed:
+            raise IssuerError(f"tag {self.context.tag!r}: this issuer is closed", tag=self.context.tag)
+        if self._ticks.turn() == OVER:  # trying again at once would ask again and again
+            raise NoMachineNumber(
+                f"tag {self.context.tag!r}: the machine number is over already, as the clock went ahead meanwhile",
+                tag=self.context.tag,
+            )
+
+    def _obtain(self) -> Steps[None]:
+        """Renew the tenure, or begin another one."""
+        before = self._ticks.tenure
+        if before is not None:
+            renewed = yield from self._machines.renew(before)
+            if renewed is not None:
+                self._ticks.begin(renewed)
+                return
+            self._ticks.drop()
+            log.warning("tag %r: machine number %d is lost; leasing another one", self.context.tag, before.machine)
+        if self._closed:
+            return
+        yield from self._take_over((yield from self._machines.claim()))
+
+    def _take_over(self, tenure: Tenure) -> Steps[None]:
+        if not self._ticks.begin(tenure):  # closed meanwhile
+            yield from self._machines.release(tenure, tenure.floor)
+
+    def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - one call, which the driver bounds
+        """Give the machine number back, with the last timestamp used."""
+        self._closed = True
+        tenure, used = self._ticks.close()
+        if tenure is not None:
+            try:
+                yield from self._machines.release(tenure, used)
+            except IssuerError as error:
+                log.info("tag %r: machine number %d lapses by itself: %s", self.context.tag, tenure.machine, error)
+
+    def after_fork(self) -> None:
+        """Make no more numbers here: they would be the parent's too."""
+        self._closed = True
+        self._ticks.after_fork()
+        self._machines.after_fork()
+
+
+def _file_name(name: str) -> str:
+    """Return it as a part of a file's name, which has 255 bytes: long ones end with a digest."""
+    quoted = quote(name, safe="")
+    if len(quoted) <= LONGEST_NAME:
+        return quoted
+    return f"{quoted[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"

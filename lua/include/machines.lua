@@ -1,0 +1,11 @@
+-- A machine number as the hash shows it, and since when this reign is known here. reign: the master_replid of now, and out
+-- if the server shows none; never master_replid2. Times are ms since 1970, which a double holds exactly.
+local key = KEYS[1]
+local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
+if #reign ~= 40 then return {'notmaster'} end
+local now = now_ms()
+local state = redis.call('HMGET', key, 'reign', 'since', 'longest')
+local held = redis.call('HMGET', key, number .. ':token', number .. ':lapses', number .. ':last')
+local since, longest = tonumber(state[2] or now), tonumber(state[3] or 0)
+local owner, lapses, last = held[1], tonumber(held[2] or 0), tonumber(held[3] or 0)
+if not (since and longest and lapses and last) then return {'corrupt'} end

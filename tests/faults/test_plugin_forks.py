@@ -1,0 +1,78 @@
+"""Plugins in a forked child: no lock of the parent's is waited for, and rates begin anew."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from issuer.errors import LimitReached
+from issuer.plugins import Call, Chain, History, Logged, Rate
+from issuer.plugins import forks as module
+from tests.faults.test_fork import in_child
+from tests.surrounding import Raising
+
+# CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+CALL = Call("a", 3)
+
+
+@contextmanager
+def held(*locks: threading.RLock) -> Iterator[None]:
+    """Another thread holds the locks, as it may at the moment of a fork."""
+    holds, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            lock.acquire()
+        holds.set()
+        let_go.wait()
+        for lock in locks:
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    try:
+        yield
+    finally:
+        let_go.set()
+        thread.join()
+
+
+def draw() -> list[int]:
+    return [1, 2, 3]
+
+
+def test_a_child_waits_for_no_lock_of_its_parents() -> None:
+    rate, history, logged = Rate(), History(), Logged()
+    chain = Chain([rate, history, Raising(ValueError(), "before", "after")])
+    assert chain.around(CALL, draw) == [1, 2, 3]
+
+    def work() -> object:
+        logging.disable()
+        numbers = chain.around(CALL, draw)
+        logged("a", LimitReached("a", limit=9, value=9))
+        return numbers, rate.of("a").total, len(history)
+
+    with held(rate._meters["a"].lock, chain._sparing._mutex.lock, logged._sparing._mutex.lock):
+        result = in_child(work)
+        assert result() == ([1, 2, 3], 3, 6)
+    assert rate.of("a").total == 3
+    assert len(history) == 3
+
+
+def free(lock_of: Callable[[], threading.RLock]) -> Callable[[], object]:
+    return lambda: lock_of().acquire(timeout=0.05)
+
+
+def test_without_the_guard_the_childs_locks_are_never_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutex, rate = module.Mutex(), Rate()
+    rate.after(CALL, 1)
+    with held(mutex.lock, rate._meters["a"].lock):
+        assert in_child(free(lambda: mutex.lock))() is True
+        monkeypatch.setattr(module, "_living", [])
+        assert in_child(free(lambda: mutex.lock))() is False
+        assert in_child(free(lambda: rate._meters["a"].lock))() is False

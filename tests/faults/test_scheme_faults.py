@@ -1,0 +1,435 @@
+"""Schemes when things go wrong: changes that overtake each other, stores that went back, keys, parts, strategies."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import issuer
+from issuer import Issuer
+from issuer.numbers.scheme import Scheme
+from issuer.scripts import script
+from issuer.strategies.contract import Instance
+from persistence.errors import Unavailable
+from persistence.memory import MemoryStore
+from persistence.records import HIGHEST, Tag
+from tests.audit import repeats
+from tests.colours import Connect
+from tests.servers.proxy import FaultProxy
+from tests.servers.redis import RedisServer
+
+KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210"}
+
+Make = Callable[..., Issuer]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def make(connect: Connect, server: RedisServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers, each of which stands for a process of its own."""
+    made: list[Issuer] = []
+
+    def one(**settings: object) -> Issuer:
+        ids = connect(**{"redis": server.url, "store": store, "keys": KEYS, **settings})
+        made.append(ids.__enter__())
+        return made[-1]
+
+    yield one
+    for ids in made:
+        ids.__exit__(None, None, None)
+
+
+# ------------------------------------------------------------------------------------------------ changes
+
+
+class Late(MemoryStore):
+    """A store whose list of tags comes late: what it says was true when it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.arrive = threading.Event(), threading.Event()
+
+    def tags(self, *, timeout: float) -> list[Tag]:
+        found = super().tags(timeout=timeout)
+        self.read.set()
+        assert self.arrive.wait(20)
+        return found
+
+
+def _late_record(make: Make, lease: int) -> list[int]:
+    """Draw around a record that was read before a change, and comes after it."""
+    late = Late()
+    ids, other = make(store=late, scheduler=None), make(store=late, scheduler=None)
+    ids.create("a", step=200, order="trend" if lease else "strict", lease=lease or None)
+    numbers = ids.take("a", 3)
+    with ThreadPoolExecutor(1) as pool:
+        keeping = pool.submit(ids.keep)
+        assert late.read.wait(20)
+        other.configure("a", stride=2, offset=1)
+        # What is left of a lease has the values of its own scheme.
+        numbers += ids.take("a", 30)
+        late.arrive.set()
+        keeping.result()
+    for _ in range(100):
+        numbers += [ids.next("a"), other.next("a"), *ids.take("a", 2), ids.issue("a").value]
+    return numbers
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("lease", [0, 20])
+def test_a_record_that_was_read_before_a_change_and_comes_after_it_changes_no_value(make: Make, lease: int) -> None:
+    numbers = _late_record(make, lease)
+    assert repeats(numbers) == []
+    assert all(number % 2 for number in numbers[-400:])
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("lease", [0, 20])
+def test_mutation_a_record_that_goes_back_gives_values_twice(
+    make: Make, monkeypatch: pytest.MonkeyPatch, lease: int
+) -> None:
+    monkeypatch.setattr("issuer.core.source.turn", lambda _: 0)
+    assert repeats(_late_record(make, lease))
+
+
+class Overtaken(MemoryStore):
+    """A store in which a segment is reserved between the reading of a record and its change."""
+
+    def __init__(self, *, blind: bool) -> None:
+        super().__init__()
+        self.blind, self.busy = blind, True
+
+    def configure(self, tag: str, *, seen: str | None = None, **settings: Any) -> Tag:
+        if self.busy:
+            self.busy = False
+            self.got = self.reserve(tag, 10, reason="other", timeout=5)
+        return super().configure(tag, seen=None if self.blind else seen, **settings)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_change_holds_from_above_what_is_reserved_meanwhile(connect: Connect, blind: bool) -> None:
+    store = Overtaken(blind=blind)
+    with connect(redis=None, store=store, scheduler=None) as ids:
+        ids.create("a", step=10, stride=2, offset=1)
+        ids.configure("a", stride=1, offset=1)
+        before = [2 * counter - 1 for counter in range(store.got.low + 1, store.got.high + 1)]
+        numbers = [*before, *ids.take("a", 50)]
+    # Mutation: a change that doesn't look at the version that it has seen.
+    assert bool(repeats(numbers) or _differ(store, before)) == blind
+
+
+def _differ(store: MemoryStore, before: list[int]) -> bool:
+    """Whether the stored scheme gives the counters that were reserved other values than they had."""
+    record = store.get("a", timeout=5)
+    assert record is not None
+    return [Scheme.of(record, {}).value(counter) for counter in range(1, len(before) + 1)] != before
+
+
+def _reserved_after_a_change(connect: Connect, store: MemoryStore) -> list[int]:
+    """Have a process that missed a change reserve a range; return its numbers and those of the others."""
+    own = {"redis": None, "store": store, "scheduler": None}
+    with connect(**own) as ids, connect(**own) as other:
+        ids.create("a", order="trend", step=10)
+        numbers = [ids.next("a"), other.next("a")]
+        other.configure("a", stride=2, offset=1)
+        numbers += other.take("a", 100)
+        with suppress(issuer.InvalidArgument):
+            numbers += ids.reserve("a", 100)
+        return [*numbers, *other.take("a", 200), *ids.take("a", 200)]
+
+
+def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(connect: Connect, store: MemoryStore) -> None:
+    assert repeats(_reserved_after_a_change(connect, store)) == []
+    record = store.get("a", timeout=5)
+    assert record is not None
+    assert record.max < 600, "what was reserved in vain went back"
+
+
+def test_mutation_a_range_that_is_not_looked_at_again_repeats_values(
+    connect: Connect, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("issuer.core.supply.check_reserving", lambda *_: None)
+    assert repeats(_reserved_after_a_change(connect, store))
+
+
+def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemoryStore) -> None:
+    with issuer.connect(redis=None, store=store, scheduler=None) as ids:
+        ids.create("a", step=1, stride=1000, offset=1)
+        ids.configure("a", stride=2**32, offset=1, stride_above=HIGHEST - 2**34)
+        numbers = ids.take("a", 4)
+        with pytest.raises(issuer.LimitReached) as caught:
+            ids.take("a", 5)
+    numbers += caught.value.drawn or []
+    assert repeats(numbers) == []
+    assert max(numbers) > HIGHEST - 2**32
+    assert all(number <= HIGHEST for number in numbers)
+
+
+# ------------------------------------------------------------------------------------------------ the same key
+
+
+def _missed(make: Make) -> tuple[list[int], list[int], list[int]]:
+    """Return what keys got from a process that has changed the tag, and from one that missed it; and other numbers."""
+    ids, other = make(), make()
+    ids.create("a", step=10)
+    numbers = [ids.next("a"), other.next("a")]
+    other.configure("a", stride=10, offset=3)
+    given = [other.next("a", key=f"k{which}") for which in range(5)]
+    again = [ids.next("a", key=f"k{which}") for which in range(5)]
+    return given, again, [*numbers, *ids.take("a", 20), *other.take("a", 20)]
+
+
+@pytest.mark.live
+def test_a_key_has_the_same_number_for_a_process_that_missed_a_change(make: Make) -> None:
+    given, again, numbers = _missed(make)
+    assert given == again
+    assert repeats([*given, *numbers]) == []
+
+
+@pytest.mark.live
+def test_mutation_a_process_that_missed_a_change_gives_the_key_another_number(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("issuer.core.supply.turn", lambda _: 0)
+    given, again, _ = _missed(make)
+    assert given != again
+
+
+@pytest.mark.live
+def test_a_keys_number_stays_what_it_was_after_a_change(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("a", step=10)
+    given = ids.next("a", key="k")
+    other.configure("a", stride=10, offset=3)
+    assert [each.next("a", key="k") for each in (ids, other, make())] == [given] * 3
+
+
+# ------------------------------------------------------------------------------------------------ restored stores
+
+
+def _restored(make: Make, store: MemoryStore, first: dict[str, Any]) -> tuple[Issuer, Issuer, list[int]]:
+    """Change a tag, draw, and restore the store from before; return an issuer that saw that, a new one, the numbers."""
+    ids = make(scheduler=None)
+    ids.create("a", step=50, **first)
+    numbers = ids.take("a", 50)
+    backup = store.snapshot()
+    ids.configure("a", stride=10, offset=3)
+    numbers += ids.take("a", 30)
+    store.restore(backup)
+    fresh = make(scheduler=None)
+    fresh.recover("a")
+    return ids, fresh, numbers
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("first", [{}, {"stride": 2, "offset": 1}])
+def test_a_store_restored_from_before_a_change_is_not_believed(
+    make: Make, store: MemoryStore, first: dict[str, Any]
+) -> None:
+    # A strict tag: its hash is the witness of what was issued, and it says that there was a later scheme.
+    ids, fresh, numbers = _restored(make, store, first)
+    for each in (fresh, ids):
+        with pytest.raises(issuer.StoreBehind, match="scheme"):
+            numbers += each.take("a", 200)
+        fresh.recover("a")
+    fresh.configure("a", stride=10, offset=3, stride_above=100_000)
+    numbers += [*fresh.take("a", 200), *ids.take("a", 100)]
+    assert repeats(numbers) == []
+
+
+@pytest.mark.live
+def test_mutation_a_store_restored_from_before_a_change_gives_values_twice(
+    make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, fresh, numbers = _restored(make, store, {"stride": 2, "offset": 1})
+    monkeypatch.setattr("issuer.core.scheme.turn", lambda _: 0)
+    assert repeats([*numbers, *fresh.take("a", 500)])
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("change", [{"scramble": "k2"}, {"stride": 1, "offset": 1}])
+def test_no_text_of_a_keyed_tag_comes_again_after_a_change(make: Make, change: dict[str, Any]) -> None:
+    ids = make(scheduler=None)
+    first: dict[str, Any] = (
+        {"scramble": "k1", "scramble_strict": True} if "scramble" in change else {"stride": 10, "offset": 1}
+    )
+    ids.create("a", keyed=True, format="{key}-{seq}", step=5, **first)
+    issued = [ids.issue("a", restart_key="x") for _ in range(5)]
+    with pytest.raises(issuer.SchemeError, match="is in parts"):
+        ids.configure("a", **change)
+    ids.configure("a", format="{key}-{seq}", description="x")
+    other = make(scheduler=None)
+    issued += [each.issue("a", restart_key="x") for each in (ids, other) * 50]
+    assert repeats([each.value for each in issued]) == []
+    assert len({each.text for each in issued}) == len(issued)
+    assert [each.text for each in issued] == [f"x-{each.value}" for each in issued]
+
+
+# ------------------------------------------------------------------------------------------------ other strategies
+
+
+def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore, tmp_path: Path) -> None:
+    with issuer.connect(redis=None, store=store, instance=Instance(machine=1, directory=str(tmp_path))) as ids:
+        ids.create("a", strategy="snowflake")
+        ids.next("a")
+        ids.delete("a")
+        # Of a later epoch: numbers of an hour ago would come again.
+        with pytest.raises(issuer.IssuerError):
+            ids.create("a", strategy="snowflake", options={"epoch": "2025-01-01"})
+        ids.create("a", strategy="snowflake")
+
+
+def test_tasks_get_their_turn_while_one_draws_numbers_that_need_no_waiting(store: MemoryStore, tmp_path: Path) -> None:
+    async def drawn() -> int:
+        instance = Instance(machine=2, directory=str(tmp_path))
+        async with issuer.aconnect(redis=None, store=store, instance=instance) as ids:
+            await ids.create(
+                "a", strategy="snowflake", options={"sequence_bits": 22, "machine_bits": 2, "time_bits": 39}
+            )
+            turns = 0
+
+            async def count() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            await ids.next("a")
+            counting = asyncio.create_task(count())
+            for _ in range(5000):
+                await ids.next("a")
+            counting.cancel()
+            return turns
+
+    assert asyncio.run(drawn()) >= 25
+
+
+# ------------------------------------------------------------------------------------------------ what piles up
+
+
+@pytest.mark.live
+def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = make(scheduler=None)
+    ids.create("a", keyed=True, format="{key}-{seq}", step=5)
+    texts = [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
+    assert len(ids._roster.lines) == 21
+    monkeypatch.setattr("issuer.drivers.roster.IDLE_AFTER", -1.0)
+    ids.tick()
+    assert len(ids._roster.lines) <= 1
+    monkeypatch.undo()
+    texts += [str(ids.issue("a", restart_key=f"x{which}")) for which in range(20)]
+    assert texts == [f"x{which}-{number}" for number in (1, 2) for which in range(20)]
+
+
+@pytest.mark.live
+def test_tags_in_use_are_not_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = make(scheduler=None)
+    ids.create("leased", order="trend", lease=10, keyed=True, format="{key}-{seq}")
+    ids.create("plain")
+    numbers = [
+        ids.issue("leased", restart_key="x").value,
+        ids.issue("leased", restart_key="x").value,
+        ids.next("plain"),
+    ]
+    monkeypatch.setattr("issuer.drivers.roster.IDLE_AFTER", -1.0)
+    ids.tick()
+    # A line that is dropped with a lease would leave eight numbers unused, each time.
+    assert {"leased#x", "plain"} <= set(ids._roster.lines)
+    assert [*numbers, ids.issue("leased", restart_key="x").value] == [1, 2, 1, 3]
+
+
+def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: Connect, store: MemoryStore) -> None:
+    own = {"redis": None, "store": store, "scheduler": None}
+    with connect(**own, keys={"k1": KEYS["k1"]}) as ids, connect(**own, keys=KEYS) as other:
+        ids.create("a", order="trend", scramble="k1", step=10)
+        numbers = ids.take("a", 10)
+        other.configure("a", scramble="k2")
+        before = other.tags()[0].max
+        for _ in range(20):
+            with pytest.raises(issuer.ConfigurationError, match="k2"):
+                numbers.append(ids.next("a"))
+        assert other.tags()[0].max - before <= 10
+        assert repeats([*numbers, *other.take("a", 200)]) == []
+
+
+# ------------------------------------------------------------------------------------------------ lost replies, races
+
+
+@pytest.mark.live
+def test_a_key_whose_replies_are_lost_has_one_number(connect: Connect, proxy: FaultProxy, store: MemoryStore) -> None:
+    with connect(redis=proxy.url, store=store, redis_timeout=0.2, scheduler=None) as ids:
+        ids.create("a")
+        ids.next("a")
+        numbers = []
+        for which in range(5):
+            proxy.drop_replies(script("once").sha.encode())
+            with pytest.raises(issuer.RedisUnavailable):
+                ids.next("a", key=f"k{which}", timeout=0.5)
+            assert proxy.hits > which
+            proxy.pass_through()
+            numbers.append([ids.next("a", key=f"k{which}", timeout=20) for _ in range(3)])
+    assert all(len(set(each)) == 1 for each in numbers)
+    assert [each[0] for each in numbers] == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.live
+def test_a_part_that_is_deleted_again_and_again_repeats_nothing(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("a", keyed=True, format="{key}-{seq}", step=10)
+    numbers: list[int] = []
+    stop = threading.Event()
+
+    def draw(each: Issuer) -> None:
+        while not stop.is_set():
+            numbers.append(each.issue("a", restart_key="x", timeout=20).value)
+
+    with ThreadPoolExecutor(4) as pool:
+        drawing = [pool.submit(draw, each) for each in (ids, ids, other, other)]
+        try:
+            for _ in range(10):
+                seen = len(numbers)
+                while len(numbers) < seen + 20:
+                    assert not any(each.done() for each in drawing), [each.result() for each in drawing if each.done()]
+                with suppress(issuer.UnknownTag):
+                    ids.delete("a#x", timeout=20)
+        finally:
+            stop.set()
+        for each in drawing:
+            each.result()
+    assert repeats(numbers) == []
+
+
+@pytest.mark.live
+def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make: Make, store: MemoryStore) -> None:
+    ids = make(scheduler=None)
+    real, left = store.create, [10]
+
+    def cut(tag: str, **settings: Any) -> Tag:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Unavailable("cut off")
+        return real(tag, **settings)
+
+    store.create = cut  # type: ignore[method-assign]
+    with pytest.raises(issuer.IssuerError):
+        ids.create("a", shards=True)
+    store.create = real  # type: ignore[method-assign]
+    with pytest.raises(issuer.UnknownTag):
+        ids.next("a", shard_key="x", timeout=5)
+    ids.create("a", shards=True)
+    numbers = [ids.next("a", shard_key=f"x{which % 50}") for which in range(200)]
+    assert repeats(numbers) == []

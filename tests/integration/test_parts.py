@@ -1,0 +1,172 @@
+"""Tags in parts, through both faces: what is done to a tag is done to its shards and series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import issuer
+from issuer import Issuer
+from persistence.memory import MemoryStore
+from tests.colours import Connect
+
+pytestmark = pytest.mark.live
+
+Make = Callable[..., Issuer]
+
+SMALL = {"shard_bits": 2, "app_bits": 8}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers, each of which stands for a process of its own."""
+    made: list[Issuer] = []
+
+    def one(**settings: object) -> Issuer:
+        ids = connect(**{"redis": redis_url, "store": store, **settings})
+        made.append(ids.__enter__())
+        return made[-1]
+
+    yield one
+    for ids in made:
+        ids.__exit__(None, None, None)
+
+
+def test_step_lease_and_ahead_reach_every_part(make: Make) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL, order="trend")
+    ids.create("cust", keyed=True, order="trend")
+    ids.issue("cust", restart_key="a")
+    for tag in ("users", "cust"):
+        ids.configure(tag, step=7, lease=3, ahead=2)
+    assert {(each.step, each.lease, each.ahead) for each in ids.tags()} == {(7, 3, 2)}
+    assert ids.issue("cust", restart_key="b").value == 1
+    assert {each.step for each in ids.tags()} == {7}
+
+
+@pytest.mark.parametrize("changes", [{"limit": 5}, {"start": 5}, {"above": 5}, {"stride": 2}, {"scramble": "k"}])
+def test_what_would_hold_for_some_of_the_numbers_only_is_refused(make: Make, changes: dict[str, object]) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL)
+    ids.create("cust", keyed=True)
+    ids.issue("cust", restart_key="a")
+    before = ids.tags()
+    for tag in ("users", "cust"):
+        with pytest.raises(issuer.ConfigurationError, match=next(iter(changes))):
+            ids.configure(tag, **changes)  # type: ignore[arg-type]  # of several types
+    assert ids.tags() == before
+
+
+def test_halt_stops_the_parts_and_recover_lets_them_go_on(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("users", shards=SMALL, step=5)
+    ids.create("users2", shards=SMALL)
+    first = [ids.next("users", shard_key=key) for key in "abcdefgh"]
+    ids.halt("users")
+    assert {each.tag for each in ids.tags() if each.halted} == {"users", *(f"users#{shard}" for shard in range(4))}
+    held = []
+    with pytest.raises(issuer.StoreBehind):  # what has been reserved is issued still
+        held += [other.next("users", shard_key="a") for _ in range(20)]
+    done = ids.recover("users")
+    assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
+    assert not [each for each in ids.tags() if each.halted]
+    numbers = [*first, *(ids.next("users", shard_key=key, timeout=10) for key in "abcdefgh")]
+    assert len(set(numbers)) == 16
+    assert ids.verify("users") == []
+
+
+def test_one_number_can_not_hold_for_all_parts(make: Make) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL)
+    with pytest.raises(issuer.InvalidArgument, match="users#0"):
+        ids.recover("users", at_least=100)
+    assert ids.recover("users#0", at_least=100)[0].new == 100
+
+
+def test_a_number_within_a_period_is_no_counter(make: Make) -> None:
+    ids = make()
+    ids.create("day", restart="yearly", format="{date:%Y}{seq:04d}")
+    first = ids.issue("day")
+    before = ids.tags()
+    with pytest.raises(issuer.InvalidArgument, match="periods"):
+        ids.recover("day", at_least=500)
+    assert ids.tags() == before
+    ids.recover("day", at_least=(first.counter or 0) + 2000)
+    assert ids.next("day", timeout=10) == first.value + 2001
+
+
+def test_verify_looks_at_every_part(make: Make, store: MemoryStore) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL, step=5)
+    shard = ids.issue("users", shard_key="a").shard
+    store._tags[f"users#{shard}"] = store._tags[f"users#{shard}"].changed(max=1)
+    found = ids.verify("users")
+    assert {each.tag for each in found} == {f"users#{shard}"}
+
+
+def test_a_journal_brings_a_lost_tag_back_with_its_parts(connect: Connect, redis_url: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    with connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'a.db'}", journal=journal) as ids:
+        ids.create("users", shards=SMALL, step=5)
+        number = ids.next("users", shard_key="a")
+    with connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'b.db'}", prefix="new") as ids:
+        done = ids.recover("users", from_journal=[str(journal)])
+        assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
+        again = ids.next("users", shard_key="a", timeout=10)
+        assert ids.decode("users", again).shard == ids.decode("users", number).shard
+        assert again > number
+
+
+def test_inspect_tells_parts_period_and_scheme(make: Make) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL)
+    ids.create("cust", keyed=True)
+    ids.create("plain")
+    ids.create("day", restart="daily", format="{date:%Y%m%d}{seq:04d}")
+    assert (ids.inspect("users").parts, ids.inspect("cust").parts, ids.inspect("plain").parts) == (4, 0, None)
+    ids.issue("cust", restart_key="a")
+    assert ids.inspect("cust").parts == 1
+    assert ids.inspect("users").scheme["shards"]["shard_bits"] == 2
+    assert ids.inspect("plain").scheme == {}
+    period = ids.issue("day").period
+    assert ids.inspect("day").period == period
+    assert ids.inspect("plain").period is None
+
+
+def test_a_strategys_options_are_checked_before_the_tag_is_made(make: Make) -> None:
+    ids = make()
+    for options in ({"colour": "red"}, {"time_bits": 60}, {"epoch": "2999-01-01"}, {"epoch": "soon"}):
+        with pytest.raises(issuer.SchemeError) as caught:
+            ids.create("a", strategy="snowflake", options=options)
+        assert caught.value.setting == "options"
+    assert ids.tags() == []
+
+
+def test_decode_tells_what_a_strategy_has_packed_into_a_number(make: Make) -> None:
+    ids = make()
+    ids.create("a", strategy="snowflake", options={"worker_bits": 8, "rack_bits": 2})
+    found = ids.decode("a", ids.next("a"))
+    assert found.fields is not None
+    assert list(found.fields) == ["timestamp", "machine", "worker", "rack", "sequence"]
+    assert (found.fields["machine"], found.fields["rack"]) == (found.fields["worker"] << 2 | 1, 1)
+    with pytest.raises(issuer.NotDecodable, match="a"):
+        ids.decode("a", 1)  # worker and rack count from 1
+
+
+def test_peek_and_decode_make_no_tag(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with connect() as ids:
+        for look in (lambda: ids.peek("typo"), lambda: ids.decode("typo", 5)):
+            with pytest.raises(issuer.UnknownTag):
+                look()
+        assert ids.tags() == []
+        assert ids.next("orders") == 1

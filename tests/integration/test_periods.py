@@ -1,0 +1,387 @@
+"""Periods: at midnight of the tag's zone numbers begin at 1 again, for all issuers at once, by Redis's clock alone."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from issuer import Issuer, gateway
+from issuer.core import extend
+from issuer.core.issued import Issued
+from issuer.core.periods import PERIOD_BITS
+from issuer.drivers import issuing, making
+from issuer.errors import InvalidArgument
+from issuer.scripts import Script, script
+from persistence import records
+from persistence.memory import MemoryStore
+from tests.audit import repeats
+from tests.colours import COLOURS
+from tests.servers.fake import FencedFakeServer
+from tests.waiting import until
+
+VIENNA = ZoneInfo("Europe/Vienna")
+DAILY: dict[str, Any] = {"restart": "daily", "timezone": "Europe/Vienna", "format": "{date:%Y%m%d}-{seq:06d}"}
+EVE, DAY = "20261120", "20261121"
+
+Make = Callable[..., Issuer]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(params=list(COLOURS))
+def make(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers, each of which stands for a process of its own."""
+    made: list[Any] = []
+
+    def one(**settings: Any) -> Issuer:
+        client: Any = fake_server.client() if request.param == "blocking" else fake_server.async_client()
+        ids = COLOURS[request.param](**{"redis": client, "store": store, "scheduler": None, "timeout": 20, **settings})
+        made.append(ids.__enter__())
+        return ids
+
+    yield one
+    for ids in made:
+        ids.__exit__(None, None, None)
+
+
+@pytest.fixture
+def at(fake_server: FencedFakeServer) -> Callable[[str], None]:
+    """Set Redis's clock to a moment in Vienna."""
+
+    def set_to(moment: str) -> None:
+        there = datetime.fromisoformat(moment).replace(tzinfo=VIENNA)
+        fake_server.time_offset = there.timestamp() - time.time()
+
+    return set_to
+
+
+Set = Callable[[str], None]
+
+
+def shown(issued: Issued) -> tuple[str, int]:
+    """Return the period and the number that the text shows."""
+    day, number = issued.text.split("-")
+    assert (day, int(number)) == ((issued.period or "").replace("-", ""), issued.value)
+    return day, int(number)
+
+
+# ------------------------------------------------------------------------------------------------ the border
+
+
+@pytest.mark.covers("U.6")
+def test_at_midnight_numbers_begin_at_one_again_for_all_issuers(make: Make, at: Set) -> None:
+    ids, other = make(), make()
+    at("2026-11-20 23:59:00")
+    ids.create("a", step=5, **DAILY)
+    eve = [shown(each.issue("a")) for each in (ids, other, ids, other, other, other, other)]
+    at("2026-11-21 00:00:01")
+    day = [shown(each.issue("a")) for each in (other, ids, ids)]
+    assert eve == [(EVE, number) for number in range(1, 8)]
+    assert day == [(DAY, number) for number in range(1, 4)]
+    assert ids.next("a") == 4
+    assert other.take("a", 10) == list(range(5, 15))
+
+
+def test_midnight_is_that_of_the_tags_zone(make: Make, at: Set) -> None:
+    ids = make()
+    at("2026-11-20 23:30:00")
+    ids.create("vienna", **DAILY)
+    ids.create("tokyo", **{**DAILY, "timezone": "Asia/Tokyo"})
+    assert shown(ids.issue("vienna"))[0] == EVE
+    assert shown(ids.issue("tokyo"))[0] == DAY
+    at("2026-11-21 00:30:00")  # 23:30 in London
+    ids.create("london", **{**DAILY, "timezone": "Europe/London"})
+    assert shown(ids.issue("vienna")) == (DAY, 1)
+    assert shown(ids.issue("tokyo")) == (DAY, 2)
+    assert shown(ids.issue("london"))[0] == EVE
+
+
+def drawn_over_midnight(make: Make, at: Set, threads: int = 8) -> list[Issued]:
+    """Draw in that many threads, by two issuers, while midnight comes; return what came, by counter."""
+    both = make(), make()
+    at("2026-11-20 23:59:00")
+    both[0].create("a", step=7, **DAILY)
+    found: list[Issued] = []
+    stop = threading.Event()
+
+    def draw(ids: Issuer) -> None:
+        while not stop.is_set():
+            found.append(ids.issue("a"))
+
+    with ThreadPoolExecutor(threads) as pool:
+        drawing = [pool.submit(draw, both[number % 2]) for number in range(threads)]
+        try:
+            until(lambda: len(found) > 60 or any(each.done() for each in drawing), 20)
+            at("2026-11-21 00:00:00")
+            until(
+                lambda: (
+                    sum(one.period != "2026-11-20" for one in list(found)) > 60 or any(each.done() for each in drawing)
+                ),
+                20,
+            )
+        finally:
+            stop.set()
+        for each in drawing:
+            each.result()
+    return sorted(found, key=lambda one: one.counter or 0)
+
+
+@pytest.mark.covers("U.6")
+def test_under_threads_at_the_border_no_text_comes_twice_and_none_is_missing(make: Make, at: Set) -> None:
+    found = drawn_over_midnight(make, at)
+    texts = [shown(one) for one in found]
+    assert repeats(one.counter or 0 for one in found) == []
+    assert texts == sorted(set(texts))
+    for day in (EVE, DAY):
+        numbers = [number for shown_day, number in texts if shown_day == day]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) > 50
+
+
+@pytest.mark.covers("U.6")
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_process_whose_own_clock_is_a_day_off_changes_nothing(
+    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    ids = make()
+    at("2026-11-20 23:59:00")
+    ids.create("a", **DAILY)
+    off = timedelta(days=days) // timedelta(milliseconds=1)
+    for module in (records, issuing):
+        monkeypatch.setattr(module, "now_ms", lambda: 1_795_215_540_000 + off)
+    other = make()
+    assert [shown(each.issue("a")) for each in (other, ids, other)] == [(EVE, 1), (EVE, 2), (EVE, 3)]
+    at("2026-11-21 00:00:00")
+    assert [shown(each.issue("a")) for each in (other, ids, other)] == [(DAY, 1), (DAY, 2), (DAY, 3)]
+
+
+# ------------------------------------------------------------------------------------------------ faults
+
+
+@pytest.mark.covers("U.6")
+def test_redis_whose_clock_goes_back_never_goes_back_a_period(
+    make: Make, at: Set, fake_server: FencedFakeServer
+) -> None:
+    ids, other = make(), make()
+    at("2026-11-21 00:00:10")
+    ids.create("a", step=3, **DAILY)
+    found = [shown(ids.issue("a")) for _ in range(2)]
+    at("2026-11-20 23:00:00")
+    found += [shown(each.issue("a")) for each in (ids, other, ids, other, ids)]
+    fake_server.wipe()
+    found += [shown(each.issue("a")) for each in (ids, make())]
+    assert {day for day, _ in found} == {DAY}
+    assert found == sorted(set(found))
+
+
+@pytest.mark.covers("U.6", "3.25")
+def test_redis_wiped_in_mid_day_goes_on_above_within_the_day(
+    make: Make, at: Set, fake_server: FencedFakeServer, store: MemoryStore
+) -> None:
+    ids = make()
+    at("2026-11-21 12:00:00")
+    ids.create("a", step=10, **DAILY)
+    found = [shown(ids.issue("a")) for _ in range(4)]
+    for lost in (fake_server.wipe, fake_server.new_reign):
+        lost()
+        found += [shown(each.issue("a")) for each in (ids, make())]
+    assert [day for day, _ in found] == [DAY] * 8
+    assert [number for _, number in found] == sorted({number for _, number in found})
+    record = store.get("a", timeout=1)
+    assert record is not None
+    assert found[-1][1] <= record.max & (1 << PERIOD_BITS) - 1 <= 100
+    at("2026-11-22 00:00:00")
+    assert shown(ids.issue("a")) == ("20261122", 1)
+
+
+def test_wiped_at_midnight_the_new_day_begins_at_one(make: Make, at: Set, fake_server: FencedFakeServer) -> None:
+    ids = make()
+    at("2026-11-20 23:59:59")
+    ids.create("a", **DAILY)
+    assert shown(ids.issue("a")) == (EVE, 1)
+    fake_server.wipe()
+    at("2026-11-21 00:00:00")
+    assert shown(ids.issue("a")) == (DAY, 1)
+
+
+def test_days_without_numbers_are_skipped_and_leave_nothing_behind(
+    make: Make, at: Set, fake_server: FencedFakeServer, store: MemoryStore
+) -> None:
+    ids = make()
+    at("2026-11-20 12:00:00")
+    ids.create("a", step=5, **DAILY)
+    ids.issue("a")
+    with fake_server.client() as client:
+        before = client.hlen("issuer:{a}")
+        for day in (21, 22, 27, 30):
+            at(f"2026-11-{day} 12:00:00")
+            assert shown(ids.issue("a")) == (f"202611{day}", 1)
+        assert client.keys("*") == [b"issuer:{a}"]
+        assert client.hlen("issuer:{a}") == before
+    assert [tag.tag for tag in store.tags(timeout=1)] == ["a"]
+
+
+@pytest.mark.covers("4.17")
+def test_a_tag_that_was_made_again_goes_on_within_its_day(make: Make, at: Set) -> None:
+    ids = make()
+    at("2026-11-21 12:00:00")
+    ids.create("a", step=5, **DAILY)
+    before = shown(ids.issue("a"))
+    ids.delete("a")
+    ids.create("a", step=5, **DAILY)
+    after = shown(ids.issue("a"))
+    assert before[0] == after[0] == DAY
+    assert after[1] > before[1]
+
+
+# ------------------------------------------------------------------------------------------------ peeks, kinds, keys
+
+
+@pytest.mark.covers("U.6")
+def test_a_peek_shows_the_number_of_the_period_that_has_begun(make: Make, at: Set) -> None:
+    ids, other = make(), make()
+    at("2026-11-20 23:59:00")
+    ids.create("a", **DAILY)
+    ids.issue("a")
+    assert [shown(each.peek("a")) for each in (ids, other, ids)] == [(EVE, 2)] * 3
+    at("2026-11-21 00:00:00")
+    assert [shown(each.peek("a")) for each in (ids, other, ids)] == [(DAY, 1)] * 3
+    assert shown(other.issue("a")) == (DAY, 1)
+    assert shown(ids.peek("a")) == (DAY, 2)
+
+
+@pytest.mark.covers("U.6", "U.7")
+@pytest.mark.parametrize(
+    ("restart", "template", "texts"),
+    [
+        ("weekly", "{date:%G-W%V}/{seq}", ["2026-W52/1", "2026-W53/1", "2026-W53/2", "2026-W53/3", "2026-W53/4"]),
+        ("monthly", "{date:%Y-%m}/{seq}", ["2026-12/1", "2026-12/2", "2026-12/3", "2027-01/1", "2027-01/2"]),
+        ("yearly", "{date:%Y}/{seq}", ["2026/1", "2026/2", "2026/3", "2027/1", "2027/2"]),
+    ],
+)
+def test_weeks_months_and_years(make: Make, at: Set, restart: str, template: str, texts: list[str]) -> None:
+    ids = make()
+    found: list[Issued] = []
+    for moment in ("2026-12-27 23:59", "2026-12-28 00:00", "2026-12-31 23:59", "2027-01-01 00:00", "2027-01-03 23:59"):
+        at(f"{moment}:00")
+        if not found:
+            ids.create("a", restart=restart, timezone="Europe/Vienna", format=template)  # type: ignore[arg-type]  # a name
+        found.append(ids.issue("a"))
+    assert [one.text for one in found] == texts
+    for one in found:
+        back = ids.decode("a", one.text)
+        assert (back.counter, back.period) == (one.counter, one.period)
+
+
+@pytest.mark.covers("U.6")
+def test_a_series_for_each_key_that_begins_anew_each_day(make: Make, at: Set) -> None:
+    ids, other = make(), make()
+    at("2026-11-20 23:59:00")
+    ids.create("a", **{**DAILY, "format": "{key}/{date:%Y%m%d}-{seq:04d}"}, keyed=True)
+    keys = ["acme", "zeta", "acme"]
+    eve = [ids.issue("a", restart_key=key).text for key in keys]
+    at("2026-11-21 00:00:00")
+    assert other.peek("a", restart_key="acme").text == "acme/20261121-0001"
+    assert other.peek("a", restart_key="new").text == "new/20261121-0001"
+    day = [other.issue("a", restart_key=key) for key in keys]
+    assert eve == ["acme/20261120-0001", "zeta/20261120-0001", "acme/20261120-0002"]
+    assert [one.text for one in day] == ["acme/20261121-0001", "zeta/20261121-0001", "acme/20261121-0002"]
+    found = ids.decode("a", day[1].text)
+    assert (found.key, found.counter, found.period, found.part) == ("zeta", day[1].counter, "2026-11-21", "a#zeta")
+
+
+@pytest.mark.covers("N.3")
+def test_a_callers_key_keeps_its_number_over_midnight(make: Make, at: Set) -> None:
+    ids, other = make(), make()
+    at("2026-11-20 23:59:00")
+    ids.create("a", **DAILY)
+    first = ids.issue("a", key="order-778", ttl=3600)
+    at("2026-11-21 00:00:00")
+    again = other.issue("a", key="order-778", ttl=3600)
+    assert shown(again) == shown(first) == (EVE, 1)
+    assert shown(other.issue("a", key="order-779")) == (DAY, 1)
+
+
+def test_a_segment_that_would_reach_into_the_next_period_is_refused(make: Make, at: Set) -> None:
+    ids = make()
+    at("2026-11-20 23:59:00")
+    with pytest.raises(InvalidArgument, match="step"):
+        ids.create("a", step=2**41, **DAILY)
+    assert ids.tags() == []
+    ids.create("a", **DAILY)
+    too_large: tuple[dict[str, Any], ...] = ({"step": 2**41}, {"step": 2**30, "ahead": 8})
+    for said in too_large:
+        with pytest.raises(InvalidArgument, match="step"):
+            ids.configure("a", **said)
+    ids.configure("a", step=2**30)
+    with pytest.raises(InvalidArgument, match="step"):
+        ids.configure("a", ahead=8)
+
+
+def test_a_segment_of_two_periods_takes_the_next_one_for_begun(
+    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutation of the one before."""
+    monkeypatch.setattr(making, "SEGMENT_MOST", 2**62)
+    ids = make()
+    at("2026-11-20 12:00:00")
+    ids.create("a", step=2**41, **DAILY)
+    ids.issue("a")
+    at("2026-11-21 12:00:00")
+    assert shown(ids.issue("a"))[0] == "20261122"
+
+
+# ------------------------------------------------------------------------------------------------ mutations
+
+
+def over_midnight(make: Make, at: Set) -> list[tuple[str, int]]:
+    """Draw by two processes that both have numbers of the day before in Redis; return what each text shows."""
+    ids, other = make(), make()
+    at("2026-11-20 23:59:00")
+    ids.create("a", **DAILY)
+    found = [shown(each.issue("a")) for each in (ids, other)]
+    at("2026-11-21 12:00:00")
+    return found + [shown(each.issue("a")) for each in (ids, other)]
+
+
+def test_without_the_end_of_the_period_in_the_draw_the_day_before_goes_on(
+    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = "if not less(clock, till) then return {'over', clock} end"
+    text = script("next").text
+    assert text.count(guard) == 1
+    without = text.replace(guard, "if till == '0' then return {'over', clock} end")
+    mutant = Script("next", without, hashlib.sha1(without.encode(), usedforsecurity=False).hexdigest())
+    monkeypatch.setattr(gateway, "script", lambda name: mutant if name == "next" else script(name))
+    assert over_midnight(make, at) == [(EVE, 1), (EVE, 2), (EVE, 3), (EVE, 4)]
+
+
+def test_with_it_the_new_day_begins(make: Make, at: Set) -> None:
+    assert over_midnight(make, at) == [(EVE, 1), (EVE, 2), (DAY, 1), (DAY, 2)]
+
+
+def test_periods_that_each_process_decides_by_its_own_clock_split_the_day(
+    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = extend.begin_period
+    own: dict[str, int] = {}
+
+    def by_own_clock(record: Any, key: str, store_id: str, clock: int) -> Any:
+        return (yield from begin(record, key, store_id, own.get("now", clock)))
+
+    monkeypatch.setattr(extend, "begin_period", by_own_clock)
+    ids = make()
+    at("2026-11-20 12:00:00")
+    ids.create("a", **DAILY)
+    own["now"] = round(datetime(2026, 11, 21, 12, tzinfo=VIENNA).timestamp() * 1000)
+    found = [shown(ids.issue("a"))]
+    assert found == [(DAY, 1)]  # on the 20th: that day is cut short for everybody

@@ -1,0 +1,390 @@
+"""Numbers as people want them, through both faces on a real Redis: strides, scrambling, shards, series, keys, texts."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import issuer
+from issuer import Issuer
+from issuer.scripts import script
+from persistence.memory import MemoryStore
+from tests.audit import repeats
+from tests.colours import Connect
+from tests.servers.proxy import FaultProxy
+
+pytestmark = pytest.mark.live
+
+KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210"}
+
+Make = Callable[..., Issuer]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers, each of which stands for a process of its own."""
+    made: list[Issuer] = []
+
+    def one(**settings: object) -> Issuer:
+        ids = connect(**{"redis": redis_url, "store": store, "keys": KEYS, **settings})
+        made.append(ids.__enter__())
+        return made[-1]
+
+    yield one
+    for ids in made:
+        ids.__exit__(None, None, None)
+
+
+# ------------------------------------------------------------------------------------------------ strides
+
+
+@pytest.mark.covers("1.12", "2.2")
+def test_two_stores_that_share_nothing_interleave(connect: Connect, redis_url: str) -> None:
+    series = []
+    for offset in (1, 2):
+        with connect(redis=redis_url, store=MemoryStore(), prefix=f"site{offset}") as ids:
+            ids.create("a", stride=2, offset=offset)
+            series.append([ids.next("a"), *ids.take("a", 2)])
+    assert series == [[1, 3, 5], [2, 4, 6]]
+
+
+@pytest.mark.covers("1.13")
+def test_a_stride_changed_while_others_draw_never_repeats(make: Make) -> None:
+    first, second = make(), make()
+    first.create("a", step=50, stride=2, offset=1)
+    numbers: list[int] = []
+    stop = threading.Event()
+
+    def draw(ids: Issuer) -> None:
+        while not stop.is_set():
+            numbers.append(ids.next("a", timeout=20))
+
+    with ThreadPoolExecutor(4) as pool:
+        drawing = [pool.submit(draw, ids) for ids in (first, first, second, second)]
+        for stride in (3, 5, 2, 7):
+            seen = len(numbers)
+            while len(numbers) < seen + 200:
+                assert not any(each.done() for each in drawing), [each.result() for each in drawing if each.done()]
+            changed = make()
+            changed.configure("a", stride=stride, offset=2, timeout=20)
+        seen = len(numbers)
+        while len(numbers) < seen + 200:
+            pass
+        stop.set()
+        for each in drawing:
+            each.result()
+    assert repeats(numbers) == []
+    assert all(number % 7 == 2 for number in sorted(numbers)[-100:])
+
+
+def test_a_tag_that_gets_a_stride_goes_on_above_its_plain_numbers(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("a", step=10)
+    plain = [*ids.take("a", 5), other.next("a")]
+    ids.configure("a", stride=10, offset=3)
+    strided = [ids.next("a"), other.next("a"), ids.next("a"), other.next("a")]
+    assert plain == [1, 2, 3, 4, 5, 6]
+    assert all(number % 10 == 3 for number in strided)
+    assert strided == sorted(set(strided))
+    assert strided[0] > 6
+
+
+# ------------------------------------------------------------------------------------------------ scrambling
+
+
+@pytest.mark.covers("U.8", "3.3", "4.2", "0.14")
+def test_scrambled_numbers_keep_their_digits_and_never_repeat(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("a", start=100_000, order="trend", scramble="k1")
+    numbers = [ids.next("a"), *ids.take("a", 1000), *other.take("a", 1000), other.next("a")]
+    assert repeats(numbers) == []
+    assert all(len(str(number)) == 6 for number in numbers)
+    assert numbers != sorted(numbers)
+    assert ids.decode("a", numbers[0]).counter == 100_000
+    assert [ids.decode("a", number).counter for number in numbers[1:6]] == [*range(100_001, 100_006)]
+
+
+def test_a_process_with_another_key_of_that_name_is_refused(make: Make) -> None:
+    make().create("a", order="trend", scramble="k1")
+    with pytest.raises(issuer.ConfigurationError, match="k1"):
+        make(keys={"k1": b"another secret of 16"}).next("a")
+    with pytest.raises(issuer.ConfigurationError, match="k1"):
+        make(keys={}).next("a")
+
+
+def test_a_new_key_takes_over_from_a_number_on(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("a", start=100, order="trend", scramble="k1", step=100)
+    numbers = [*ids.take("a", 50), *other.take("a", 50)]
+    with pytest.raises(issuer.ConfigurationError, match="1000"):
+        ids.configure("a", scramble=[(1, "k1"), (150, "k2")])
+    ids.configure("a", scramble=[(1, "k1"), (1000, "k2")])
+    numbers += [*other.take("a", 800), *ids.take("a", 800)]
+    assert repeats(numbers) == []
+    assert [len(str(number)) for number in numbers[-5:]] == [4] * 5
+
+
+@pytest.mark.covers("1.4")
+def test_a_strict_tag_is_scrambled_only_if_it_says_that_it_wants_that(make: Make) -> None:
+    ids = make()
+    with pytest.raises(issuer.ConfigurationError, match="order"):
+        ids.create("a", scramble="k1")
+    ids.create("a", scramble="k1", scramble_strict=True)
+    assert len(set(ids.take("a", 100))) == 100
+
+
+# ------------------------------------------------------------------------------------------------ shards
+
+
+@pytest.mark.covers("4.4", "4.5", "4.7", "4.8", "4.9")
+def test_shards_have_a_sequence_each_and_their_numbers_tell_the_shard(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("users", shards=True, app=17)
+    assert len(ids.tags()) == 65
+    keys = [f"user{number}@example.com" for number in range(200)]
+    numbers = {key: ids.next("users", shard_key=key) for key in keys}
+    assert len(set(numbers.values())) == 200
+    for key, number in numbers.items():
+        found = ids.decode("users", number)
+        again = other.decode("users", other.next("users", shard_key=key))
+        assert (found.shard, found.app) == (again.shard, 17)
+        assert (found.counter or 0) < (again.counter or 0)
+        assert 0 <= (found.shard or 0) < 64
+    with pytest.raises(issuer.InvalidArgument, match="shard_key"):
+        ids.next("users")
+    ids.create("plain")
+    with pytest.raises(issuer.InvalidArgument, match="shard_key"):
+        ids.next("plain", shard_key="x")
+    ids.delete("users")
+    assert [tag.tag for tag in ids.tags()] == ["plain"]
+    with pytest.raises(issuer.UnknownTag):
+        other.next("users", shard_key="x", timeout=20)
+
+
+# ------------------------------------------------------------------------------------------------ series by key
+
+
+@pytest.mark.covers("U.6")
+def test_each_restart_key_has_a_series_of_its_own(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("invoices", keyed=True, format="{key}-{seq:04d}")
+    with ThreadPoolExecutor(8) as pool:
+        both = [ids, other] * 20
+        texts = list(pool.map(lambda each: str(each.issue("invoices", restart_key="acme")), both))
+    assert sorted(texts) == [f"acme-{number:04d}" for number in range(1, 41)]
+    assert str(other.issue("invoices", restart_key="zeta")) == "zeta-0001"
+    assert str(ids.peek("invoices", restart_key="new")) == "new-0001"
+    assert str(ids.peek("invoices", restart_key="acme")) == "acme-0041"
+    with pytest.raises(issuer.InvalidArgument, match="restart_key"):
+        ids.next("invoices")
+
+
+# ------------------------------------------------------------------------------------------------ the same key
+
+
+@pytest.mark.covers("N.3")
+def test_the_same_key_has_the_same_number_from_any_process(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("orders")
+    with ThreadPoolExecutor(8) as pool:
+        numbers = set(pool.map(lambda each: each.next("orders", key="order-778"), [ids, other] * 20))
+    assert numbers == {1}
+    assert other.next("orders", key="order-779") == 2
+    assert ids.next("orders") == 3
+    assert ids.next("orders", key="order-778", ttl=0.001) == 1
+    with pytest.raises(issuer.InvalidArgument):
+        ids.next("orders", key="")
+    with pytest.raises(issuer.InvalidArgument):
+        ids.next("orders", key="x", ttl=0)
+
+
+def test_a_key_needs_redis(connect: Connect) -> None:
+    with connect(redis=None, store="memory://") as ids:
+        ids.create("a")
+        with pytest.raises(issuer.ConfigurationError, match="Redis"):
+            ids.next("a", key="x")
+
+
+def test_a_keys_number_is_the_same_for_a_leased_and_a_scrambled_tag(make: Make) -> None:
+    ids, other = make(lease=100), make()
+    ids.create("a", order="trend", start=1000, scramble="k1")
+    others = ids.take("a", 10)
+    number = ids.next("a", key="k")
+    assert number == other.next("a", key="k") == ids.issue("a", key="k").value
+    assert number not in others
+    assert repeats([*others, number, *ids.take("a", 500), *other.take("a", 100)]) == []
+
+
+# ------------------------------------------------------------------------------------------------ texts and periods
+
+
+@pytest.mark.covers("U.7")
+def test_a_text_and_back(make: Make) -> None:
+    ids = make()
+    ids.create("biz", format="BIZ{date:%y%m%d}-{seq:06d}{check}")
+    issued = ids.issue("biz")
+    today = datetime.now(UTC).date()
+    assert issued.text.startswith(f"BIZ{today:%y%m%d}-000001")
+    assert ids.decode("biz", issued.text).value == issued.value == 1
+    with pytest.raises(issuer.NotDecodable):
+        ids.decode("biz", issued.text[:-1] + str((int(issued.text[-1]) + 1) % 10))
+
+
+def test_a_text_that_no_longer_fits_is_an_error(make: Make) -> None:
+    ids = make()
+    ids.create("a", start=99, format="N{seq:02d}")
+    assert str(ids.issue("a")) == "N99"
+    with pytest.raises(issuer.FormatOverflow):
+        ids.issue("a")
+
+
+@pytest.mark.covers("U.6")
+def test_a_day_is_the_same_for_all_and_shown_in_the_text(make: Make) -> None:
+    ids, other = make(), make()
+    ids.create("a", restart="daily", timezone="Europe/Vienna", format="{date:%Y%m%d}-{seq:04d}")
+    first, second = ids.issue("a"), other.issue("a")
+    assert (first.value, second.value) == (1, 2)
+    assert first.text[:8] == second.text[:8] == (first.period or "").replace("-", "")
+    assert ids.take("a", 3) == [3, 4, 5]
+    assert ids.peek("a").value == 6
+    assert ids.decode("a", first.text).counter == first.counter
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"restart": "hourly"}, "restart"),
+        ({"restart": "daily", "timezone": "Mars/Olympus", "format": "{date:%Y%m%d}{seq:04d}"}, "timezone"),
+        ({"restart": "daily", "format": "{date:%Y%m}-{seq:04d}"}, "format"),
+        ({"format": "{nothing}"}, "format"),
+        ({"stride": 2, "offset": 3}, "offset"),
+        ({"stride": 0}, "stride"),
+        ({"scramble": "nobody", "order": "trend"}, "scramble"),
+        ({"shards": {"shard_bits": 40, "app_bits": 40}}, "shards"),
+        ({"strategy": "made up"}, "made up"),
+        ({"limit": "int33"}, "limit"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_named_and_makes_no_tag(
+    make: Make, settings: dict[str, Any], named: str
+) -> None:
+    ids = make()
+    with pytest.raises((issuer.ConfigurationError, issuer.InvalidArgument), match=named):
+        ids.create("a", **settings)
+    assert ids.tags() == []
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+@pytest.mark.covers("4.11", "U.9")
+def test_a_limit_by_name_ends_there(make: Make) -> None:
+    ids = make()
+    ids.create("a", start=2**31 - 2, limit="int32")
+    assert ids.take("a", 2) == [2**31 - 2, 2**31 - 1]
+    with pytest.raises(issuer.LimitReached):
+        ids.next("a")
+    assert ids.create("b", limit="js").limit == 2**53 - 1
+
+
+def test_a_strided_or_scrambled_limit_holds_for_the_values(make: Make) -> None:
+    ids = make()
+    ids.create("a", stride=10, offset=3, limit=50)
+    assert ids.take("a", 5) == [3, 13, 23, 33, 43]
+    with pytest.raises(issuer.LimitReached):
+        ids.next("a")
+
+
+def test_a_cycle_begins_anew_and_says_so(make: Make) -> None:
+    ids = make()
+    ids.create("a", start=5, limit=8, cycle=True)
+    assert ids.take("a", 9) == [5, 6, 7, 8, 5, 6, 7, 8, 5]
+
+
+def test_a_tag_near_its_limit_is_warned_of(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    ids = make()
+    ids.create("a", limit=100, step=10)
+    ids.take("a", 70)
+    assert "limit" not in caplog.text
+    ids.take("a", 20)
+    ids.take("a", 5)
+    assert caplog.text.count("80 %") == 1
+
+
+# ------------------------------------------------------------------------------------------------ made again
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"order": "trend", "start": 100, "scramble": "k1"},
+        {"stride": 3, "offset": 2},
+        {"limit": 10_000, "cycle": True},
+        {"shards": True, "app": 9},
+        {"keyed": True, "format": "{key}-{seq}"},
+    ],
+)
+def test_a_deleted_tag_is_made_again_with_the_same_settings_and_goes_on_above(make: Make, said: dict[str, Any]) -> None:
+    ids, other = make(), make()
+    key: dict[str, Any] = {"shard_key": "x"} if "shards" in said else {"restart_key": "x"} if "keyed" in said else {}
+    ids.create("a", step=10, **said)
+    numbers = [ids.issue("a", **key).value for _ in range(15)]
+    ids.delete("a")
+    other.create("a", step=10, **said)
+    numbers += [each.issue("a", timeout=20, **key).value for each in (other, ids) * 10]
+    assert repeats(numbers) == []
+
+
+def test_a_tag_that_had_another_key_at_the_end_is_made_again_with_that(make: Make) -> None:
+    ids = make()
+    ids.create("a", order="trend", step=10, scramble="k1")
+    numbers = [ids.next("a") for _ in range(150)]
+    ids.configure("a", scramble="k2")
+    numbers += [ids.next("a") for _ in range(1000)]
+    ids.delete("a")
+    with pytest.raises(issuer.IssuerError, match="a"):
+        ids.create("a", order="trend", scramble="k1")
+    ids.create("a", order="trend", step=10, scramble="k2")
+    numbers += ids.take("a", 1000, timeout=20)
+    assert repeats(numbers) == []
+    assert ids.decode("a", numbers[0]).counter == 1
+
+
+@pytest.mark.covers("N.3")
+def test_after_a_lost_reply_the_same_key_has_the_number_that_was_lost(make: Make, redis_proxy: FaultProxy) -> None:
+    ids, other = make(redis=redis_proxy.url, timeout=2, redis_timeout=0.5), make()
+    ids.create("orders")
+    assert ids.next("orders") == 1
+    redis_proxy.drop_replies(match=script("once").sha.encode(), times=1)
+    numbers = []
+    for each in (ids, ids, other):
+        with suppress(issuer.RedisUnavailable):
+            numbers.append(each.next("orders", key="order-778"))
+    assert set(numbers) == {2}
+    assert other.next("orders") == 3
+
+
+def test_a_tag_of_ones_own_with_the_name_of_a_part_is_neither_drawn_from_nor_deleted(make: Make) -> None:
+    ids = make()
+    ids.create("c#mine")
+    ids.create("s#3")
+    assert ids.next("c#mine") == 1
+    ids.create("c", keyed=True, format="{key}-{seq}")
+    assert ids.issue("c", restart_key="yours").value == 1
+    with pytest.raises(issuer.ConfigurationError, match="no part of 'c'"):
+        ids.issue("c", restart_key="mine")
+    ids.delete("c")
+    assert ids.next("c#mine") == 2
+    with pytest.raises(issuer.ConfigurationError, match="no part of 's'"):
+        ids.create("s", shards=True)
+    with pytest.raises(issuer.UnknownTag):
+        ids.next("c#yours", timeout=20)

@@ -1,0 +1,108 @@
+"""Strategies, plugins and the rejected handler through both faces, on a real Redis."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, islice
+
+import pytest
+
+import issuer
+from issuer import Issuer
+from issuer.plugins import History
+from issuer.strategies import Instance, Strategy, register
+from persistence.memory import MemoryStore
+from tests.audit import repeats
+from tests.colours import Connect
+
+pytestmark = pytest.mark.live
+
+
+class Odd(Strategy):
+    """Every other number, in each issuer its own."""
+
+    def prepare(self) -> None:
+        self._numbers = count(1, 2)
+
+    def generate(self, n: int) -> Sequence[int]:
+        return list(islice(self._numbers, n))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def ids(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Issuer]:
+    with connect(redis=redis_url, store=store) as made:
+        yield made
+
+
+@pytest.mark.covers("3.6", "3.39")
+def test_a_strategy_of_ones_own_serves_a_tag_by_name(ids: Issuer) -> None:
+    register("odd", Odd)
+    ids.create("o", strategy="odd", format="O{seq}")
+    assert [ids.next("o"), *ids.take("o", 2), ids.next("o", timeout=1)] == [1, 3, 5, 7]
+    assert str(ids.issue("o")) == "O9"
+    assert next(ids.stream("o")) == 11
+    assert ids.decode("o", "O9").value == 9
+    with pytest.raises(issuer.InvalidArgument):
+        ids.next("o", key="x")
+    with pytest.raises(issuer.InvalidArgument):
+        ids.peek("o")
+
+
+@pytest.mark.covers("3.33", "3.34")
+def test_snowflakes_of_two_processes_never_meet(connect: Connect, redis_url: str, store: MemoryStore) -> None:
+    with connect(redis=redis_url, store=store) as ids, connect(redis=redis_url, store=store) as others:
+        ids.create("s", strategy="snowflake", options={"machine_bits": 6, "sequence_bits": 16})
+        with ThreadPoolExecutor(8) as pool:
+            taken = list(pool.map(lambda each: [each.next("s", timeout=30) for _ in range(500)], [ids, others] * 4))
+        numbers = [number for each in taken for number in each] + ids.take("s", 1000) + others.take("s", 1000)
+        assert repeats(numbers) == []
+        assert all(each == sorted(each) for each in taken)
+        assert all(0 < number < 2**63 for number in numbers)
+
+
+def test_a_fixed_machine_number_needs_no_redis(connect: Connect) -> None:
+    with connect(redis=None, store="memory://", instance=Instance(machine=7)) as ids:
+        ids.create("s", strategy="snowflake", order="trend", options={"machine": "fixed"})
+        numbers = ids.take("s", 100)
+        assert numbers == sorted(set(numbers))
+
+
+def test_settings_of_a_strategy_are_fixed_and_unknown_ones_refused(ids: Issuer) -> None:
+    with pytest.raises(issuer.ConfigurationError, match="nobody"):
+        ids.create("x", strategy="nobody knows it")
+    ids.create("s", strategy="snowflake", options={"machine_bits": 6})
+    with pytest.raises(issuer.SchemeError, match="options"):
+        ids.configure("s", options={"machine_bits": 8})
+    with pytest.raises(issuer.SchemeError, match="strategy"):
+        ids.configure("s", strategy="segment")
+
+
+@pytest.mark.covers("3.40")
+def test_the_rejected_handler_may_be_replaced(ids: Issuer) -> None:
+    told: list[tuple[str, str]] = []
+    ids._terms.rejections.handler = lambda tag, cause: told.append((tag, type(cause).__name__))
+    ids.create("a", limit=2)
+    ids.take("a", 2)
+    for ask in (lambda: ids.next("a"), lambda: ids.take("a", 1), lambda: ids.next("nobody")):
+        with pytest.raises(issuer.IssuerError):
+            ask()
+    assert told == [("a", "LimitReached"), ("a", "LimitReached"), ("nobody", "UnknownTag")]
+
+
+@pytest.mark.covers("3.41", "3.42")
+def test_a_plugin_hears_of_each_number_also_of_leased_and_strategy_tags(
+    connect: Connect, redis_url: str, store: MemoryStore
+) -> None:
+    register("odd", Odd)
+    history = History()
+    with connect(redis=redis_url, store=store, lease=100, plugins=[history]) as ids:
+        ids.create("t", order="trend")
+        ids.create("o", strategy="odd")
+        numbers = [ids.next("t"), *ids.take("t", 3), next(ids.stream("t")), ids.issue("t").value]
+        odd = [ids.next("o"), ids.next("o")]
+        assert sorted(each.number for each in history.find(tag="t")) == sorted(numbers)
+        assert sorted(each.number for each in history.find(tag="o")) == odd

@@ -1,0 +1,219 @@
+"""The scheme and the period in the hash: who doesn't know them draws nothing."""
+
+import pytest
+import redis
+
+from issuer.core.periods import PERIOD_BITS
+from persistence.records import HIGHEST
+from tests.lua.hashes import BORN, STORE, WINDOW, TagHash, mutated
+from tests.lua.test_mutations import Start
+
+NEVER = str(HIGHEST)
+
+
+@pytest.fixture(params=["next", "lease"])
+def draw(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def scheme_draw(tag: TagHash, name: str, scheme: str) -> list[str]:
+    return tag.call(name, 1, WINDOW, scheme)
+
+
+class TestDraws:
+    def test_one_who_knows_the_scheme_draws(self, tag: TagHash, draw: str) -> None:
+        tag.put(5, 100, scheme="s1", until=NEVER)
+        assert scheme_draw(tag, draw, "s1")[:3] == ["ok", "5", "6"]
+
+    @pytest.mark.parametrize("known", ["", "s0", "s11", "s"])
+    def test_whoever_knows_another_one_draws_nothing(self, tag: TagHash, draw: str, known: str) -> None:
+        tag.put(5, 100, scheme="s1", until=NEVER)
+        before = tag.fields()
+        assert scheme_draw(tag, draw, known) == ["scheme", "s1"]
+        assert tag.call(draw, 1, WINDOW) == ["scheme", "s1"]
+        assert tag.fields() == before
+
+    def test_whoever_takes_a_plain_tag_for_another_draws_nothing(self, tag: TagHash, draw: str) -> None:
+        tag.put(5, 100)
+        assert scheme_draw(tag, draw, "s1") == ["scheme", ""]
+
+    def test_nothing_is_drawn_once_the_period_is_over(self, tag: TagHash, draw: str) -> None:
+        tag.put(5, 100, scheme="s1", until=tag.now() - 1)
+        before = tag.fields()
+        status, clock = scheme_draw(tag, draw, "s1")
+        assert status == "over"
+        assert abs(int(clock) - tag.now()) < 60_000
+        assert tag.fields() == before
+        tag.put(5, 100, scheme="s1", until=tag.now() + 60_000)
+        assert scheme_draw(tag, draw, "s1")[0] == "ok"
+
+    @pytest.mark.parametrize("until", ["", "x", "-1", "1e9", "01"])
+    def test_an_end_that_is_no_number_is_corrupt(self, tag: TagHash, draw: str, until: str) -> None:
+        tag.put(5, 100, scheme="s1", until=until)
+        before = tag.fields()
+        assert scheme_draw(tag, draw, "s1") == ["corrupt"]
+        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER) == ["corrupt"]
+        assert tag.fields() == before
+
+    def test_the_fence_comes_first(self, tag: TagHash, draw: str) -> None:
+        tag.put(5, 100, scheme="s1", until=0, fence="a" * 40)
+        assert scheme_draw(tag, draw, "s0") == ["fenced"]
+
+
+class TestOpen:
+    def test_a_missing_hash_is_armed_for_the_callers_scheme(self, tag: TagHash) -> None:
+        opened = tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER)
+        assert opened == ["open", tag.reign(), BORN, "0", "0", "1", "1"]
+        assert (tag.field("scheme"), tag.field("until")) == ("s1", NEVER)
+
+    def test_one_for_another_scheme_is_refused_and_changes_nothing(self, tag: TagHash) -> None:
+        tag.put(5, 100, scheme="s1", until=NEVER)
+        before = tag.fields()
+        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s2", NEVER) == ["otherscheme", "s1"]
+        assert tag.open() == ["otherscheme", "s1"]
+        assert tag.fields() == before
+
+    def test_a_period_that_is_over_is_due_and_told_with_the_clock(self, tag: TagHash) -> None:
+        tag.put(5, 100, (100, 200), scheme="s1", until=tag.now() - 1)
+        opened = tag.call("open", BORN, STORE, WINDOW, "claim", "s1", "0")
+        assert opened[5:7] == ["1", "1"]
+        assert abs(int(opened[7]) - tag.now()) < 60_000
+
+    def test_who_arms_without_knowing_the_period_has_to_find_it_out(self, tag: TagHash) -> None:
+        assert len(tag.call("open", BORN, STORE, WINDOW, "claim", "s1", "0")) == 8
+        assert scheme_draw(tag, "next", "s1")[0] == "over"
+
+    @pytest.mark.parametrize("until", ["", "x", "-1"])
+    def test_an_end_that_is_no_number_is_a_mistake(self, tag: TagHash, until: str) -> None:
+        with pytest.raises(redis.ResponseError, match="BADARG"):
+            tag.call("open", BORN, STORE, WINDOW, "claim", "s1", until)
+        with pytest.raises(redis.ResponseError, match="BADARG"):
+            tag.call("floor", 7, "b", STORE, "keep", "s1", until)
+        assert tag.fields() == {}
+
+
+class TestFloor:
+    def test_another_scheme_drops_what_was_loaded_under_the_one_before(self, tag: TagHash) -> None:
+        tag.put(5, 100, (100, 200))
+        assert tag.call("floor", 7, "fresh", STORE, "keep", "s1", NEVER) == ["floored", "200", "200", "5", "200"]
+        assert scheme_draw(tag, "next", "s1") == ["exhausted"]
+        assert tag.call("next", 1, WINDOW) == ["scheme", "s1"]
+
+    def test_the_same_scheme_keeps_what_lies_above_and_takes_the_new_end(self, tag: TagHash) -> None:
+        tag.put(5, 100, (100, 200), scheme="s1", until=0)
+        assert tag.call("floor", 7, "fresh", STORE, "keep", "s1", "9999999999999")[:3] == ["floored", "7", "200"]
+        assert scheme_draw(tag, "next", "s1")[:3] == ["ok", "7", "8"]
+
+    def test_one_that_names_no_scheme_leaves_it(self, tag: TagHash) -> None:
+        tag.put(5, 100, scheme="s1", until=77)
+        tag.floor(7)
+        assert (tag.field("scheme"), tag.field("until")) == ("s1", "77")
+        tag.floor(500)
+        assert (tag.field("scheme"), tag.field("until")) == ("s1", "77")
+
+    def test_a_repair_of_a_broken_end_has_it_found_out_again(self, tag: TagHash) -> None:
+        tag.put(5, 100, scheme="s1", until="x")
+        assert tag.floor(7) == ["corrupt"]
+        assert tag.floor(7, manner="repair")[0] == "floored"
+        assert (tag.field("scheme"), tag.field("until")) == ("s1", "0")
+
+    def test_a_new_period_begins_at_its_floor(self, tag: TagHash) -> None:
+        begun = 20_000 << PERIOD_BITS
+        tag.put(5, 100, scheme="s1", until=0)
+        tag.call("floor", begun, "fresh", STORE, "keep", "s1", NEVER)
+        assert tag.load(begun, begun + 10, born="fresh") == ["current"]
+        assert scheme_draw(tag, "next", "s1") == ["ok", str(begun), str(begun + 1)]
+
+
+class TestOnce:
+    def once(
+        self, tag: TagHash, key: str = "k", *, window: int = WINDOW, scheme: str = "", ttl: int | str = 60_000
+    ) -> list[str]:
+        reply: list[str] = list(
+            tag.client.eval(tag.texts["once"], 2, tag.key, f"{tag.key}:once:{key}", str(window), scheme, str(ttl))
+        )
+        return reply
+
+    def test_the_same_key_has_the_same_number(self, tag: TagHash) -> None:
+        tag.put(5, 100)
+        assert self.once(tag, "a") == ["ok", "5", "6"]
+        assert self.once(tag, "b") == ["ok", "6", "7"]
+        assert self.once(tag, "a") == ["again", "6", ""]
+        assert tag.next() == ["ok", "7", "8"]
+
+    def test_it_is_kept_for_its_time(self, tag: TagHash) -> None:
+        tag.put(5, 100)
+        self.once(tag, "a", ttl=5_000)
+        left = tag.client.pttl(f"{tag.key}:once:a")
+        assert 0 < left <= 5_000
+
+    def test_it_outlives_the_reign_and_the_segment(self, tag: TagHash) -> None:
+        tag.put(99, 100)
+        assert self.once(tag, "a")[:3] == ["ok", "99", "100"]
+        assert self.once(tag, "b") == ["exhausted"]
+        tag.set(fence="a" * 40)
+        assert self.once(tag, "a") == ["again", "100", ""]
+        assert self.once(tag, "b") == ["fenced"]
+
+    def test_the_draw_that_reaches_the_mark_is_elected(self, tag: TagHash) -> None:
+        tag.put(19, 100, mark=20)
+        assert self.once(tag, "a") == ["ok", "19", "20", "extend", "100"]
+        assert self.once(tag, "a") == ["again", "20", ""]
+
+    def test_scheme_and_period_hold_for_it_too(self, tag: TagHash) -> None:
+        tag.put(5, 100, scheme="s1", until=0)
+        assert self.once(tag, "a") == ["scheme", "s1"]
+        assert self.once(tag, "a", scheme="s1")[0] == "over"
+
+    def test_it_tells_under_which_scheme_it_was_drawn_to_those_who_know_another(self, tag: TagHash) -> None:
+        tag.put(5, 100, scheme="s1", until=HIGHEST)
+        assert self.once(tag, "a", scheme="s1") == ["ok", "5", "6"]
+        assert self.once(tag, "a") == ["again", "6", "s1"]
+
+    @pytest.mark.parametrize("kept", ["", "x", "6", "1.0:", "007:"])
+    def test_a_kept_number_that_is_none_is_corrupt(self, tag: TagHash, kept: str) -> None:
+        tag.put(5, 100)
+        tag.client.set(f"{tag.key}:once:a", kept)
+        assert self.once(tag, "a") == ["corrupt"]
+        assert tag.field("cur") == "5"
+
+    @pytest.mark.parametrize("ttl", ["0", "-1", "x", ""])
+    def test_a_time_that_is_none_is_a_mistake(self, tag: TagHash, ttl: str) -> None:
+        tag.put(5, 100)
+        with pytest.raises(redis.ResponseError, match="BADARG"):
+            self.once(tag, "a", ttl=ttl)
+        assert tag.field("cur") == "5"
+
+
+def test_without_the_guard_a_caller_with_an_old_scheme_gives_a_value_twice(start_redis: Start) -> None:
+    """Two callers make values of counters: one by 2n, as it was, one by 3n-1, as it is from counter 11 on."""
+
+    def values(texts: dict[str, str]) -> list[int]:
+        tag = TagHash(start_redis().client(decode_responses=True), texts)
+        tag.put(10, 10, scheme="old", until=NEVER)
+        tag.call("floor", 10, "b2", STORE, "keep", "new", NEVER)
+        tag.load(10, 100, born="b2")
+        got = []
+        for turn in range(40):
+            old = turn % 2
+            reply = scheme_draw(tag, "next", "old" if old else "new")
+            if reply[0] == "ok":
+                number = int(reply[2])
+                got.append(2 * number if old else 3 * number - 1)
+        return got
+
+    whole = values(dict(mutated()))
+    assert len(set(whole)) == len(whole) == 20
+    without = values(dict(mutated(next=[("if found ~= scheme then return {'scheme', found} end\n", "")])))
+    assert len(set(without)) < len(without)
+
+
+def test_without_the_look_at_what_is_kept_a_key_has_two_numbers(start_redis: Start) -> None:
+    def numbers(texts: dict[str, str]) -> set[str]:
+        tag = TagHash(start_redis().client(decode_responses=True), texts)
+        tag.put(5, 100)
+        both = [tag.client.eval(texts["once"], 2, tag.key, f"{tag.key}:once:k", WINDOW, "", 60_000) for _ in range(2)]
+        return {both[0][2], both[1][2] if both[1][0] == "ok" else both[1][1]}
+
+    assert numbers(dict(mutated())) == {"6"}
+    assert numbers(dict(mutated(once=[("if kept then", "if false then")]))) == {"6", "7"}

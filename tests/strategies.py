@@ -1,0 +1,195 @@
+"""Strategies at work, for tests: under both drivers behind one face, with clocks that a test can move."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from issuer import clock
+from issuer.clock import Deadline
+from issuer.core.steps import Steps
+from issuer.drivers.asyncio.connections import Connections as AsyncConnections
+from issuer.drivers.asyncio.runner import Runner as AsyncRunner
+from issuer.drivers.asyncio.runner import new_flight as new_async_flight
+from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.strategies import Context, Instance, Serving
+from issuer.strategies.machines import Clock
+from persistence.contract import Store
+from persistence.opening import open_store
+
+T = TypeVar("T")
+
+#: 2024-01-01, in ms since 1970.
+NEW_YEAR = 1_704_067_200_000
+
+_LONGEST = 30.0
+
+
+class MovedClock:
+    """A wall clock and an elapsed one that stand still until they are moved. `sleep` moves both."""
+
+    def __init__(self, ms: int = NEW_YEAR) -> None:
+        self.ns = ms * 1_000_000
+        self.seconds = 1000.0
+        self.clock = Clock(lambda: self.ns, lambda: self.seconds)
+        self.slept = 0.0
+
+    @property
+    def ms(self) -> int:
+        return self.ns // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        self.ns += round(seconds * 1e9)
+        self.seconds += seconds
+
+    def step(self, ms: int) -> None:
+        """Somebody sets the wall clock; time goes on as it did."""
+        self.ns += ms * 1_000_000
+
+
+class Desk:
+    """Hands out numbers of one strategy, for threads: what a facade does, in short."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        redis: Any = None,
+        store: Store | None = None,
+        tag: str = "orders",
+        timeout: float = 5.0,
+        instance: Instance | None = None,
+        **more: Any,
+    ) -> None:
+        connections = self._connections(redis, timeout)
+        self.runner: Any = self._runner(store or open_store("memory://"), connections, timeout)
+        self.timeout = timeout
+        self.alarms: list[Exception] = []
+        context = Context(
+            tag=tag,
+            options=options or {},
+            run=self.run,
+            flight=self._flight,
+            redis=connections is not None,
+            alarm=self.alarms.append,
+            instance=instance or Instance(application="tests", ip="192.0.2.5"),
+            timeout=timeout,
+        )
+        self.serving = Serving(name, replace(context, **more))
+
+    _runner: Any = Runner
+    _flight = staticmethod(new_flight)
+
+    @staticmethod
+    def _connections(redis: Any, timeout: float) -> Any:
+        if redis is None:
+            return None
+        if isinstance(redis, str):
+            return Connections.from_url(redis, timeout, redis)
+        return Connections.from_client(redis, timeout)
+
+    def run(self, steps: Steps[T], deadline: Deadline) -> T:
+        done: T = self.runner.run(steps, deadline)
+        return done
+
+    def next(self) -> int:
+        ready = self.serving.ready
+        if ready is not None:
+            for number in ready:
+                return number
+        return self.take(1)[0]
+
+    def take(self, n: int, timeout: float | None = None) -> list[int]:
+        deadline = Deadline(self.timeout if timeout is None else timeout)
+        return self.run(self.serving.take(n, deadline), deadline)
+
+    def found(self) -> None:
+        deadline = Deadline(self.timeout)
+        self.run(self.serving.found(deadline), deadline)
+
+    def sweep(self) -> None:
+        deadline = Deadline(self.timeout)
+        self.run(self.serving.sweep(deadline), deadline)
+
+    def close(self) -> None:
+        deadline = Deadline(self.timeout)
+        self.run(self.serving.close(deadline), deadline)
+
+    def after_fork(self) -> None:
+        """What the facade does in a forked child."""
+        if self.runner.redis is not None:
+            self.runner.redis.after_fork()
+        self.runner.store.after_fork()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class AwaitedDesk(Desk):
+    """The same for tasks: everything runs in a loop that has a thread of its own."""
+
+    _runner = AsyncRunner
+    _flight = staticmethod(new_async_flight)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        try:
+            self._in_loop(partial(super().__init__, *args, **options))
+        except BaseException:
+            self._end()
+            raise
+
+    @staticmethod
+    def _connections(redis: Any, timeout: float) -> Any:
+        return None if redis is None else AsyncConnections.from_url(redis, timeout, redis)
+
+    def run(self, steps: Steps[T], deadline: Deadline) -> T:
+        done: T = self._wait(self.runner.run(steps, deadline))
+        return done
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_LONGEST)
+
+    def _in_loop(self, call: Callable[[], object]) -> None:
+        async def called() -> None:
+            call()
+
+        self._wait(called())
+
+    def _end(self) -> None:
+        self._wait(self.loop.shutdown_default_executor())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(_LONGEST)
+        self.loop.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.close()
+            if self.runner.redis is not None:
+                self._wait(self.runner.redis.close())
+        finally:
+            self._end()
+
+
+class Opening(Protocol):
+    """Makes a Desk of either colour."""
+
+    def __call__(self, name: str, options: Mapping[str, Any] | None = None, **more: Any) -> Desk: ...
+
+
+DESKS: Mapping[str, Opening] = {"blocking": Desk, "asyncio": AwaitedDesk}
+
+__all__ = ["DESKS", "NEW_YEAR", "AwaitedDesk", "Desk", "MovedClock", "Opening", "clock"]

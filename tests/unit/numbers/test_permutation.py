@@ -1,0 +1,135 @@
+"""The keyed permutation: a bijection of every range, that shows nothing of the order."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from math import gcd
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from issuer.errors import InvalidArgument
+from issuer.numbers.permutation import Permutation
+from persistence.records import HIGHEST
+
+KEYS = (b"0123456789abcdef", b"k" * 16, bytes(range(64)))
+
+#: Of 100 bins, 99 degrees of freedom: a fair one exceeds it once in 10^7. Keys are fixed, so there is no luck in it.
+CHI_SQUARE_MOST = 185.0
+BINS = 100
+SAMPLES = 10_000
+
+
+def chi_square(values: Sequence[int], size: int) -> float:
+    """How far values in 0..size-1 are from being spread evenly over the bins."""
+    borders = [size * n // BINS for n in range(BINS)]
+    found = [0] * BINS
+    for value in values:
+        found[bisect_right(borders, value) - 1] += 1
+    expected = len(values) / BINS
+    return sum((count - expected) ** 2 / expected for count in found)
+
+
+class TestBijection:
+    @pytest.mark.covers("U.8", "3.3")
+    @pytest.mark.parametrize("key", KEYS)
+    def test_every_small_range_goes_onto_itself(self, key: bytes) -> None:
+        for size in range(1, 301):
+            low = size * 7 % 50
+            permutation = Permutation(key, low, low + size - 1)
+            numbers = range(low, low + size)
+            there = [permutation.forward(number) for number in numbers]
+            assert sorted(there) == list(numbers)
+            assert [permutation.backward(number) for number in there] == list(numbers)
+
+    @pytest.mark.parametrize("low", [0, 1, 10**4, HIGHEST - 99_999])
+    def test_larger_ranges_repeat_nothing(self, low: int) -> None:
+        permutation = Permutation(KEYS[0], low, low + 99_999)
+        there = {permutation.forward(number) for number in range(low, low + 100_000)}
+        assert there == set(range(low, low + 100_000))
+
+    @given(st.binary(min_size=1, max_size=80), st.integers(0, HIGHEST), st.integers(0, HIGHEST), st.data())
+    def test_it_is_undone_with_the_key(self, key: bytes, one: int, other: int, data: st.DataObject) -> None:
+        low, high = sorted((one, other))
+        number = data.draw(st.integers(low, high))
+        permutation = Permutation(key, low, high)
+        shown = permutation.forward(number)
+        assert low <= shown <= high
+        assert permutation.backward(shown) == number
+        assert permutation.forward(permutation.backward(number)) == number
+
+    def test_what_a_number_comes_to_never_changes(self) -> None:
+        # Another mapping in a later version would repeat the numbers that were given with this one.
+        permutation = Permutation(KEYS[0], 0, HIGHEST)
+        assert [permutation.forward(number) for number in (0, 1, HIGHEST)] == [
+            3_065_920_866_755_228_148,
+            1_406_109_035_011_002_684,
+            4_331_219_300_642_769_772,
+        ]
+
+
+class TestNothingShows:
+    @pytest.mark.covers("3.3", "4.2")
+    @pytest.mark.parametrize("key", KEYS)
+    @pytest.mark.parametrize(("low", "high"), [(10**17, 10**18 - 1), (1, HIGHEST), (10**8, 10**9 - 1)])
+    def test_neighbours_land_anywhere_and_at_any_distance(self, key: bytes, low: int, high: int) -> None:
+        size = high - low + 1
+        permutation = Permutation(key, low, high)
+        there = [permutation.forward(low + n) - low for n in range(SAMPLES)]
+        distances = [(after - before) % size for before, after in pairwise(there)]
+        assert chi_square(there, size) < CHI_SQUARE_MOST
+        assert chi_square(distances, size) < CHI_SQUARE_MOST
+        assert chi_square([value % BINS for value in there], BINS) < CHI_SQUARE_MOST
+        assert len(set(distances)) > SAMPLES - 10
+        assert gcd(*distances) == 1
+
+    def test_the_measure_would_see_a_shifted_counter(self) -> None:
+        size = 10**9
+        for factor in (1, 2**14, 48_271):
+            there = [factor * n % size for n in range(SAMPLES)]
+            distances = [(after - before) % size for before, after in pairwise(there)]
+            assert chi_square(distances, size) > CHI_SQUARE_MOST
+
+    @pytest.mark.covers("0.14", "4.2")
+    @pytest.mark.parametrize("apart", [1, 10, 1000])
+    def test_the_distance_of_two_numbers_says_nothing_of_how_many_lie_between(self, apart: int) -> None:
+        low, high = 10**11, 10**12 - 1
+        size = high - low + 1
+        permutation = Permutation(KEYS[0], low, high)
+        there = [permutation.forward(low + n) for n in range(SAMPLES + apart)]
+        distances = [(after - before) % size for before, after in zip(there, there[apart:], strict=False)]
+        assert chi_square(distances, size) < CHI_SQUARE_MOST
+        rising = sum(after > before for before, after in zip(there, there[apart:], strict=False))
+        assert 0.48 < rising / SAMPLES < 0.52
+
+    def test_a_key_that_differs_in_one_bit_gives_another_order(self) -> None:
+        low, high = 10**11, 10**12 - 1
+        one, other = Permutation(bytes(16), low, high), Permutation(bytes(15) + b"\x01", low, high)
+        numbers = range(low, low + 2000)
+        assert sum(one.forward(number) == other.forward(number) for number in numbers) < 3
+        distances = [(one.forward(number) - other.forward(number)) % (high - low + 1) for number in numbers]
+        assert chi_square(distances, high - low + 1) < CHI_SQUARE_MOST
+
+    def test_another_range_has_another_order(self) -> None:
+        one, other = Permutation(KEYS[0], 0, 10**9), Permutation(KEYS[0], 0, 10**9 + 1)
+        assert sum(one.forward(number) == other.forward(number) for number in range(2000)) < 3
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(("low", "high"), [(1, 0), (-1, 5), (0, HIGHEST + 1)])
+    def test_what_is_no_range_is_refused(self, low: int, high: int) -> None:
+        with pytest.raises(InvalidArgument):
+            Permutation(KEYS[0], low, high)
+
+    def test_an_empty_key_is_refused(self) -> None:
+        with pytest.raises(InvalidArgument):
+            Permutation(b"", 0, 9)
+
+    @pytest.mark.parametrize("number", [9, 21, -1, HIGHEST])
+    def test_numbers_outside_the_range_are_refused(self, number: int) -> None:
+        permutation = Permutation(KEYS[0], 10, 20)
+        for way in (permutation.forward, permutation.backward):
+            with pytest.raises(InvalidArgument) as caught:
+                way(number)
+            assert caught.value.value == number

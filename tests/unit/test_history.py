@@ -1,0 +1,195 @@
+"""Who got which number: what a history remembers, finds and forgets."""
+
+import asyncio
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+import pytest
+
+from issuer.errors import InvalidArgument
+from issuer.plugins import AsyncChain, Call, Chain, History, Plugin, Record, Scrambler, noted
+from issuer.plugins.history import KEPT
+from tests.clocks import Clock
+from tests.surrounding import Faced, drawing
+from tests.waiting import run
+
+
+class Ticking(Clock):
+    """A wall clock in whole milliseconds."""
+
+    def __call__(self) -> int:
+        return int(self.now)
+
+
+@pytest.mark.covers("3.41")
+def test_it_tells_who_got_what_when(face: Faced) -> None:
+    history = History(clock=Ticking(1_700_000_000_000))
+    with noted("GET /checkout"):
+        assert face(history).around(Call("orders", 2), drawing((7, 8))) == [7, 8]
+    first, second = history.find()
+    assert first.number == 8
+    assert second == Record(
+        at=1_700_000_000_000,
+        tag="orders",
+        number=7,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        caller=second.caller,
+        context="GET /checkout",
+    )
+    assert json.loads(json.dumps(second.content()))["number"] == 7
+
+
+def test_it_names_the_thread_or_the_task() -> None:
+    history = History()
+    thread = threading.Thread(target=Chain([history]).around, args=(Call("a"), drawing((1,))), name="worker-7")
+    thread.start()
+    thread.join()
+
+    async def draw() -> list[int]:
+        return [2]
+
+    async def main() -> None:
+        await asyncio.create_task(AsyncChain([history]).around(Call("a"), draw), name="request-8")
+
+    run(main())
+    assert [record.caller for record in history.find()] == ["request-8", "worker-7"]
+
+
+def test_contexts_belong_to_their_task_and_end_with_their_block() -> None:
+    history = History()
+    chain = AsyncChain([history])
+
+    async def request(number: int) -> None:
+        async def draw() -> list[int]:
+            await asyncio.sleep(0)
+            return [number]
+
+        with noted(f"request {number}"):
+            await chain.around(Call("a"), draw)
+        await chain.around(Call("after"), draw)
+
+    async def main() -> None:
+        await asyncio.gather(*[request(number) for number in range(20)])
+
+    run(main())
+    assert {record.number: record.context for record in history.find(tag="a")} == {n: f"request {n}" for n in range(20)}
+    assert {record.context for record in history.find(tag="after")} == {""}
+
+
+def test_blocks_within_blocks_come_back_to_the_outer_words() -> None:
+    history = History()
+    with noted("outer"):
+        with noted("inner"):
+            history.after(Call("a"), 1)
+        history.after(Call("a"), 2)
+    with pytest.raises(InvalidArgument, match="is a text, not 7"), noted(7):  # type: ignore[arg-type]
+        pass
+    assert [record.context for record in history.find()] == ["outer", "inner"]
+
+
+def test_it_sees_the_number_that_the_caller_gets(face: Faced) -> None:
+    class Mirror:
+        def scramble(self, n: int) -> int:
+            return 999 - n
+
+    history = History()
+    assert face(Scrambler(Mirror()), history).around(Call("a"), drawing((7,))) == [992]
+    assert [record.number for record in history.find()] == [992]
+
+
+def test_it_finds_by_all_that_is_given() -> None:
+    clock = Ticking(1000)
+    history = History(clock=clock)
+    for number in range(10):
+        history.after(Call("even" if number % 2 == 0 else "odd"), number)
+        clock.now += 10
+
+    def found(**wanted: Any) -> list[int]:
+        return [record.number for record in history.find(**wanted)]
+
+    assert found() == list(range(9, -1, -1))
+    assert found(tag="even") == [8, 6, 4, 2, 0]
+    assert found(tag="none") == []
+    assert found(number=7) == [7]
+    assert found(number=7, tag="even") == []
+    assert found(number=0) == [0]
+    assert found(since=1070) == [9, 8, 7]
+    assert found(since=1071, tag="even") == [8]
+    assert found(limit=3) == [9, 8, 7]
+    assert found(limit=2, tag="odd", since=1000) == [9, 7]
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"limit": 0}, {"limit": True}, {"limit": 1.0}, {"number": "7"}, {"number": -1}, {"since": "now"}]
+)
+def test_what_cannot_be_looked_for_is_told(wanted: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        History().find(**wanted)
+
+
+@pytest.mark.parametrize("kept", [0, -1, True, 1.5, "10", 1_000_001])
+def test_how_much_it_may_keep(kept: Any) -> None:
+    with pytest.raises(InvalidArgument, match="kept must be"):
+        History(kept)
+
+
+def test_it_forgets_exactly_the_oldest() -> None:
+    history = History(100)
+    for number in range(250):
+        history.after(Call("a"), number)
+        assert len(history) == min(number + 1, 100)
+    assert [record.number for record in history.find()] == list(range(249, 149, -1))
+    assert len(History()) == 0
+    assert History()._entries.maxlen == KEPT
+
+
+@pytest.mark.parametrize("kept", [50, 100_000])
+def test_eight_threads_fill_it_to_its_bound_while_it_is_searched(kept: int) -> None:
+    history = History(kept)
+    chain = Chain([history])
+    done = threading.Event()
+    searches: list[int] = []
+    errors: list[BaseException] = []
+
+    def search() -> None:
+        try:
+            while not done.is_set():
+                searches.append(len(history.find(tag="3")))
+        except BaseException as error:  # noqa: BLE001 - the test shows it
+            errors.append(error)
+
+    def fill(tag: str) -> None:
+        for number in range(1000):
+            chain.around(Call(tag), lambda number=number: [number])  # type: ignore[misc]
+
+    searcher = threading.Thread(target=search)
+    searcher.start()
+    threads = [threading.Thread(target=fill, args=(str(index),)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    searcher.join()
+    assert errors == []
+    assert searches
+    records = history.find()
+    assert len(history) == len(records) == min(8000, kept)
+    for index in range(8):
+        theirs = [record.number for record in records if record.tag == str(index)]
+        # The last of each, without a hole.
+        assert theirs == list(range(999, 999 - len(theirs), -1))
+
+
+def test_it_surrounds_what_it_is_told_to() -> None:
+    history = History(strategies=("snowflake",), order=5)
+    assert isinstance(history, Plugin)
+    chain = Chain([history])
+    chain.around(Call("a"), drawing((1,)))
+    chain.around(Call("b", strategy="snowflake"), drawing((2,)))
+    assert [record.tag for record in history.find()] == ["b"]
+    assert history.order == 5

@@ -1,0 +1,180 @@
+"""Periods rise with time, end when the zone's clocks first show the next one, and are told by their first day."""
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
+from issuer.errors import InvalidArgument, SchemeError
+from persistence.records import HIGHEST
+
+KINDS = ("daily", "weekly", "monthly", "yearly")
+ZONES = (
+    "UTC",
+    "Europe/Vienna",
+    "Pacific/Apia",
+    "Pacific/Kiritimati",
+    "Australia/Lord_Howe",
+    "America/Sao_Paulo",
+    "America/St_Johns",
+    "America/Toronto",
+    "Asia/Kathmandu",
+    "Africa/Casablanca",
+    "America/Havana",
+)
+HOUR = 3_600_000
+LAST_MS = 4_102_444_800_000  # 2100-01-01
+
+
+def ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def wall(zone: str, moment: int) -> date:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)).astimezone(ZoneInfo(zone)).date()
+
+
+class TestEveryZone:
+    @given(st.sampled_from(KINDS), st.sampled_from(ZONES), st.integers(0, LAST_MS))
+    @example("daily", "Pacific/Apia", ms("2011-12-30 09:59:59"))
+    @example("daily", "America/Sao_Paulo", ms("2018-11-04 02:59:59"))
+    @example("daily", "America/St_Johns", ms("2006-10-29 02:45:00"))
+    @example("daily", "America/Toronto", 0)
+    def test_a_period_ends_at_the_first_moment_that_shows_the_next_one(self, kind: str, zone: str, moment: int) -> None:
+        periods = Periods(kind, zone)
+        index = periods.index(moment)
+        end = periods.end_ms(index)
+        assert moment < end
+        assert wall(zone, end - 1) < periods.begin(index + 1) <= wall(zone, end)
+        assert periods.index(end - 1) <= index < periods.index(end)
+        assert periods.end_ms(index - 1) <= moment
+
+    @given(st.sampled_from(KINDS), st.sampled_from(ZONES), st.integers(0, LAST_MS), st.integers(0, 3 * 24 * HOUR))
+    @example("daily", "America/St_Johns", ms("2006-10-29 02:30:30"), HOUR // 2)
+    def test_it_never_falls(self, kind: str, zone: str, moment: int, later: int) -> None:
+        periods = Periods(kind, zone)
+        assert periods.index(moment) <= periods.index(moment + later)
+
+    @given(st.sampled_from(KINDS), st.dates(date(1, 1, 8), date(9999, 12, 20)))
+    def test_every_day_belongs_to_the_period_that_begins_at_or_before_it(self, kind: str, day: date) -> None:
+        periods = Periods(kind)
+        index = periods.of(day)
+        assert periods.begin(index) <= day
+        assert periods.of(periods.begin(index)) == index
+        if kind != "yearly" or day.year < 9999:
+            following = day + timedelta(days=366) if day.year < 9998 else day
+            assert periods.of(following) >= index
+
+    @given(st.sampled_from(KINDS), st.dates(date(1970, 1, 1), date(9999, 12, 20)))
+    def test_the_counters_of_a_period_fit_below_those_of_the_next(self, kind: str, day: date) -> None:
+        index = Periods(kind).of(day)
+        assert 0 < index < 2**22
+        assert (index << PERIOD_BITS | SEQ_MOST) < (index + 1) << PERIOD_BITS <= HIGHEST
+
+
+class TestCalendar:
+    @pytest.mark.parametrize(
+        ("kind", "moment", "begins", "ends"),
+        [
+            ("daily", "2026-11-21 04:31:00", date(2026, 11, 21), "2026-11-22 00:00"),
+            ("weekly", "2026-11-22 23:59:59", date(2026, 11, 16), "2026-11-23 00:00"),
+            ("weekly", "2026-11-23 00:00:00", date(2026, 11, 23), "2026-11-30 00:00"),
+            ("monthly", "2026-12-31 12:00:00", date(2026, 12, 1), "2027-01-01 00:00"),
+            ("monthly", "2024-02-29 12:00:00", date(2024, 2, 1), "2024-03-01 00:00"),
+            ("yearly", "2026-11-21 04:31:00", date(2026, 1, 1), "2027-01-01 00:00"),
+        ],
+    )
+    def test_periods_follow_it(self, kind: str, moment: str, begins: date, ends: str) -> None:
+        periods = Periods(kind)
+        index = periods.index(ms(moment))
+        assert periods.begin(index) == begins
+        assert periods.end_ms(index) == ms(ends)
+
+    @pytest.mark.parametrize(
+        ("zone", "day", "hours"),
+        [
+            ("Europe/Vienna", date(2026, 3, 29), 23),
+            ("Europe/Vienna", date(2026, 10, 25), 25),
+            ("Europe/Vienna", date(2026, 10, 26), 24),
+            ("Australia/Lord_Howe", date(2026, 4, 5), 24.5),
+            ("America/Sao_Paulo", date(2018, 11, 4), 23),
+            ("America/Sao_Paulo", date(2018, 2, 17), 25),
+            ("Pacific/Apia", date(2011, 12, 29), 24),
+            ("Pacific/Apia", date(2011, 12, 30), 0),
+            ("Pacific/Apia", date(2011, 12, 31), 24),
+        ],
+    )
+    def test_days_last_as_long_as_the_zone_makes_them(self, zone: str, day: date, hours: float) -> None:
+        periods = Periods("daily", zone)
+        index = periods.of(day)
+        assert periods.end_ms(index) - periods.end_ms(index - 1) == hours * HOUR
+
+    def test_a_day_that_the_zone_left_out_is_no_period_of_any_moment(self) -> None:
+        periods = Periods("daily", "Pacific/Apia")
+        change = ms("2011-12-30 10:00")
+        assert periods.begin(periods.index(change - 1)) == date(2011, 12, 29)
+        assert periods.begin(periods.index(change)) == date(2011, 12, 31)
+
+    def test_a_gap_that_swallows_midnight_begins_the_day_where_it_begins(self) -> None:
+        # Toronto, 1919: at 23:30 the clocks were put to 00:30.
+        periods = Periods("daily", "America/Toronto")
+        before = periods.of(date(1919, 3, 30))
+        assert periods.end_ms(before) == ms("1919-03-31 04:30")
+
+    def test_a_day_goes_on_when_clocks_are_put_back_over_its_midnight(self) -> None:
+        # St. John's, 2006: at 00:01 the clocks were put back to 23:01 of the day before.
+        periods = Periods("daily", "America/St_Johns")
+        sunday = periods.of(date(2006, 10, 29))
+        assert wall("America/St_Johns", ms("2006-10-29 02:45")) == date(2006, 10, 28)
+        assert periods.index(ms("2006-10-29 02:45")) == sunday
+        assert periods.end_ms(sunday - 1) == ms("2006-10-29 02:30")
+
+    def test_the_zone_decides_the_day(self) -> None:
+        moment = ms("2026-11-21 11:00")
+        assert Periods("daily", "Pacific/Kiritimati").begin(
+            Periods("daily", "Pacific/Kiritimati").index(moment)
+        ) == date(2026, 11, 22)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("kind", "name"), [("daily", "2027-01-03"), ("weekly", "2026-W53"), ("monthly", "2027-01"), ("yearly", "2027")]
+    )
+    def test_a_period_is_called_as_people_call_it(self, kind: str, name: str) -> None:
+        periods = Periods(kind)
+        assert periods.name(periods.of(date(2027, 1, 3))) == name  # a Sunday, of the week that began in December
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_neighbours_have_different_names_in_order(self, kind: str) -> None:
+        periods = Periods(kind)
+        begin = periods.of(date(2025, 12, 1))
+        names = [periods.name(index) for index in range(begin, begin + 500)]
+        assert names == sorted(set(names))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("zone", ["", "Europe", "Europe/Wien", "../passwd", "/etc/passwd", "a\0b", "x" * 5000])
+    def test_what_is_no_time_zone_is_refused_by_name(self, zone: str) -> None:
+        with pytest.raises(SchemeError) as caught:
+            Periods("daily", zone)
+        assert (caught.value.setting, caught.value.value) == ("timezone", zone)
+
+    @pytest.mark.parametrize("restart", ["never", "hourly", "", "Daily"])
+    def test_what_is_no_period_is_refused_by_name(self, restart: str) -> None:
+        with pytest.raises(SchemeError) as caught:
+            Periods(restart)
+        assert (caught.value.setting, caught.value.value) == ("restart", restart)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_times_beyond_the_calendar_are_refused(self, kind: str) -> None:
+        periods = Periods(kind)
+        with pytest.raises(InvalidArgument):
+            periods.index(2**63 - 1)
+        for index in (-1, 2**22, 2**62):
+            with pytest.raises(InvalidArgument):
+                periods.begin(index)
+        with pytest.raises(InvalidArgument):
+            periods.end_ms(periods.of(date(9999, 12, 31)))

@@ -1,0 +1,120 @@
+"""How fast numbers are given, by a clock that the test moves."""
+
+import json
+import threading
+
+import pytest
+
+from issuer.plugins import Call, Chain, Rate, Rates
+from tests.clocks import Clock
+from tests.surrounding import Faced, drawing
+
+CALL = Call("a")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(5000.0)
+
+
+@pytest.fixture
+def rate(clock: Clock) -> Rate:
+    return Rate(clock=clock)
+
+
+def give(rate: Rate, n: int, tag: str = "a") -> None:
+    Chain([rate]).around(Call(tag, n), drawing(range(n)))
+
+
+@pytest.mark.covers("3.41")
+def test_it_counts_what_was_given(face: Faced, clock: Clock) -> None:
+    rate = Rate(clock=clock)
+    face(rate).around(Call("a", 600), drawing(range(600)))
+    assert rate.of("a") == Rates(second=600.0, ten_seconds=60.0, minute=10.0, total=600)
+    assert json.loads(json.dumps(rate.of("a").content()))["total"] == 600
+
+
+def test_a_tag_that_gave_nothing_has_rates_of_nothing(rate: Rate) -> None:
+    assert rate.of("a") == Rates(0.0, 0.0, 0.0, 0)
+    assert rate.all() == {}
+
+
+def test_tags_are_counted_apart(rate: Rate) -> None:
+    give(rate, 60, "b")
+    give(rate, 120, "a")
+    assert {tag: (rates.minute, rates.total) for tag, rates in rate.all().items()} == {"a": (2.0, 120), "b": (1.0, 60)}
+    assert list(rate.all()) == ["a", "b"]
+
+
+def test_numbers_leave_one_window_after_the_other(rate: Rate, clock: Clock) -> None:
+    give(rate, 600)
+    seen = []
+    for moment in (0.9, 1.2, 9.0, 11.1, 59.0, 61.1, 10_000.0):
+        clock.now = 5000.0 + moment
+        rates = rate.of("a")
+        seen.append((rates.second, rates.ten_seconds, rates.minute))
+        assert rates.total == 600
+    assert seen == [
+        (600.0, 60.0, 10.0),
+        (0.0, 60.0, 10.0),
+        (0.0, 60.0, 10.0),
+        (0.0, 0.0, 10.0),
+        (0.0, 0.0, 10.0),
+        (0.0, 0.0, 0.0),
+        (0.0, 0.0, 0.0),
+    ]
+
+
+def test_a_steady_rate_is_the_same_over_every_window_and_at_every_moment(rate: Rate, clock: Clock) -> None:
+    for tick in range(1, 7001):
+        clock.now = 5000.0 + tick / 100  # 100 a second
+        give(rate, 1)
+        if tick > 6100:
+            rates = rate.of("a")
+            assert rates.second == pytest.approx(100, abs=2)
+            assert rates.ten_seconds == pytest.approx(100, rel=0.02)
+            assert rates.minute == pytest.approx(100, rel=0.01)
+    assert rate.of("a").total == 7000
+
+
+def test_a_window_begins_within_a_slice(rate: Rate, clock: Clock) -> None:
+    give(rate, 100)  # all in the second from 5000 to 5001
+    clock.now = 5010.25
+    assert rate.of("a").ten_seconds == pytest.approx(7.5)  # three quarters of that second are less than 10 s old
+    clock.now = 5010.75
+    assert rate.of("a").ten_seconds == pytest.approx(2.5)
+
+
+def test_slices_are_used_again_without_what_they_held(rate: Rate, clock: Clock) -> None:
+    for round_ in range(200):
+        clock.now = 5000.0 + 61 * round_  # the same place of the ring each time
+        give(rate, 60)
+        assert rate.of("a").minute == pytest.approx(1.0)
+    assert rate.of("a").total == 200 * 60
+
+
+def test_eight_threads_lose_no_count(rate: Rate) -> None:
+    chain = Chain([rate])
+    shown: list[Rates] = []
+
+    def fill(tag: str) -> None:
+        for _ in range(2000):
+            chain.around(Call(tag), drawing((1,)))
+        shown.append(rate.of("a"))
+
+    threads = [threading.Thread(target=fill, args=("a" if index < 6 else "b",)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert rate.of("a") == Rates(second=12_000.0, ten_seconds=1200.0, minute=200.0, total=12_000)
+    assert rate.of("b").total == 4000
+    assert len(shown) == 8
+
+
+def test_it_goes_by_the_monotonic_clock_unless_told_otherwise() -> None:
+    rate = Rate(strategies=("segment",), order=7)
+    give(rate, 10)
+    assert rate.of("a").total == 10
+    assert 0 < rate.of("a").minute <= 10 / 60
+    assert (rate.order, rate.strategies) == (7, ("segment",))

@@ -1,0 +1,435 @@
+"""Snowflake numbers with a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from issuer import clock as clock_
+from issuer.clock import Deadline
+from issuer.errors import ClockBehind, ConfigurationError, InvalidArgument, IssuerError, StrategyFailed, Unavailable
+from issuer.strategies import Context, Instance, Layout, Serving, Snowflake, registry
+from issuer.strategies.machines import Tenure
+from issuer.strategies.ticks import OVER, Ticks
+from tests.strategies import NEW_YEAR, Desk, MovedClock
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    """A clock that only the test and sleeping calls move."""
+    made = MovedClock()
+    monkeypatch.setattr(clock_, "sleep", made.sleep)
+    return made
+
+
+@pytest.fixture
+def desk(moved: MovedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    opener = Opener(moved, tmp_path, monkeypatch)
+    yield opener
+    for opened in opener.opened:
+        opened.close()
+
+
+class Opener:
+    """Opens snowflake desks on one host, with the moved clock."""
+
+    def __init__(self, moved: MovedClock, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moved = moved
+        self.directory = directory
+        self.opened: list[Desk] = []
+        monkeypatch.setitem(registry._registered, "moved", lambda context: Snowflake(context, clock=moved.clock))
+
+    def __call__(self, machine: int = 1, **options: Any) -> Desk:
+        instance = Instance(application="tests", ip="192.0.2.5", machine=machine, directory=str(self.directory))
+        opened = Desk("moved", options, instance=instance)
+        self.opened.append(opened)
+        return opened
+
+
+def snowflake(desk: Desk) -> Snowflake:
+    found = desk.serving.strategy
+    assert isinstance(found, Snowflake)
+    return found
+
+
+def started(desk: Desk) -> int:
+    """The first number; the clock has moved past what the start leaves out."""
+    return desk.next()
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def test_a_number_says_when_and_where_it_was_made(desk: Opener, moved: MovedClock) -> None:
+    ids = desk(machine=513)
+    number = started(ids)
+    assert Layout().decompose(number).machine == 513
+    assert Layout().decompose(number).timestamp == moved.ms
+    assert [each - number for each in ids.take(3)] == [1, 2, 3]
+
+
+def test_a_full_millisecond_waits_for_the_next_one(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
+    numbers = [started(ids), *(ids.next() for _ in range(4095))]
+    assert len({Layout().decompose(number).timestamp for number in numbers}) == 1
+    slept = moved.slept
+    numbers.append(ids.next())
+    assert 0 < moved.slept - slept <= 0.001
+    assert Layout().decompose(numbers[-1]).sequence == 0
+    assert all(one < two for one, two in pairwise(numbers))
+    numbers += ids.take(10_000)
+    assert len(numbers) == len(set(numbers)) == 4097 + 10_000
+
+
+@pytest.mark.covers("3.51")
+def test_six_machine_bits_and_sixteen_of_sequence_give_65536_a_millisecond(desk: Opener, moved: MovedClock) -> None:
+    ids = desk(machine=63, machine_bits=6, sequence_bits=16)
+    layout = Layout(worker_bits=6, sequence_bits=16)
+    first = started(ids)
+    here = moved.ms
+    numbers = [first, *ids.take(65_535)]
+    assert moved.ms == here
+    assert {layout.decompose(number).timestamp for number in numbers} == {here}
+    assert len(set(numbers)) == 65_536
+    assert layout.decompose(ids.next()).timestamp == here + 1
+
+
+def test_a_call_without_time_left_is_refused_when_the_millisecond_is_full(desk: Opener) -> None:
+    ids = desk()
+    started(ids)
+    with pytest.raises(Unavailable, match="4096 numbers of this millisecond are used up") as caught:
+        ids.take(5000, timeout=0)
+    assert len(caught.value.drawn) == 4095
+
+
+def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, moved: MovedClock) -> None:
+    with pytest.raises(ConfigurationError, match=r"outside of the layout.*ends 2020-01-01"):
+        desk(time_bits=10)
+    with pytest.raises(ConfigurationError, match="outside of the layout"):
+        desk(epoch=NEW_YEAR + 1)
+    ids = desk(epoch=NEW_YEAR - 1000, time_bits=11)
+    started(ids)
+    moved.sleep(1.5)
+    ids.sweep()
+    with pytest.raises(ConfigurationError, match="outside of the layout"):
+        ids.next()
+
+
+def test_the_very_first_number_is_not_0(desk: Opener) -> None:
+    ids = desk(machine=0, epoch=NEW_YEAR)
+    assert min(ids.take(5000)) > 0
+
+
+# ------------------------------------------------------------------------------------------------ the clock goes back
+
+
+@pytest.mark.covers("3.38")
+def test_a_clock_that_went_back_is_refused_and_alarmed_until_it_has_caught_up(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
+    before = started(ids)
+    moved.step(-3000)
+    with pytest.raises(ClockBehind) as caught:
+        ids.next()
+    assert 3000 <= caught.value.behind <= 3001
+    assert caught.value.retry_after == pytest.approx(3, abs=0.01)
+    with pytest.raises(ClockBehind):
+        ids.next()
+    assert [type(alarm) for alarm in ids.alarms] == [ClockBehind]
+    moved.sleep(caught.value.retry_after)
+    ids.sweep()
+    assert ids.next() > before
+    moved.step(-5000)
+    with pytest.raises(ClockBehind):
+        ids.next()
+    assert len(ids.alarms) == 2
+
+
+@pytest.mark.covers("3.38")
+def test_a_small_step_back_is_waited_for(desk: Opener, moved: MovedClock) -> None:
+    ids = desk(max_wait=100)
+    before = started(ids)
+    moved.step(-90)
+    slept = moved.slept
+    assert ids.next() > before
+    assert moved.slept - slept == pytest.approx(0.091, abs=0.002)
+    assert len(ids.alarms) == 1
+    moved.step(-150)
+    with pytest.raises(ClockBehind):
+        ids.next()
+
+
+def test_nobody_waits_for_the_clock_beyond_the_deadline(desk: Opener, moved: MovedClock) -> None:
+    ids = desk(max_wait=60_000)
+    started(ids)
+    moved.step(-9000)
+    slept = moved.slept
+    with pytest.raises(ClockBehind):
+        ids.take(1, timeout=2)
+    assert moved.slept == slept
+
+
+def test_an_alarm_hook_that_fails_changes_nothing(moved: MovedClock, tmp_path: Path, desk: Opener) -> None:
+    def broken(error: IssuerError) -> None:
+        raise RuntimeError(str(error))
+
+    instance = Instance(application="tests", ip="192.0.2.5", machine=9, directory=str(tmp_path))
+    with Desk("moved", {}, instance=instance, alarm=broken) as ids:
+        started(ids)
+        moved.step(-9000)
+        with pytest.raises(ClockBehind):
+            ids.next()
+    assert desk.opened == []
+
+
+def back_and_forth(ids: Desk, moved: MovedClock) -> list[int]:
+    """Numbers, then the clock goes back, numbers again as far as they are given."""
+    numbers = ids.take(4096)
+    moved.step(-2)
+    for _ in range(4):
+        try:
+            numbers += ids.take(2000, timeout=0)
+        except Unavailable as error:
+            numbers += error.drawn
+        moved.step(1)
+    return numbers
+
+
+@pytest.mark.covers("3.38")
+def test_without_the_guard_a_clock_that_went_back_repeats(
+    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intact = back_and_forth(desk(), moved)
+    assert len(intact) == len(set(intact))
+    turn = Ticks.turn
+
+    def unguarded(self: Ticks) -> int:
+        self._used = 0
+        return turn(self)
+
+    monkeypatch.setattr(Ticks, "turn", unguarded)
+    # A second guard, for every strategy: it finds out what `take` gives.
+    with pytest.raises(StrategyFailed, match="none of them was issued"):
+        back_and_forth(desk(machine=3), moved)
+    monkeypatch.setattr(Serving, "_checked", lambda *given: list(given[1]))
+    broken = back_and_forth(desk(machine=2), moved)
+    assert len(broken) > len(set(broken))
+
+
+# ------------------------------------------------------------------------------------------------ restarts
+
+
+def restarted(desk: Opener, moved: MovedClock, *, crash: bool) -> tuple[list[int], list[int]]:
+    """Numbers of a process, and of the next one with its machine number, whose clock is 2 s behind."""
+    first = desk()
+    before = first.take(10)
+    if crash:
+        # What a kill leaves: the file, and no lock.
+        strategy: Any = first.serving.strategy
+        strategy._machines._file.unlock()
+    else:
+        first.close()
+    moved.step(-2000)
+    second = desk()
+    after: list[int] = []
+    for _ in range(8):
+        with suppress(Unavailable):
+            after += second.take(10)
+        moved.sleep(1)
+        second.sweep()
+    return before, after
+
+
+@pytest.mark.covers("3.38")
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_restart_goes_on_above_the_last_timestamp_though_the_clock_went_back(
+    desk: Opener, moved: MovedClock, crash: bool
+) -> None:
+    before, after = restarted(desk, moved, crash=crash)
+    assert after
+    assert min(after) > max(before)
+
+
+def test_without_the_last_timestamp_a_restart_repeats(
+    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("issuer.strategies.local.whole", lambda *_: 0)
+    before, after = restarted(desk, moved, crash=False)
+    assert min(after) < max(before)
+
+
+def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
+    started(ids)
+    for _ in range(5):
+        moved.sleep(10)
+        number = ids.next()
+        (file,) = desk.directory.glob("*.properties")
+        last = dict(line.split("=") for line in file.read_text().splitlines())["last"]
+        assert Layout().decompose(number).timestamp <= int(last)
+
+
+def test_a_file_that_cannot_be_written_stops_the_numbers(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
+    started(ids)
+    (file,) = desk.directory.glob("*.properties")
+    file.with_name(file.name + ".new").mkdir()
+    moved.sleep(2)
+    assert ids.next()
+    moved.sleep(2)
+    with pytest.raises(Unavailable, match="can't be written"):
+        ids.next()
+    file.with_name(file.name + ".new").rmdir()
+    assert ids.next()
+
+
+def test_two_with_one_fixed_number_on_a_host_are_told(desk: Opener) -> None:
+    started(desk(machine=5))
+    with pytest.raises(ConfigurationError, match="in use"):
+        desk(machine=5).next()
+
+
+# ------------------------------------------------------------------------------------------------ threads
+
+
+def test_threads_get_every_number_once_and_each_sees_them_rise(desk: Opener) -> None:
+    class Ticking:
+        """Goes on by 2 us a look."""
+
+        ns = NEW_YEAR * 1_000_000
+
+        def wall(self) -> int:
+            self.ns += 2000
+            return self.ns
+
+    ticks = Ticks(Layout(sequence_bits=4), desk.moved.clock)
+    ticks._now = Ticking().wall
+    assert ticks.begin(Tenure(3, 0, 2 * NEW_YEAR))
+    found: list[list[int]] = [[] for _ in range(8)]
+
+    def draw(mine: list[int]) -> None:
+        while len(mine) < 4000:
+            mine += [next(ticks)] if len(mine) % 3 else ticks.take(5)
+
+    def drawing(mine: list[int]) -> None:
+        while len(mine) < 4000:
+            try:
+                draw(mine)
+            except StopIteration:
+                continue
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=drawing, args=(mine,)) for mine in found]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    numbers = [number for mine in found for number in mine]
+    assert len(numbers) == len(set(numbers)) >= 8 * 4000
+    assert all(one < two for mine in found for one, two in pairwise(mine))
+
+
+# ------------------------------------------------------------------------------------------------ tenures
+
+
+def ticks_at(moved: MovedClock, *, ceiling: int, until: float) -> Ticks:
+    ticks = Ticks(Layout(), moved.clock)
+    assert ticks.begin(Tenure(1, moved.ms - 1, ceiling, until=until))
+    return ticks
+
+
+def test_nothing_above_the_ceiling_or_after_the_lease(moved: MovedClock) -> None:
+    ticks = ticks_at(moved, ceiling=moved.ms + 1, until=moved.seconds + 10)
+    assert [next(ticks), next(ticks)]
+    moved.step(1)
+    assert next(ticks)
+    moved.step(1)
+    assert (next(ticks, None), ticks.turn()) == (None, OVER)
+    ticks = ticks_at(moved, ceiling=moved.ms + 60_000, until=moved.seconds + 10)
+    moved.sleep(9.9)
+    assert next(ticks)
+    moved.sleep(0.1)
+    assert (next(ticks, None), ticks.turn()) == (None, OVER)
+
+
+def test_another_tenure_goes_on_above_the_numbers_of_the_one_before(moved: MovedClock) -> None:
+    ticks = Ticks(Layout(), moved.clock)
+    assert ticks.begin(Tenure(900, moved.ms - 1, moved.ms + 1000))
+    before = next(ticks)
+    assert ticks.begin(Tenure(3, 0, moved.ms + 1000))
+    assert next(ticks, None) is None
+    moved.step(1)
+    assert next(ticks) > before
+
+
+def test_what_is_closed_or_forked_gives_nothing_any_more(moved: MovedClock) -> None:
+    for end in (Ticks.close, Ticks.after_fork, Ticks.drop):
+        ticks = ticks_at(moved, ceiling=moved.ms + 1000, until=2000.0)
+        assert next(ticks)
+        end(ticks)
+        assert (next(ticks, None), ticks.take(5), ticks.turn()) == (None, [], OVER)
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"machines": "redis"}, "no option 'machines'; there are epoch, lease, machine"),
+        ({"machine": "zookeeper"}, "machine is one of redis, file, ordinal, fixed, not 'zookeeper'"),
+        ({"machine": "redis"}, "leases numbers in Redis, and none is set"),
+        ({"machine": 5}, "machine is a text"),
+        ({"lease": 1}, r"lease is a number 5..2.592e\+06, not 1"),
+        ({"max_wait": -1}, r"max_wait is a whole number 0..60000, not -1"),
+        ({"machine": "ordinal"}, "has no number at its end"),
+        ({"machine_bits": 2, "machine": "fixed"}, r"the instance's worker is 0..3, not 7"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(
+    options: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "host")
+    instance = Instance(application="tests", ip="192.0.2.5", machine=7)
+    with pytest.raises(ConfigurationError, match=problem):
+        Desk("snowflake", options, instance=instance)
+
+
+@pytest.mark.parametrize(
+    ("host", "racks", "machine"),
+    [("orders-0", {}, 0), ("orders-17.orders.svc", {}, 17), ("orders-0", {"rack_bits": 2}, 0b111)],
+)
+def test_a_stateful_set_numbers_its_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, racks: dict[str, Any], machine: int
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    named = Instance(application="tests", ip="192.0.2.5", directory=str(tmp_path), rack=3 if racks else None)
+    with Desk("snowflake", {**racks, "machine": "ordinal"}, instance=named) as ids:
+        ids.next()
+        assert snowflake(ids).machine == machine
+
+
+def test_the_longest_tags_have_files_of_their_own(tmp_path: Path) -> None:
+    instance = Instance("tests", 0, "192.0.2.5", machine=1, directory=str(tmp_path))
+    for tag in ("\u8ba2" * 65 + "a", "\u8ba2" * 65 + "b", "a/../b", ".."):
+        with Desk("snowflake", {}, tag=tag, instance=instance) as ids:
+            assert ids.next()
+    assert len(list(tmp_path.glob("*.properties"))) == 4
+
+
+def test_a_context_can_be_made_by_hand() -> None:
+    def run(steps: Any, deadline: Deadline) -> Any:
+        raise InvalidArgument(f"{steps} {deadline}")
+
+    with pytest.raises(ConfigurationError, match="present is outside"):
+        Snowflake(Context("orders", {"time_bits": 1}, run, lambda: None))  # type: ignore[arg-type,return-value]  # no flight

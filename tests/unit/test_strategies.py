@@ -1,0 +1,401 @@
+"""How strategies are found by name, how a process names itself, and the file of a leased machine number."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from issuer.errors import ConfigurationError, CorruptState, NoMachineNumber, RedisUnavailable
+from issuer.strategies import Instance, Layout, Snowflake, Strategy, known, register, registry
+from issuer.strategies.contract import own_ip
+from issuer.strategies.files import Properties
+from issuer.strategies.machines import Clock
+from tests.servers.fake import FencedFakeServer
+from tests.strategies import Desk, MovedClock
+
+# ------------------------------------------------------------------------------------------------ by name
+
+
+class Evens(Strategy):
+    """A strategy of the user's own, as docs/snowflake.md has it."""
+
+    last = 0
+
+    def generate(self, n: int) -> list[int]:
+        numbers = list(range(self.last + 2, self.last + 2 * n + 1, 2))
+        self.last = numbers[-1]
+        return numbers
+
+
+@pytest.mark.covers("3.6")
+def test_a_registered_strategy_serves_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    register("evens", Evens)
+    assert known() == ["evens", "segment", "snowflake"]
+    with Desk("evens") as desk:
+        assert [desk.next(), desk.next(), *desk.take(2)] == [2, 4, 6, 8]
+
+
+@pytest.mark.covers("3.6")
+def test_an_installed_package_brings_strategies_by_its_entry_points(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "brought.py").write_text(
+        "from issuer.strategies import Strategy\n"
+        "class Tens(Strategy):\n"
+        "    def generate(self, n):\n"
+        "        return [10 * each for each in range(1, n + 1)]\n"
+    )
+    info = tmp_path / "brought-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[issuer.strategies]\ntens = brought:Tens\nlost = nowhere:Strategy\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert {"tens", "lost"} <= set(known())
+    with Desk("tens") as desk:
+        assert desk.take(3) == [10, 20, 30]
+    with pytest.raises(ConfigurationError, match="strategy 'lost': its entry point can't be loaded"):
+        Desk("lost")
+    sys.modules.pop("brought", None)
+
+
+def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match=r"no strategy 'leaf'; there are .*segment, snowflake"):
+        Desk("leaf")
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "problem"),
+    [
+        ("segment", Evens, "'segment' is built in"),
+        ("snowflake", Evens, "'snowflake' is built in"),
+        ("", Evens, "a strategy has a name"),
+        ("evens", None, "None can't be"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(name: str, factory: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        register(name, factory)
+
+
+def test_segment_needs_a_counter_and_has_no_options() -> None:
+    with pytest.raises(ConfigurationError, match="needs the tag's counter"):
+        Desk("segment")
+    with pytest.raises(ConfigurationError, match="no option 'step'; there are none"):
+        Desk("segment", {"step": 5})
+
+
+# ------------------------------------------------------------------------------------------------ instances
+
+
+@pytest.mark.covers("3.35")
+@pytest.mark.parametrize(
+    ("ip", "whole"),
+    [("192.168.0.94", 3232235614), ("192.168.0.222", 3232235742), ("10.0.0.1", 167772161), ("::1", 1)],
+)
+def test_the_key_is_application_port_and_ip_as_one_number(ip: str, whole: int) -> None:
+    instance = Instance("sequence-client", 8112, ip)
+    assert instance.key == f"sequence-client.8112.{whole}"
+    assert int(ip_address(ip)) == whole
+
+
+@pytest.mark.covers("3.37")
+def test_the_file_is_named_with_colons() -> None:
+    assert Instance("sequence-client", 8112, "192.168.0.222").file == "sequence-client:8112:3232235742.properties"
+
+
+@pytest.mark.covers("3.50")
+def test_what_a_registry_says_makes_the_same_key_as_what_is_found_here() -> None:
+    from_registry = {"application": "orders-service", "port": 8080, "ip": own_ip()}
+    assert Instance(**from_registry).key == Instance("orders-service", 8080).key  # type: ignore[arg-type]  # as it comes
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"application": ""}, "application"),
+        ({"application": "a.b"}, "application is made of"),
+        ({"application": "a/b"}, "application is made of"),
+        ({"port": -1}, "port is a whole number 0..65535, not -1"),
+        ({"port": 65_536}, "port"),
+        ({"ip": "192.168.0"}, "ip is an address like 192.168.0.94, not '192.168.0'"),
+        ({"ip": "localhost"}, "ip"),
+    ],
+)
+def test_an_instance_that_makes_no_key_is_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        Instance(**given)
+
+
+# ------------------------------------------------------------------------------------------------ the file
+
+
+@pytest.mark.covers("3.37")
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / Instance("sequence-client", 8112, "192.168.0.222").file
+    file = Properties(path)
+    file.lock()
+    assert file.read() == {}
+    file.write({"machineId": 5, "workerId": 1, "rackId": 1})
+    assert path.read_text() == "machineId=5\nworkerId=1\nrackId=1\n"
+    assert Properties(path).read() == {"machineId": "5", "workerId": "1", "rackId": "1"}
+    path.write_text("# by hand\n\n! too\nmachineId = 7\n")
+    assert file.read() == {"machineId": "7"}
+    path.write_text("machineId\n")
+    with pytest.raises(CorruptState, match="without `=`"):
+        file.read()
+
+
+def test_one_at_a_time_has_the_lock(tmp_path: Path) -> None:
+    one, two = Properties(tmp_path / "a"), Properties(tmp_path / "a")
+    one.lock()
+    one.lock()
+    with pytest.raises(ConfigurationError, match="in use"):
+        two.lock()
+    one.unlock()
+    two.lock()
+
+
+class Host:
+    """A host whose processes keep a copy of their machine number, and a server that can go away."""
+
+    def __init__(self, server: FencedFakeServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        self.folder = folder
+        self.moved = MovedClock(Clock().ms())
+        monkeypatch.setattr("issuer.clock.sleep", self.moved.sleep)
+        monkeypatch.setitem(registry._registered, "moved", lambda given: Snowflake(given, clock=self.moved.clock))
+        self.opened: list[Desk] = []
+
+    def start(self, port: int = 8112, *, found: bool = False, **options: Any) -> Desk:
+        instance = Instance("sequence-client", port, "192.168.0.222", directory=str(self.folder))
+        options = {"machine": "file", **options}
+        desk = Desk("moved", options, redis=self.server.client(), instance=instance)
+        self.opened.append(desk)
+        if found:
+            desk.found()
+        return desk
+
+    def machine(self, desk: Desk) -> int:
+        desk.next()
+        strategy = desk.serving.strategy
+        assert isinstance(strategy, Snowflake)
+        assert strategy.machine is not None
+        return strategy.machine
+
+    def crash(self, desk: Desk) -> None:
+        """What a kill leaves: the file, the lease in Redis, and no lock."""
+        strategy: Any = desk.serving.strategy
+        strategy._machines._file.unlock()
+        self.opened.remove(desk)
+
+    def pass_time(self, seconds: float) -> None:
+        self.moved.sleep(seconds)
+        self.server.time_offset += seconds
+
+    @property
+    def file(self) -> Path:
+        (found,) = self.folder.glob("*/*.properties")
+        return found
+
+
+@pytest.fixture
+def host(fake_server: FencedFakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(fake_server, tmp_path, monkeypatch)
+
+
+@pytest.mark.covers("3.34", "3.37")
+def test_a_leased_number_is_copied_into_the_file(host: Host) -> None:
+    desk = host.start(found=True, rack_bits=2)
+    machine = host.machine(desk)
+    assert host.file.name == "sequence-client:8112:3232235742.properties"
+    properties = Properties(host.file).read()
+    assert properties["machineId"] == str(machine)
+    assert Layout(worker_bits=8, rack_bits=2).machine(int(properties["workerId"]), int(properties["rackId"])) == machine
+    desk.close()
+    assert "token" not in Properties(host.file).read()
+
+
+@pytest.mark.covers("3.34")
+def test_a_restart_goes_on_with_the_same_number_though_redis_is_away(host: Host) -> None:
+    desk = host.start(found=True)
+    machine, before = host.machine(desk), desk.take(10)
+    host.crash(desk)
+    host.server.connected = False
+    host.pass_time(4)
+    again = host.start()
+    assert host.machine(again) == machine
+    assert min(again.take(10)) > max(before)
+
+
+@pytest.mark.covers("3.34")
+def test_with_redis_away_the_file_counts_until_the_lease_may_have_passed_on(host: Host) -> None:
+    desk = host.start(found=True)
+    host.machine(desk)
+    host.crash(desk)
+    host.server.connected = False
+    host.pass_time(29)
+    again = host.start()
+    assert again.next()
+    host.pass_time(1)
+    with pytest.raises(RedisUnavailable):
+        again.next()
+    host.crash(again)
+    with pytest.raises(RedisUnavailable):
+        host.start().next()
+
+
+@pytest.mark.parametrize("change", [{"boot": "another"}, {"token": ""}, {"machineId": "5000"}])
+def test_with_redis_away_a_file_from_elsewhere_does_not_count(host: Host, change: dict[str, str]) -> None:
+    desk = host.start(found=True)
+    host.machine(desk)
+    host.crash(desk)
+    file = Properties(host.file)
+    file.write({**file.read(), **change})
+    host.server.connected = False
+    with pytest.raises(RedisUnavailable):
+        host.start().next()
+
+
+def test_a_restart_with_redis_there_renews_the_lease_of_the_one_before(host: Host) -> None:
+    desk = host.start(found=True)
+    machine, before = host.machine(desk), desk.take(10)
+    host.crash(desk)
+    host.pass_time(4)
+    again = host.start()
+    assert host.machine(again) == machine
+    assert min(again.take(10)) > max(before)
+
+
+def test_a_twin_of_the_same_name_has_a_number_of_its_own(host: Host) -> None:
+    one = host.start(found=True)
+    machine = host.machine(one)
+    assert host.machine(host.start()) != machine
+    assert host.machine(host.start(port=8113)) != machine
+
+
+def test_a_heartbeat_keeps_the_number_for_hours(host: Host) -> None:
+    desk = host.start(found=True)
+    machine = host.machine(desk)
+    for _ in range(400):
+        host.pass_time(5)
+        desk.sweep()
+        desk.next()
+    assert host.machine(desk) == machine
+    assert host.moved.slept < 2001
+
+
+@pytest.mark.parametrize("source", ["file", "redis"])
+def test_without_a_scheduler_the_callers_renew_what_is_over(host: Host, source: str) -> None:
+    desk = host.start(found=True, machine=source)
+    machine = host.machine(desk)
+    for _ in range(5):
+        host.pass_time(35)
+        assert host.machine(desk) == machine
+
+
+@pytest.mark.parametrize("source", ["file", "redis"])
+def test_closing_with_redis_away_raises_nothing_and_the_number_lapses(host: Host, source: str) -> None:
+    desk = host.start(found=True, machine=source, machine_bits=1)
+    machine = host.machine(desk)
+    host.server.connected = False
+    desk.close()
+    host.server.connected = True
+    host.pass_time(41)
+    assert {host.machine(host.start(port, machine="redis", machine_bits=1)) for port in (8112, 2)} == {0, 1}
+    assert machine in {0, 1}
+
+
+def passed_on(host: Host) -> tuple[list[int], Callable[[], list[int]]]:
+    """A process with a file is killed, its only number passes on; returns the other's numbers, and how to go on."""
+    options: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
+    first = host.start(found=True, **options)
+    host.machine(first)
+    host.crash(first)
+    host.pass_time(45)
+    other = Desk("moved", {**options, "machine": "redis"}, redis=host.server.client(), instance=Instance("other", 1))
+    numbers = other.take(10)
+    host.server.connected = False
+    again = host.start(**options)
+    return numbers, lambda: again.take(10)
+
+
+def test_the_rule_of_the_file_prevents_repeats(host: Host) -> None:
+    _, go_on = passed_on(host)
+    with pytest.raises(RedisUnavailable):
+        go_on()
+
+
+def test_without_the_rule_of_the_file_numbers_are_repeated(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Properties.read
+
+    def for_ever(self: Properties) -> dict[str, str]:
+        known = read(self)
+        return {**known, "lease": "1000000000", "ceiling": str(2**62)} if "lease" in known else known
+
+    monkeypatch.setattr(Properties, "read", for_ever)
+    numbers, go_on = passed_on(host)
+    assert set(go_on()) & set(numbers)
+
+
+# ------------------------------------------------------------------------------------------------ claiming
+
+
+def test_a_namespace_that_redis_may_have_forgotten_has_to_settle(host: Host) -> None:
+    with pytest.raises(NoMachineNumber, match=r"none is leased for 40 s more") as caught:
+        host.start().next()
+    assert 39 < caught.value.retry_after <= 40
+    host.pass_time(40.1)
+    assert host.start(port=1).next()
+
+
+def test_when_all_numbers_are_held_the_error_says_for_how_long(host: Host) -> None:
+    host.start(port=1, found=True, machine_bits=1).next()
+    host.start(port=2, machine_bits=1).next()
+    with pytest.raises(NoMachineNumber, match=r"all 2 machine numbers.*more machine bits") as caught:
+        host.start(port=3, machine_bits=1).next()
+    assert 30 < caught.value.retry_after <= 41
+
+
+def test_a_clock_ahead_of_the_servers_is_told(host: Host) -> None:
+    host.moved.step(3_600_000)
+    with pytest.raises(NoMachineNumber, match=r"clock is 3\.6e\+03 s ahead of Redis's"):
+        host.start(found=True)
+
+
+def test_a_lost_reply_leaves_the_number_to_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = host.start(port=1, found=True, machine_bits=1)
+    first.next()
+    second = host.start(port=2, machine_bits=1)
+    claimed = second.runner.redis.call
+
+    losing = ["a claim"]
+
+    def lost(call: Any, *args: Any, **options: Any) -> Any:
+        reply = claimed(call, *args, **options)
+        if losing and b"sequence-client.2" in call.packed:
+            losing.clear()
+            raise RedisUnavailable("the reply was lost")
+        return reply
+
+    monkeypatch.setattr(second.runner.redis, "call", lost)
+    with pytest.raises(RedisUnavailable, match="the reply was lost"):
+        second.next()
+    with pytest.raises(NoMachineNumber, match="all 2"):
+        second.next()
+    host.pass_time(29)
+    first.sweep()
+    host.pass_time(12)
+    assert {host.machine(first), host.machine(second)} == {0, 1}
+
+
+def test_redis_by_its_own_client_is_fine(fake_redis: redis.Redis) -> None:
+    with Desk("snowflake", {}, redis=fake_redis) as desk:
+        desk.found()
+        assert desk.take(3)
