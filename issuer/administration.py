@@ -134,9 +134,8 @@ class Administration:
 
     def delete(self, tag: str, *, timeout: float | None = None) -> None:
         """Retire a tag: its calls raise UnknownTag from now on. Made again, it goes on above. Raises UnknownTag."""
-        names = self._run(making.delete(check_tag(tag), self._key), self._deadline(timeout), tag)
-        for name in names:
-            self._roster.drop(name)
+        deadline = self._deadline(timeout)
+        self._run(self._issuing.delete(check_tag(tag), self._key, self._roster.drop, deadline), deadline, tag)
 
     def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, by name."""

@@ -122,9 +122,8 @@ class AsyncAdministration:
 
     async def delete(self, tag: str, *, timeout: float | None = None) -> None:
         """Retire a tag: its calls raise UnknownTag from now on; see Issuer.delete."""
-        names = await self._run(making.delete(check_tag(tag), self._key), self._deadline(timeout), tag)
-        for name in names:
-            self._roster.drop(name)
+        deadline = self._deadline(timeout)
+        await self._run(self._issuing.delete(check_tag(tag), self._key, self._roster.drop, deadline), deadline, tag)
 
     async def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, by name; see Issuer.tags."""

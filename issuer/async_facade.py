@@ -24,11 +24,11 @@ from issuer.core.steps import ask
 from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.asyncio.line import Line
 from issuer.drivers.asyncio.runner import Runner, new_flight
-from issuer.drivers.forks import PARENTS, living
 from issuer.drivers.issuing import PLAIN, TTL, How, Issuing, transformed
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
+from issuer.forks import PARENTS, living
 from issuer.keys import check_tag
 from issuer.numbers.scheme import Decoded
 from issuer.plugins.chain import AsyncChain
@@ -484,4 +484,4 @@ class AsyncIssuer(AsyncAdministration):
 
 
 #: Every AsyncIssuer of this process: to be reset in a forked child.
-_living: weakref.WeakSet[AsyncIssuer] = living()
+_living: weakref.WeakSet[AsyncIssuer] = living(lambda each: each._after_fork())  # noqa: SLF001 - of the class

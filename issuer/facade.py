@@ -23,11 +23,11 @@ from issuer.core.steps import ask
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.line import Line
 from issuer.drivers.blocking.runner import Runner, new_flight
-from issuer.drivers.forks import living
 from issuer.drivers.issuing import PLAIN, TTL, How, Issuing, transformed
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
+from issuer.forks import living
 from issuer.keys import check_tag
 from issuer.numbers.scheme import Decoded
 from issuer.plugins.chain import Chain
@@ -201,7 +201,7 @@ class Issuer(Administration):
         numbers = line.run(self._issuing.generate(line, n, deadline), deadline)
         ready = line.serving.ready if line.serving is not None and self._chain is None else None
         if ready is not None:
-            self._open[line.tag] = ready
+            self._roster.lay_open(line, ready)
         return numbers
 
     def _issued(self, tag: str, how: How, deadline: Deadline) -> Issued:
@@ -429,7 +429,7 @@ class Issuer(Administration):
 
 
 #: Every issuer of this process that isn't closed: to be reset in a forked child, and closed at exit.
-_living: weakref.WeakSet[Issuer] = living()
+_living: weakref.WeakSet[Issuer] = living(lambda each: each._after_fork())  # noqa: SLF001 - the hook of the class
 
 
 def close_all() -> None:

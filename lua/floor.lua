@@ -16,7 +16,7 @@ Returns one of
   {'otherstore', id}   the hash was armed for another store; nothing changed
   {'notmaster'}        this server is no master, or shows no replication id; nothing changed
   {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
-  error BADARG         `at` is no whole number up to 2^63-1; nothing changed
+  error BADARG         `at`, or `until` with a scheme, is no whole number up to 2^63-1; nothing changed
 ]]
 local at, fresh, store_id, manner, own, own_till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or '', ARGV[6]
 --@include whole

@@ -9,6 +9,7 @@ from typing import Literal
 
 from issuer.core import retire
 from issuer.core.extend import DEFAULT_STEP
+from issuer.core.scheme import SEGMENT, countable, strategy
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
 from issuer.keys import check_description, check_tag
@@ -151,6 +152,9 @@ def configure(
 def check_reserving(record: Tag, n: int) -> None:
     """InvalidArgument if n contiguous numbers can't be reserved of that tag."""
     tag = record.tag
+    if not countable(record.scheme):
+        why = "its numbers are in parts" if strategy(record.scheme) == SEGMENT else "its strategy makes its numbers"
+        raise InvalidArgument(f"tag {tag!r} has no counter of its own to reserve from: {why}", tag=tag, value=n)
     if record.order == "strict":
         raise InvalidArgument(f"tag {tag!r} is strict; ranges are reserved of trend tags only", tag=tag, value=n)
     if record.scheme_id:

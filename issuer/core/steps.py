@@ -109,13 +109,13 @@ def wait(flight: Flight, seconds: float) -> Steps[bool]:
     return landed
 
 
-def hurried(steps: Steps[T], seconds: float) -> Steps[T]:
-    """Run the steps with so many seconds at most for each call of the store."""
+def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:
+    """Run the steps, asking something else instead of each of their questions."""
     try:
         step = next(steps)
         while True:
             if isinstance(step, Ask):
-                step = Ask(partial(_sooner, step.question, seconds))
+                step = instead(step)
             try:
                 result = yield step
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means
@@ -125,6 +125,11 @@ def hurried(steps: Steps[T], seconds: float) -> Steps[T]:
     except StopIteration as end:
         value: T = end.value
         return value
+
+
+def hurried(steps: Steps[T], seconds: float) -> Steps[T]:
+    """Run the steps with so many seconds at most for each call of the store."""
+    return asking(steps, lambda step: Ask(partial(_sooner, step.question, seconds)))
 
 
 def _sooner(question: Callable[[Store, float], T], seconds: float, store: Store, timeout: float) -> T:

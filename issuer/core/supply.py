@@ -210,7 +210,7 @@ class Supply(Refill):
 
     def reserve(self, n: int) -> Steps[range]:
         """Reserve exactly n numbers of a trend tag in the store for the caller alone, past both buffers."""
-        check_reserving((yield from self.counted()), n)
+        check_reserving(self._record or (yield from self.learn()), n)
         reserved = yield from self._public(direct.reserve(self.tag, seen=self.taken(), n=n, reason="reserve"))
         try:
             check_reserving(reserved.tag, n)

@@ -6,6 +6,7 @@ all; and a format makes a text of the number.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,6 +35,8 @@ from issuer.strategies.serving import Serving
 from persistence.contract import Store
 from persistence.errors import TagPresent
 from persistence.records import Tag, now_ms
+
+log = logging.getLogger("issuer")
 
 #: How long the number of a caller's key is kept, in seconds, if the caller doesn't say: a day.
 TTL = 86_400.0
@@ -161,6 +164,22 @@ class Issuing(Generic[L]):
             with suppress(IssuerError):  # the tag is there; its strategy does without
                 yield from self._serving(self._line(tag), record).found(deadline)
         return record
+
+    def delete(
+        self,
+        tag: str,
+        key_of: Callable[[str], str | None],
+        drop: Callable[[str], L | None],
+        deadline: Deadline,
+    ) -> Steps[None]:
+        """Retire a tag and its parts; see Issuer.delete. `drop`: ends a tag's line and returns it."""
+        for name in (yield from making.delete(tag, key_of)):
+            line = drop(name)
+            if line is not None and line.serving is not None:
+                try:
+                    yield from line.serving.close(deadline)
+                except IssuerError as error:
+                    log.warning("tag %r is deleted, and its strategy could not end in order: %s", name, error)
 
     def generate(self, line: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Get n numbers of a strategy that has no counter."""

@@ -95,7 +95,7 @@ def configure(
     limit = settings.pop("limit")
     last = None if limit is None else limits.number(limit)
     before = after = yield from known(tag)
-    _check_parts(before, given, limit=last, settings=settings)
+    _check_parts(before, settings)
     step, ahead = settings["step"], settings["ahead"]
     _check_segment(tag, before.scheme, step or before.step, ahead or before.ahead)
     for attempt in range(ATTEMPTS):
@@ -124,18 +124,12 @@ def configure(
     return after
 
 
-def _check_parts(record: Tag, given: Mapping[str, Any], *, limit: int | None, settings: Mapping[str, Any]) -> None:
-    """Refuse what would hold for none of the numbers of a tag that is in parts, or for some of them only."""
-    if not parts.has_parts(record):
-        return
-    named = {"limit": limit, "start": settings["start"], "above": settings["above"], **given}
-    for name in ("limit", "start", "above", "stride", "offset", "scramble"):
-        if named.get(name) is not None:
-            raise SchemeError(
-                "is each part's own: a keyed tag, or one with shards, is in parts",
-                setting=name,
-                tag=record.tag,
-            )
+def _check_parts(record: Tag, settings: Mapping[str, Any]) -> None:
+    """Refuse what holds for no number of a tag that is in parts. What makes its scheme, `changed` refuses."""
+    for name in ("start", "above"):
+        if settings[name] is not None and parts.has_parts(record):
+            problem = "is each part's own: a keyed tag, or one with shards, is in parts"
+            raise SchemeError(problem, setting=name, tag=record.tag)
 
 
 def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.supply import Supply
-from issuer.errors import IssuerError, Unavailable, UnknownTag
+from issuer.errors import ConfigurationError, IssuerError, Unavailable, UnknownTag
 from issuer.keys import PART, check_tag
 from issuer.strategies.serving import Serving
 from persistence.records import Tag
@@ -67,12 +67,20 @@ class Roster(Generic[L]):
                     del self.lines[line.tag]
                     self._open.pop(line.tag, None)
 
-    def drop(self, tag: str) -> None:
-        """Forget a tag that was deleted."""
-        line = self.lines.pop(tag, None)
-        self._open.pop(tag, None)
+    def drop(self, tag: str) -> L | None:
+        """Forget a tag that was deleted; return its line, which gives no numbers any more."""
+        with self._lock:
+            line = self.lines.pop(tag, None)
+            self._open.pop(tag, None)
         if line is not None:
             line.supply.retire(UnknownTag(tag))
+        return line
+
+    def lay_open(self, line: L, numbers: Iterator[int]) -> None:
+        """Let `next` find these, unless the line was dropped meanwhile."""
+        with self._lock:
+            if self.lines.get(line.tag) is line:
+                self._open[line.tag] = numbers
 
     def keep(self, records: Sequence[Tag]) -> None:
         """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
@@ -80,8 +88,12 @@ class Roster(Generic[L]):
         for line in list(self.lines.values()):
             line.supply.kept = line.tag in names
         for record in records:
-            supply = self.line(record.tag).supply
-            supply.record, supply.kept = record, True
+            line = self.line(record.tag)
+            try:
+                line.supply.record = record
+                line.supply.kept = True
+            except ConfigurationError as error:  # without its key, say, and none of the others' business
+                self.troubled(line, error)
 
     def in_use(self) -> list[L]:
         """Return the lines that a sweep has to look after."""

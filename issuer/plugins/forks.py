@@ -1,18 +1,10 @@
-"""What a forked child finds of its parent's plugins: no lock that nobody will ever let go."""
+"""A lock of a plugin's, which a forked child can take."""
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
-from typing import Protocol
 
-
-class Forkable(Protocol):
-    """Who wants to know, in a forked child, that it is one."""
-
-    def after_fork(self) -> None:
-        """Forget what is the parent's."""
+from issuer.forks import living
 
 
 class Mutex:
@@ -25,25 +17,11 @@ class Mutex:
     __slots__ = ("__weakref__", "lock")
 
     def __init__(self) -> None:
-        self.after_fork()
-        follow(self)
+        self._renew()
+        _living.add(self)
 
-    def after_fork(self) -> None:
-        """Make a new lock."""
+    def _renew(self) -> None:
         self.lock = threading.RLock()
 
 
-_living: weakref.WeakSet[Forkable] = weakref.WeakSet()
-
-
-def follow(member: Forkable) -> None:
-    """Call its `after_fork` in every child that is forked as long as it lives."""
-    _living.add(member)
-
-
-def _in_child() -> None:
-    for member in list(_living):
-        member.after_fork()
-
-
-os.register_at_fork(after_in_child=_in_child)
+_living = living(Mutex._renew)  # noqa: SLF001 - the hook belongs to the class

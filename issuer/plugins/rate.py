@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 
 from issuer.clock import monotonic
+from issuer.forks import living
 from issuer.plugins.contract import Call, Plugin
-from issuer.plugins.forks import follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ class Rate(Plugin):
         """`clock`: seconds that never go back; None: the monotonic clock."""
         super().__init__(order=order, strategies=strategies)
         self._clock = monotonic if clock is None else clock
-        self.after_fork()
-        follow(self)
+        self._begin()
+        _living.add(self)
 
-    def after_fork(self) -> None:
+    def _begin(self) -> None:
         """Begin anew: the locks are perhaps held by threads that a forked child doesn't have."""
         self._meters: dict[str, _Meter] = {}
 
@@ -134,3 +134,6 @@ class Rate(Plugin):
     def all(self) -> dict[str, Rates]:
         """Return the rates of all tags that gave a number, by name."""
         return {tag: self.of(tag) for tag in sorted(self._meters.copy())}
+
+
+_living = living(Rate._begin)  # noqa: SLF001 - the hook belongs to the class

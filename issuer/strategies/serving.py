@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from issuer.clock import Deadline
-from issuer.core.steps import Ask, Steps
+from issuer.core.steps import Ask, Steps, asking
 from issuer.errors import IssuerError, StrategyFailed, Unavailable
+from issuer.forks import living
 from issuer.strategies.contract import Context
 from issuer.strategies.once import Once
 from issuer.strategies.registry import make
@@ -99,19 +100,7 @@ class Serving:
     def _guarded(self, steps: Steps[T], deadline: Deadline) -> Steps[T]:
         """Run the strategy's steps, its blocking methods one at a time; whatever it raises comes out typed."""
         try:
-            step = next(steps)
-            while True:
-                if isinstance(step, Ask):
-                    step = Ask(_InTurn(step.question, self._turn, deadline, self._name, self._context.tag))
-                try:
-                    result = yield step
-                except BaseException as error:  # noqa: BLE001 - the strategy decides what it means
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+            return (yield from asking(steps, partial(self._in_turn, deadline)))
         except (IssuerError, StoreError) as error:
             if isinstance(error, IssuerError) and error.tag is None:
                 error.tag = self._context.tag
@@ -122,6 +111,9 @@ class Serving:
                 tag=self._context.tag,
                 strategy=self._name,
             ) from error
+
+    def _in_turn(self, deadline: Deadline, step: Ask) -> Ask:
+        return Ask(_InTurn(step.question, self._turn, deadline, self._name, self._context.tag))
 
     def _checked(self, numbers: Sequence[int], n: int, highest: int) -> list[int]:
         """Refuse what breaks the contract. `highest`: of those who had come before this one began."""
@@ -155,7 +147,11 @@ class Serving:
             self.strategy.after_fork()
         except Exception:
             log.exception("tag %r: strategy %r failed in a forked child", self._context.tag, self._name)
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            self._closed = True  # rather no numbers than the parent's
+            raise
 
 
 class _InTurn:
@@ -180,16 +176,4 @@ class _InTurn:
             self._turn.release()
 
 
-_living: weakref.WeakSet[Serving] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for serving in list(_living):
-        try:
-            serving._after_fork()  # noqa: SLF001 - the hook belongs to the class
-        except Exception:
-            log.exception("%r was not reset in the forked child", serving)
-            serving._closed = True  # noqa: SLF001 - rather none than the parent's
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_living: weakref.WeakSet[Serving] = living(lambda each: each._after_fork())  # noqa: SLF001 - the hook of the class

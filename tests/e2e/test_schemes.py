@@ -161,10 +161,13 @@ def test_a_tag_in_parts_is_changed_halted_verified_recovered_and_deleted_with_th
     part = f"users#{direct('next', 'users', *key, '--json').json()[0]['shard']}"
     assert direct("set", "users", "--step", "7").code == 0
     assert [tag["step"] for tag in direct("tags", "--json").json()] == [7] * 5
-    for option in (("--above", "5"), ("--limit", "5"), ("--stride", "2")):
+    for option, problem in (
+        (("--above", "5"), "is each part's own: a keyed tag, or one with shards, is in parts"),
+        (("--limit", "5"), "can't be changed: its shards have numbers already, made without it"),
+        (("--stride", "2"), "can't be changed: its shards have numbers already, made without it"),
+    ):
         ended = direct("set", "users", *option)
         setting = option[0].removeprefix("--")
-        problem = "is each part's own: a keyed tag, or one with shards, is in parts"
         assert (ended.code, ended.err) == (2, f"error: {setting}: {problem}\n")
     assert direct("halt", "users", "--yes").code == 0
     assert direct("next", "users", *key).code == 4

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from issuer.errors import LimitReached
-from issuer.plugins import Call, Chain, History, Logged, Rate
-from issuer.plugins import forks as module
+from issuer.plugins import Call, Chain, History, Logged, Rate, forks
+from issuer.plugins import rate as meters
 from tests.faults.test_fork import in_child
 from tests.surrounding import Raising
 
@@ -68,11 +68,12 @@ def free(lock_of: Callable[[], threading.RLock]) -> Callable[[], object]:
     return lambda: lock_of().acquire(timeout=0.05)
 
 
-def test_without_the_guard_the_childs_locks_are_never_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    mutex, rate = module.Mutex(), Rate()
+def test_without_the_guard_the_childs_locks_are_never_free() -> None:
+    mutex, rate = forks.Mutex(), Rate()
     rate.after(CALL, 1)
     with held(mutex.lock, rate._meters["a"].lock):
         assert in_child(free(lambda: mutex.lock))() is True
-        monkeypatch.setattr(module, "_living", [])
+        forks._living.discard(mutex)
+        meters._living.discard(rate)
         assert in_child(free(lambda: mutex.lock))() is False
         assert in_child(free(lambda: rate._meters["a"].lock))() is False

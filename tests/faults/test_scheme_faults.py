@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +20,10 @@ from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Tag
 from tests.audit import repeats
 from tests.colours import Connect
+from tests.schemes import KEYS, Make, processes
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
-
-KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210"}
-
-Make = Callable[..., Issuer]
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -36,16 +34,8 @@ def store() -> MemoryStore:
 @pytest.fixture
 def make(connect: Connect, server: RedisServer, store: MemoryStore) -> Iterator[Make]:
     """Make issuers, each of which stands for a process of its own."""
-    made: list[Issuer] = []
-
-    def one(**settings: object) -> Issuer:
-        ids = connect(**{"redis": server.url, "store": store, "keys": KEYS, **settings})
-        made.append(ids.__enter__())
-        return made[-1]
-
-    yield one
-    for ids in made:
-        ids.__exit__(None, None, None)
+    with processes(connect, redis=server.url, store=store) as make:
+        yield make
 
 
 # ------------------------------------------------------------------------------------------------ changes
@@ -267,7 +257,7 @@ def test_no_text_of_a_keyed_tag_comes_again_after_a_change(make: Make, change: d
     )
     ids.create("a", keyed=True, format="{key}-{seq}", step=5, **first)
     issued = [ids.issue("a", restart_key="x") for _ in range(5)]
-    with pytest.raises(issuer.SchemeError, match="is in parts"):
+    with pytest.raises(issuer.SchemeError, match="each of its series"):
         ids.configure("a", **change)
     ids.configure("a", format="{key}-{seq}", description="x")
     other = make(scheduler=None)
@@ -364,6 +354,19 @@ def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: 
                 numbers.append(ids.next("a"))
         assert other.tags()[0].max - before <= 10
         assert repeats([*numbers, *other.take("a", 200)]) == []
+
+
+def test_a_tag_whose_key_a_keeper_lacks_keeps_no_other_from_being_kept(
+    connect: Connect, server: RedisServer, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = {"redis": server.url, "store": store}
+    with connect(**own, keys=KEYS) as ids, connect(**own) as keeper:
+        ids.create("a", order="trend", scramble="k1")
+        ids.create("b", step=10)
+        assert [tag.tag for tag in keeper.keep()] == ["a", "b"]
+        assert "k1" in caplog.text
+        assert ids.take("b", 8) == list(range(1, 9))
+        until(lambda: ids.inspect("b").store.max >= 20, message="extended by the keeper")
 
 
 # ------------------------------------------------------------------------------------------------ lost replies, races

@@ -1,7 +1,7 @@
 """Numbers as people want them, through both faces on a real Redis: strides, scrambling, shards, series, keys, texts."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,13 +15,10 @@ from issuer.scripts import script
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
+from tests.schemes import Make, processes
 from tests.servers.proxy import FaultProxy
 
 pytestmark = pytest.mark.live
-
-KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210"}
-
-Make = Callable[..., Issuer]
 
 
 @pytest.fixture
@@ -32,16 +29,8 @@ def store() -> MemoryStore:
 @pytest.fixture
 def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
     """Make issuers, each of which stands for a process of its own."""
-    made: list[Issuer] = []
-
-    def one(**settings: object) -> Issuer:
-        ids = connect(**{"redis": redis_url, "store": store, "keys": KEYS, **settings})
-        made.append(ids.__enter__())
-        return made[-1]
-
-    yield one
-    for ids in made:
-        ids.__exit__(None, None, None)
+    with processes(connect, redis=redis_url, store=store) as make:
+        yield make
 
 
 # ------------------------------------------------------------------------------------------------ strides

@@ -1,6 +1,8 @@
 """The servers, proxies and fakes that other tests lean on do what they say."""
 
 import asyncio
+import gc
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +48,18 @@ class TestFindingServers:
         monkeypatch.setenv(binaries.OVERRIDE, str(tmp_path / "nothing"))
         with pytest.raises(FileNotFoundError, match=binaries.OVERRIDE):
             binaries.find_servers()
+
+
+class TestTheProxy:
+    def test_what_is_being_accepted_when_it_closes_is_closed_too(self, recwarn: pytest.WarningsRecorder) -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=500) as upstream:
+            for _ in range(30):
+                with FaultProxy(upstream.getsockname()) as proxy:
+                    clients = [socket.create_connection(proxy.address) for _ in range(20)]
+                for client in clients:
+                    client.close()
+            gc.collect()
+        assert [str(warning.message) for warning in recwarn if warning.category is ResourceWarning] == []
 
 
 class TestWaiting:

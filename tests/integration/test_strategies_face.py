@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
+from typing import Any
 
 import pytest
+import redis
 
 import issuer
 from issuer import Issuer
@@ -106,3 +108,41 @@ def test_a_plugin_hears_of_each_number_also_of_leased_and_strategy_tags(
         odd = [ids.next("o"), ids.next("o")]
         assert sorted(each.number for each in history.find(tag="t")) == sorted(numbers)
         assert sorted(each.number for each in history.find(tag="o")) == odd
+
+
+def test_a_deleted_tag_gives_its_machine_number_back(
+    connect: Connect, redis_client: redis.Redis, redis_url: str
+) -> None:
+    def tokens() -> list[object]:
+        return [name for key in redis_client.scan_iter("*") for name in redis_client.hkeys(key) if b":token" in name]
+
+    with connect(redis=redis_url, store=MemoryStore()) as ids:
+        ids.create("s", strategy="snowflake")
+        ids.next("s")
+        assert len(tokens()) == 1
+        ids.delete("s")
+        assert tokens() == []
+        with pytest.raises(issuer.UnknownTag):
+            ids.next("s")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "why"), [({"strategy": "snowflake"}, "its strategy"), ({"shards": True}, "in parts")]
+)
+def test_no_range_is_reserved_where_there_is_no_counter(ids: Issuer, scheme: dict[str, Any], why: str) -> None:
+    ids.create("s", order="trend", **scheme)
+    with pytest.raises(issuer.InvalidArgument, match=why):
+        ids.reserve("s", 10)
+
+
+def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, store: MemoryStore) -> None:
+    with issuer.connect(redis=redis_url, store=store) as ids:
+        ids.create("s", strategy="snowflake")
+        ids.next("s")
+        line = ids._roster.line("s")
+        assert line.serving
+        ready = line.serving.ready
+        assert ready is not None
+        ids.delete("s")
+        ids._roster.lay_open(line, ready)
+        assert "s" not in ids._laid

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -27,6 +29,7 @@ from issuer.cli.chaos.ports import LOOPBACK, free_port
 T = TypeVar("T")
 
 _CHUNK = 1 << 16
+_BACKLOG = 100
 _ORDER_TIMEOUT = 5.0
 
 
@@ -64,8 +67,8 @@ class _Fault:
 class _Link:
     """One client connection and the connection to the upstream that belongs to it."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    client: socket.socket
+    writer: asyncio.StreamWriter | None = None
     up: asyncio.StreamWriter | None = None
     drop_reply: bool = False
     delay: float = 0.0
@@ -73,6 +76,9 @@ class _Link:
     silent: bool = False
 
     def abort(self) -> None:
+        if self.writer is None:  # just accepted
+            with contextlib.suppress(OSError):
+                self.client.shutdown(socket.SHUT_RDWR)
         for writer in (self.writer, self.up):
             if writer is not None:
                 writer.transport.abort()
@@ -96,7 +102,7 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._held: list[_Held] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._thread.start()
@@ -230,14 +236,19 @@ class FaultProxy:
             one.released.set()
         return len(held)
 
+    # Not asyncio's server: one that is closed between a connection's acceptance and its first task (3.11: the transport
+    # can't attach to it) never closes that connection.
     async def _listen(self) -> None:
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, LOOPBACK, self.port, reuse_address=True)
+        if self._listener is None:
+            self._listener = socket.create_server((LOOPBACK, self.port), backlog=_BACKLOG)
+            self._listener.settimeout(0)
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
     def _deafen(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
     async def _shut(self) -> None:
         self._deafen()
@@ -247,20 +258,32 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # the client has thought better of it
+        client.settimeout(0)
         self._accepted += 1
-        link = _Link(reader, writer)
+        link = _Link(client)
         self._links.add(link)
         task = asyncio.ensure_future(self._serve(link))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._served, link))
+
+    def _served(self, link: _Link, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._links.discard(link)
+        if link.writer is None:  # cancelled before it began
+            link.client.close()
 
     async def _serve(self, link: _Link) -> None:
         pumps: list[asyncio.Task[None]] = []
         try:
+            reader, link.writer = await asyncio.open_connection(sock=link.client)
             up_reader, link.up = await self._connect()
-            requests = asyncio.ensure_future(self._pump_requests(link, link.up))
-            replies = asyncio.ensure_future(self._pump_replies(link, link.up, up_reader))
+            requests = asyncio.ensure_future(self._pump_requests(link, reader, link.up))
+            replies = asyncio.ensure_future(self._pump_replies(link, link.writer, up_reader))
             pumps = [requests, replies]
             await replies  # ends when the upstream hangs up, which it does when the client has
             if link.silent:
@@ -271,7 +294,6 @@ class FaultProxy:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            self._links.discard(link)
             for writer in (link.writer, link.up):
                 if writer is not None:
                     writer.close()
@@ -281,8 +303,8 @@ class FaultProxy:
             return await asyncio.open_unix_connection(self.upstream)
         return await asyncio.open_connection(*self.upstream)
 
-    async def _pump_requests(self, link: _Link, up: asyncio.StreamWriter) -> None:
-        while request := await _read(link.reader):
+    async def _pump_requests(self, link: _Link, reader: asyncio.StreamReader, up: asyncio.StreamWriter) -> None:
+        while request := await _read(reader):
             fault = self._fault
             struck = fault.strikes(request)
             self._hits += struck
@@ -317,22 +339,21 @@ class FaultProxy:
         with contextlib.suppress(OSError):
             up.write_eof()
 
-    async def _pump_replies(self, link: _Link, up: asyncio.StreamWriter, up_reader: asyncio.StreamReader) -> None:
+    async def _pump_replies(self, link: _Link, writer: asyncio.StreamWriter, up_reader: asyncio.StreamReader) -> None:
         while reply := await _read(up_reader):
             if self._fault.kind is Kind.BLACKHOLE:
                 link.silent = True
             if link.silent:
                 continue
             if link.drop_reply:
-                link.writer.transport.abort()
-                up.transport.abort()
+                link.abort()
                 return
             if link.swallowed is not None and not link.swallowed.is_set():
                 link.swallowed.set()
                 continue
             if link.delay:
                 await asyncio.sleep(link.delay)
-            await _send(link.writer, reply)
+            await _send(writer, reply)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

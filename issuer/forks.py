@@ -1,14 +1,16 @@
-"""What becomes of a process's issuers in a forked child."""
+"""What becomes of a process's objects in a forked child."""
 
 from __future__ import annotations
 
 import logging
 import os
 import weakref
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 log = logging.getLogger("issuer")
 
+M = TypeVar("M")
 
 #: In a forked child: connections and tasks of its parent's loop, kept, so that nothing of them is collected and closed.
 #: Closing takes a socket out of the epoll that parent and child share, and then the parent waits in vain for replies
@@ -16,26 +18,19 @@ log = logging.getLogger("issuer")
 PARENTS: list[object] = []
 
 
-class Forkable(Protocol):
-    """An issuer of either colour."""
+def living(reset: Callable[[M], None]) -> weakref.WeakSet[M]:
+    """Return a set: what is in it when the process forks is `reset` in the child, each whatever becomes of the others.
 
-    def _after_fork(self) -> None:
-        """Forget what is the parent's."""
+    Sets are gone through in the order in which they were made.
+    """
+    members: weakref.WeakSet[M] = weakref.WeakSet()
 
-
-F = TypeVar("F", bound=Forkable)
-
-
-def living() -> weakref.WeakSet[F]:
-    """Return a set for the issuers of this process: each that is in it when the process forks is reset in the child."""
-    members: weakref.WeakSet[F] = weakref.WeakSet()
-
-    def reset() -> None:
+    def in_child() -> None:
         for member in list(members):
             try:
-                member._after_fork()  # noqa: SLF001 - the hook belongs to the class
+                reset(member)
             except Exception:
                 log.exception("%r: not all of it was reset in the forked child", member)
 
-    os.register_at_fork(after_in_child=reset)
+    os.register_at_fork(after_in_child=in_child)
     return members
