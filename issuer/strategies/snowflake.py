@@ -24,6 +24,7 @@ from issuer.errors import (
 from issuer.keys import check_tag
 from issuer.machine_calls import machines_key
 from issuer.strategies import layout as layout_
+from issuer.strategies import stored
 from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.layout import Layout
 from issuer.strategies.local import Copied, Fixed
@@ -37,13 +38,13 @@ T = TypeVar("T")
 log = logging.getLogger("issuer.strategies")
 
 #: The options of a scheme: those of the layout, and
-#: machine    "redis", "file", "ordinal" or "fixed": where the machine number comes from
+#: machine    "redis", "store", "file", "ordinal" or "fixed": where the machine number comes from
 #: namespace  tags that name the same one share their machine numbers; the tag itself if missing
 #: lease      seconds that a machine number is leased for, 5..2592000
 #: max_wait   ms that a call waits for a clock that went back, 0..60000; further behind it is refused at once
 OPTIONS = (*layout_.OPTIONS, "machine", "namespace", "lease", "max_wait")
 
-SOURCES = ("redis", "file", "ordinal", "fixed")
+SOURCES = ("redis", "store", "file", "ordinal", "fixed")
 
 MAX_WAIT = 1000
 
@@ -96,7 +97,7 @@ class Snowflake(Strategy):
         context, instance = self.context, self.context.instance
         kind = text(context.options, "machine", "fixed" if instance.machine is not None else "redis")
         namespace = text(context.options, "namespace", context.tag)
-        lease = number(context.options, "lease", LEASE, 5, 30 * 86_400)
+        lease = number(context.options, "lease", stored.LEASE if kind == "store" else LEASE, 5, 30 * 86_400)
         if kind not in SOURCES:
             raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {kind!r}", tag=context.tag)
         folder = Path(instance.directory or tempfile.gettempdir())
@@ -104,10 +105,12 @@ class Snowflake(Strategy):
         if kind in ("fixed", "ordinal"):
             machine = self._given(kind)
             return Fixed(machine, folder / f"issuer-{name}-{machine}.properties", clock=self._clock)
+        numbers = self._fitting(lambda: self.layout.machines(self._rack()))
+        if kind == "store":
+            return stored.Stored(check_tag(namespace), instance.key, numbers, clock=self._clock, lease=lease)
         if not context.redis:
             raise ConfigurationError(f"machine {kind!r} leases numbers in Redis, and none is set", tag=context.tag)
         key, own = machines_key(context.prefix, check_tag(namespace)), "namespace" not in context.options
-        numbers = self._fitting(lambda: self.layout.machines(self._rack()))
         if kind == "redis":
             return Leased(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
         if not instance.directory:

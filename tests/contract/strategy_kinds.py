@@ -17,6 +17,7 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Steps, ask
 from issuer.strategies import Instance, Strategy, register
+from persistence.opening import open_store
 from tests.strategies import Desk, Opening
 
 TAG = "orders"
@@ -25,7 +26,8 @@ TAG = "orders"
 GIVEN = ("snowflake-fixed", "snowflake-ordinal")
 #: Those that lease it.
 LEASED = ("snowflake-redis", "snowflake-file")
-KINDS = ("segment", *GIVEN, *LEASED, "own")
+STORED = "snowflake-store"
+KINDS = ("segment", *GIVEN, *LEASED, STORED, "own")
 
 
 class Counted(Strategy):
@@ -57,6 +59,8 @@ def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening =
     options: dict[str, Any] = {"machine": kind.removeprefix("snowflake-")}
     if kind in LEASED:
         return opening("snowflake", options, redis=redis, instance=instance)
+    if kind == STORED:
+        return opening("snowflake", options, instance=instance, store=open_store(f"sqlite:///{place}/machines.db"))
     if kind == "snowflake-ordinal":
         socket.gethostname = lambda: f"orders-{index}"
     else:

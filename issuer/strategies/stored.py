@@ -1,0 +1,154 @@
+"""Machine numbers from the store: each is a tag whose counter is time, and a tenure is a reservation of it."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from issuer.core import direct
+from issuer.core.scheme import PART_OF
+from issuer.core.steps import Steps, ask
+from issuer.errors import NoMachineNumber
+from issuer.keys import part_tag
+from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure
+from persistence.contract import Store
+from persistence.errors import TagPresent
+from persistence.records import HIGHEST, Reservation, Tag
+
+#: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
+#: 432 a day and process. A process that was killed keeps its number so long from others.
+LEASE = 600.0
+
+#: A number that somebody has used up to so many ms from now is waited for: two hosts' clocks are never quite the same.
+NEAR = 200
+
+
+class Stored(Machines):
+    """Timestamps of a machine number are reserved in the store, as numbers of any tag are: nobody gets them twice.
+
+    No clock is trusted with that: a lease that has passed is time that is over. A tag's `max` is the last timestamp of
+    its machine number that anybody may have used, in ms since 1970, so that the next one begins above it.
+    """
+
+    def __init__(
+        self, namespace: str, holder: str, numbers: Sequence[int], *, clock: Clock, lease: float = LEASE
+    ) -> None:
+        """`namespace`: the tags of its machine numbers are `namespace#machine-7`. `numbers`: those to choose from."""
+        self._namespace = namespace
+        self._holder = holder
+        self._numbers = numbers
+        self._clock = clock
+        self._lease = round(lease * 1000)
+        self._held: Reservation | None = None
+
+    def claim(self) -> Steps[Tenure]:
+        """Reserve time of a number whose time so far is over: this holder's usual one, else any."""
+        yield from self._check_clock()
+        soonest = self._lease
+        for number in _candidates(self._numbers, self._holder):
+            sent = self._clock.elapsed()
+            last = (yield from self._record(number)).max
+            ahead = last - self._clock.ms()
+            if ahead <= NEAR:
+                now = self._clock.ms()
+                yield from self._raised(number, now)
+                # Two processes may have come as far: whoever comes second gets the time after the first one's.
+                held = yield from self._reserved(number, now, self._lease)
+                ahead = held.low - self._clock.ms()
+                if ahead <= NEAR:
+                    self._held = held
+                    return self._tenure(number, held.low, held.high, sent)
+                yield from _given_back(held, held.low)
+            soonest = min(soonest, ahead)
+        raise NoMachineNumber(
+            f"all {len(self._numbers)} machine numbers of {self._namespace} are held: use more machine bits, or wait "
+            "until the time that is reserved of one is over",
+            retry_after=max(0.001, soonest / 1000),
+        )
+
+    def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
+        """Reserve more time. None if somebody else has reserved in between: then it is theirs."""
+        yield from self._check_clock()
+        sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
+        if ceiling <= tenure.ceiling:  # the clock was set back
+            return self._tenure(tenure.machine, tenure.floor, tenure.ceiling, sent)
+        held = yield from self._reserved(tenure.machine, tenure.ceiling, ceiling - tenure.ceiling)
+        if held.low != tenure.ceiling:
+            yield from _given_back(held, held.low)
+            return None
+        self._held = held
+        return self._tenure(tenure.machine, tenure.floor, held.high, sent)
+
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - what was reserved last is known
+        """Give back the time that wasn't used, of the last reservation."""
+        held, self._held = self._held, None
+        if held is not None:
+            yield from _given_back(held, min(used, held.high))
+
+    def after_fork(self) -> None:
+        """Forget what the parent has reserved, and will give back."""
+        self._held = None
+
+    # ------------------------------------------------------------------ inside
+
+    def _record(self, number: int) -> Steps[Tag]:
+        """Return the record of a machine number, which is made at its first use."""
+        name = self._tag(number)
+
+        def found(store: Store, timeout: float) -> Tag:
+            record = store.get(name, timeout=timeout)
+            if record is None or record.deleted:
+                with suppress(TagPresent):
+                    return store.create(
+                        name,
+                        above=0,
+                        step=1,
+                        limit=HIGHEST,
+                        order="trend",
+                        description="timestamps, in ms since 1970, that the machine number may have used",
+                        scheme={PART_OF: self._namespace},
+                        timeout=timeout,
+                    )
+                record = store.get(name, timeout=timeout)
+            assert record is not None  # noqa: S101 - a tag is never removed
+            return record
+
+        return (yield from ask(found))
+
+    def _raised(self, number: int, to: int) -> Steps[None]:
+        """Leave out the time that has gone by since somebody had the number."""
+        yield from ask(lambda store, timeout: store.configure(self._tag(number), raise_to=to, timeout=timeout))
+
+    def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
+        """Reserve n ms above all that is reserved. Raises StoreBehind if that doesn't reach up to `above`."""
+        return (yield from direct.reserve(self._tag(number), seen=above, n=n, reason="machine"))
+
+    def _tag(self, number: int) -> str:
+        return part_tag(self._namespace, f"machine-{number}")
+
+    def _check_clock(self) -> Steps[None]:
+        """Refuse a clock that is far ahead of the store's: the time in between would be lost to the machine number."""
+        theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
+        ahead = 0.0 if theirs is None else (self._clock.ms() - theirs) / 1000
+        if ahead > MARGIN:
+            raise NoMachineNumber(
+                f"this machine's clock is {ahead:.3g} s ahead of the store's, more than the {MARGIN:g} s that are "
+                "borne: set it",
+                retry_after=ahead - MARGIN,
+            )
+
+    def _tenure(self, number: int, floor: int, ceiling: int, sent: float) -> Tenure:
+        return Tenure(number, floor, ceiling, due=sent + self._lease * RENEW_AFTER / 1000)
+
+
+def _given_back(held: Reservation, used: int) -> Steps[None]:
+    yield from ask(lambda store, timeout: store.hand_back([held], used, timeout=timeout))
+
+
+def _candidates(numbers: Sequence[int], holder: str) -> Iterator[int]:
+    """Yield them all: first the one that this holder tries first each time, then the others at random."""
+    usual = numbers[zlib.crc32(holder.encode()) % len(numbers)]
+    yield usual
+    yield from (number for number in random.sample(numbers, len(numbers)) if number != usual)

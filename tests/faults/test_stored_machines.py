@@ -1,0 +1,222 @@
+"""Machine numbers from the store: time that is reserved once, whoever was paused, killed or came at the same moment."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from issuer import NoMachineNumber, StoreBehind
+from issuer.core import direct
+from issuer.errors import Unavailable
+from issuer.strategies import Instance, registry, stored
+from issuer.strategies.contract import Context, Strategy
+from issuer.strategies.machines import Clock
+from issuer.strategies.snowflake import Snowflake
+from issuer.strategies.stored import Stored
+from issuer.strategies.ticks import Ticks
+from persistence.contract import Store
+from persistence.memory import MemoryStore
+from persistence.opening import open_store
+from persistence.records import StoreFacts
+from tests.audit import repeats
+from tests.strategies import Desk, MovedClock
+
+TAG = "orders#machine-5"
+
+
+class Hosts:
+    """Processes on hosts with clocks of their own, which take their machine numbers from one store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, numbers: list[int]) -> None:
+        self.store: Store = MemoryStore()
+        self.clocks: list[MovedClock] = []
+        self.desks: list[Desk] = []
+
+        def made(context: Context) -> Strategy:
+            clock = self.clocks[context.instance.port - 1].clock
+            return Snowflake(
+                context, clock=clock, machines=Stored("orders", context.instance.key, numbers, clock=clock)
+            )
+
+        monkeypatch.setitem(registry._registered, "stored", made)
+        monkeypatch.setattr("issuer.clock.sleep", self.pass_time)
+
+    def open(self) -> Desk:
+        """Start a process on another host."""
+        self.clocks.append(MovedClock(Clock().ms()))
+        instance = Instance(port=len(self.clocks), ip="192.0.2.5")
+        self.desks.append(Desk("stored", {}, store=self.store, instance=instance))
+        return self.desks[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        for clock in self.clocks:
+            clock.sleep(seconds)
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    made = Hosts(monkeypatch, [5])
+    yield made
+    for desk in made.desks:
+        desk.close()
+
+
+def paused(hosts: Hosts, clock_back: float = 0) -> list[int]:
+    """Draw in a process, in another one that gets its machine number, and in the first one again."""
+    first = hosts.open()
+    numbers = first.take(10)
+    hosts.pass_time(stored.LEASE + 1)
+    second = hosts.open()
+    hosts.clocks[1].ns = hosts.clocks[0].ns
+    numbers += second.take(10)
+    hosts.clocks[0].step(-round(clock_back * 1000))
+    for _ in range(3):
+        with suppress(Unavailable):
+            numbers += first.take(10)
+    return numbers
+
+
+@pytest.mark.covers("3.34")
+@pytest.mark.parametrize("clock_back", [0, 0.001, 300])
+def test_a_process_that_was_paused_never_uses_the_time_of_whoever_came_after(hosts: Hosts, clock_back: float) -> None:
+    numbers = paused(hosts, clock_back)
+    assert len(numbers) >= 20
+    assert repeats(numbers) == []
+
+
+def test_without_the_ceiling_it_does(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = Ticks.turn
+
+    def unguarded(self: Ticks) -> int:
+        if self.tenure is not None:
+            object.__setattr__(self.tenure, "ceiling", 2**63)
+        return turn(self)
+
+    monkeypatch.setattr(Ticks, "turn", unguarded)
+    assert repeats(paused(hosts)) != []
+
+
+def quicker(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Another process reserves the same time between this one's look at the machine number and its reservation."""
+    reserve, others = direct.reserve, hosts.open()
+    once, numbers = iter([others]), list[int]()
+
+    def late(*args: object, **options: object) -> object:
+        for desk in once:
+            numbers.extend(desk.take(10))
+        return reserve(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(direct, "reserve", late)
+    mine = hosts.open()
+    hosts.clocks[1].ns = hosts.clocks[0].ns
+    with suppress(NoMachineNumber):
+        numbers += mine.take(10)
+    return numbers
+
+
+def test_of_two_that_come_at_once_one_gets_the_number(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = quicker(hosts, monkeypatch)
+    assert len(numbers) == 10
+    # And what the other one had reserved behind it is given back.
+    record = hosts.store.get(TAG, timeout=1)
+    assert record is not None
+    assert record.max <= hosts.clocks[0].ms + stored.LEASE * 1000
+
+
+def test_if_the_reserved_time_is_not_looked_at_they_repeat(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenure = Stored._tenure
+
+    def blind(self: Stored, number: int, floor: int, ceiling: int, sent: float) -> object:
+        now = self._clock.ms()
+        return tenure(self, number, min(floor, now - 10), max(ceiling, now), sent)
+
+    monkeypatch.setattr(stored, "NEAR", 10**12)
+    monkeypatch.setattr(Stored, "_tenure", blind)
+    assert repeats(quicker(hosts, monkeypatch)) != []
+
+
+def test_a_number_that_was_given_back_is_used_again_at_once_and_above(hosts: Hosts) -> None:
+    first = hosts.open()
+    numbers = first.take(10)
+    first.close()
+    second = hosts.open()
+    hosts.clocks[1].ns = hosts.clocks[0].ns
+    numbers += second.take(10)
+    assert numbers == sorted(set(numbers))
+    record = hosts.store.get(TAG, timeout=1)
+    assert record is not None
+    assert record.max <= hosts.clocks[0].ms + stored.LEASE * 1000 + 1
+
+
+def test_a_killed_holders_number_is_refused_until_its_time_is_over(hosts: Hosts) -> None:
+    hosts.open().take(10)
+    with pytest.raises(NoMachineNumber) as caught:
+        hosts.open().take(1)
+    assert stored.LEASE - 5 < caught.value.retry_after <= stored.LEASE
+
+
+def test_time_is_renewed_before_it_is_over_and_not_each_second(hosts: Hosts) -> None:
+    desk = hosts.open()
+    numbers = desk.take(10)
+    for _ in range(3600):
+        hosts.pass_time(1)
+        desk.sweep()
+    numbers += desk.take(10)
+    assert numbers == sorted(set(numbers))
+    assert len(hosts.store.ledger(TAG, newest=100, timeout=1)) == 1 + 3600 // 200
+
+
+def test_a_store_that_went_back_is_found_out_at_the_next_renewal(hosts: Hosts) -> None:
+    desk = hosts.open()
+    desk.take(10)
+    copy = MemoryStore()
+    copy.create(TAG, above=0, step=1, limit=2**63 - 1, order="trend", description="", timeout=1)
+    desk.runner.store = copy
+    hosts.pass_time(stored.LEASE / 2)
+    with pytest.raises(StoreBehind):
+        desk.sweep()
+
+
+def test_a_clock_far_ahead_of_the_stores_takes_no_number_out_of_use(hosts: Hosts) -> None:
+    class Timed(MemoryStore):
+        def examine(self, *, timeout: float) -> StoreFacts:
+            assert timeout > 0
+            return StoreFacts(kind="memory", time=Clock().ms())
+
+    hosts.store = Timed()
+    desk = hosts.open()
+    hosts.pass_time(3600)
+    with pytest.raises(NoMachineNumber, match="ahead of the store's"):
+        desk.take(1)
+    assert hosts.store.get(TAG, timeout=1) is None
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mongodb"])
+@pytest.mark.live
+def test_many_processes_that_start_at_once_share_the_numbers(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else f"{request.getfixturevalue('mongo_url')}/machines"
+    options = {"machine": "store", "machine_bits": 3, "sequence_bits": 19}
+    begin = threading.Barrier(8)
+
+    def opened(port: int) -> Desk:
+        instance = Instance(port=port, ip="192.0.2.5")
+        return Desk("snowflake", options, store=open_store(url), instance=instance, timeout=30)
+
+    desks = [opened(port) for port in range(8)]
+
+    def drawn(desk: Desk) -> list[int]:
+        begin.wait()
+        return desk.take(1000)
+
+    with ThreadPoolExecutor(8) as pool:
+        numbers = [number for each in pool.map(drawn, desks) for number in each]
+    assert repeats(numbers) == []
+    with pytest.raises(NoMachineNumber):
+        opened(9).take(1)
+    for desk in desks:
+        desk.close()
