@@ -201,11 +201,13 @@ def test_many_processes_that_start_at_once_share_the_numbers(
 ) -> None:
     url = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else f"{request.getfixturevalue('mongo_url')}/machines"
     options = {"machine": "store", "machine_bits": 3, "sequence_bits": 19}
-    begin = threading.Barrier(8)
+    begin, stores = threading.Barrier(8), list[Store]()
 
     def opened(port: int) -> Desk:
         instance = Instance(port=port, ip="192.0.2.5")
-        return Desk("snowflake", options, store=open_store(url), instance=instance, timeout=30)
+        store = open_store(url)
+        stores.append(store)
+        return Desk("snowflake", options, store=store, instance=instance, timeout=30)
 
     desks = [opened(port) for port in range(8)]
 
@@ -220,3 +222,5 @@ def test_many_processes_that_start_at_once_share_the_numbers(
         opened(9).take(1)
     for desk in desks:
         desk.close()
+    for store in stores:
+        store.close()
