@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from issuer import gateway
@@ -28,6 +28,33 @@ LOOK_EVERY = 0.025
 
 #: After so many numbers out of hand, which wait for nothing, the loop's other tasks get their turn: every 0.3 ms.
 TURN_EVERY = 100
+
+
+def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> None:
+    """Give each future its number, and go on at once with the task that waits for it. To be called by the loop itself.
+
+    A future that gets its result has the loop call whoever waits: 1.1 of a number's 2.3 us. Here that is one call for
+    a whole batch. What it would call is read where asyncio's own `repr` of a future reads it; where that isn't one task
+    and nothing else, the future does what it always does.
+    """
+    pairs = zip(futures, numbers, strict=False)
+    try:
+        for future, number in pairs:
+            if future.done():
+                continue  # cancelled, or its time was over: a gap
+            callbacks = getattr(future, "_callbacks", None)
+            if callbacks and len(callbacks) == 1:
+                callback, context = callbacks[0]
+                future.remove_done_callback(callback)
+                future.set_result(number)
+                context.run(callback, future)
+            else:
+                future.set_result(number)
+    finally:
+        # A task that ends the program, by SystemExit or KeyboardInterrupt, ends nobody else's.
+        for future, number in pairs:
+            if not future.done():
+                future.set_result(number)
 
 
 class Queue:
@@ -223,13 +250,13 @@ class Line:
                 if not future.done():
                     future.set_exception(renewed(error) if isinstance(error, IssuerError) else error)
             return
-        for future, number in zip(futures, numbers, strict=False):
-            if not future.done():
-                future.set_result(number)
+        # Not here: while this task runs, no other one can.
+        self.loop.call_soon(hand_out, futures[: len(numbers)], numbers)
         if len(numbers) < len(futures):
             # Granted short: first in the next draw.
             self._queue.futures[:0] = futures[len(numbers) :]
             self._queue.until[:0] = served.until[len(numbers) :]
+        self._served = Queue()
 
     async def end(self, deadline: Deadline) -> None:
         """Give back what this process holds, and tell those who wait that it is over."""
