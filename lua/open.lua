@@ -19,7 +19,7 @@ Returns one of
   {'open', reign, born, top, cur, due, elected, clock}
                        the same, with due '1', as the period has ended by the server's clock, in milliseconds: before a
                        segment the hash wants a floor at the end of that period
-  {'otherscheme', id}  the hash's numbers belong to another scheme, '' for none; nothing changed
+  {'otherscheme', id}  the hash's numbers belong to another scheme, '' for none, in whatever reign; nothing changed
   {'otherstore', id}   the hash was armed for another store; nothing changed
   {'notmaster'}        this server is no master, or shows no replication id; nothing changed
   {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
@@ -34,13 +34,13 @@ end
 --@include hash
 if not top then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
+-- Of an older reign too: armed for an earlier scheme, it could no longer tell that the caller's store went back in time.
+if not missing and scheme ~= own then return {'otherscheme', scheme} end
 --@include arm
 --@include now
 if not current or not born or not store then
   arm(top, fresh, store_id, own, own_till)
   cur, max, mark, next_max, born, asked, till = top, top, top, false, fresh, false, own_till
-elseif scheme ~= own then
-  return {'otherscheme', scheme}
 end
 local clock = string.format('%.0f', now_ms())
 local over = own ~= '' and not less(clock, till)

@@ -1,6 +1,7 @@
 """Schemes when things go wrong: changes that overtake each other, stores that went back, keys, parts, strategies."""
 
 import asyncio
+import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,16 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer import Issuer
+from issuer import Issuer, gateway
 from issuer.numbers.scheme import Scheme
-from issuer.scripts import script
+from issuer.scripts import Script, script
 from issuer.strategies.contract import Instance
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Tag
 from tests.audit import repeats
 from tests.colours import Connect
+from tests.lua.hashes import mutated
 from tests.schemes import KEYS, Make, processes
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -243,6 +245,46 @@ def test_mutation_a_store_restored_from_before_a_change_gives_values_twice(
     _, fresh, numbers = _restored(make, store, {"stride": 2, "offset": 1})
     monkeypatch.setattr("issuer.core.scheme.turn", lambda _: 0)
     assert repeats([*numbers, *fresh.take("a", 500)])
+
+
+def _restored_and_restarted(make: Make, store: MemoryStore, server: RedisServer, *, early: bool) -> list[int]:
+    """Let Redis restart between a restore of the store and a draw; `early`: an issuer asks before `recover` has run."""
+    ids = make(scheduler=None)
+    ids.create("a", step=50, stride=2, offset=1)
+    numbers = ids.take("a", 50)
+    backup = store.snapshot()
+    ids.configure("a", stride=10, offset=3)
+    numbers += ids.take("a", 30)
+    store.restore(backup)
+    fresh = make(scheduler=None)
+    if not early:
+        fresh.recover("a")
+    server.restore(server.snapshot())
+    with suppress(issuer.StoreBehind):
+        numbers += fresh.take("a", 300)
+    fresh.recover("a")
+    with suppress(issuer.StoreBehind):
+        numbers += fresh.take("a", 300)
+    return numbers
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("early", [False, True])
+def test_a_new_reign_hides_no_store_from_before_a_change(
+    make: Make, store: MemoryStore, server: RedisServer, early: bool
+) -> None:
+    assert repeats(_restored_and_restarted(make, store, server, early=early)) == []
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("early", [False, True])
+def test_mutation_a_hash_of_an_older_reign_is_armed_for_an_earlier_scheme(
+    make: Make, store: MemoryStore, server: RedisServer, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    text = mutated(open=[("if not missing and scheme ~= own", "if current and scheme ~= own")])["open"]
+    mutant = Script("open", text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    monkeypatch.setattr(gateway, "script", lambda name: mutant if name == "open" else script(name))
+    assert repeats(_restored_and_restarted(make, store, server, early=early))
 
 
 # ------------------------------------------------------------------------------------------------ parts

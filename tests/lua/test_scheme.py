@@ -73,6 +73,13 @@ class TestOpen:
         assert tag.open() == ["otherscheme", "s1"]
         assert tag.fields() == before
 
+    def test_one_for_another_scheme_is_refused_in_whatever_reign(self, tag: TagHash) -> None:
+        tag.put(5, 100, scheme="s2", until=NEVER, fence="a" * 40)
+        before = tag.fields()
+        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER) == ["otherscheme", "s2"]
+        assert tag.fields() == before
+        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s2", NEVER)[:3] == ["open", tag.reign(), BORN]
+
     def test_a_period_that_is_over_is_due_and_told_with_the_clock(self, tag: TagHash) -> None:
         tag.put(5, 100, (100, 200), scheme="s1", until=tag.now() - 1)
         opened = tag.call("open", BORN, STORE, WINDOW, "claim", "s1", "0")
