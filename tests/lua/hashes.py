@@ -47,17 +47,32 @@ class TagHash:
         reply: Any = self.client.eval(self.texts[name], 1, self.key, *map(str, args))
         return list(reply)
 
-    def next(self, n: int | str = 1, window: int | str = WINDOW) -> list[str]:
-        return self.call("next", n, window)
+    def next(self, n: int | str = 1, window: int | str = WINDOW, scheme: str = "") -> list[str]:
+        return self.call("next", n, window, scheme)
 
-    def lease(self, n: int | str = 1, window: int | str = WINDOW) -> list[str]:
-        return self.call("lease", n, window)
+    def once(
+        self, key: str = "k", *, window: int | str = WINDOW, scheme: str = "", ttl: int | str = 60_000
+    ) -> list[str]:
+        kept = f"{self.key}:once:{key}"
+        reply: Any = self.client.eval(self.texts["once"], 2, self.key, kept, str(window), scheme, str(ttl))
+        return list(reply)
+
+    def lease(self, n: int | str = 1, window: int | str = WINDOW, scheme: str = "") -> list[str]:
+        return self.call("lease", n, window, scheme)
 
     def give_back(self, used: int | str, high: int | str, *, reign: str = "", born: str = BORN) -> list[str]:
         return self.call("giveback", used, high, reign or self.reign(), born)
 
-    def open(self, born: str = BORN, store: str = STORE, window: int | str = WINDOW, role: str = "claim") -> list[str]:
-        return self.call("open", born, store, window, role)
+    def open(  # noqa: PLR0917 - as the script has them
+        self,
+        born: str = BORN,
+        store: str = STORE,
+        window: int | str = WINDOW,
+        role: str = "claim",
+        scheme: str = "",
+        until: int = HIGHEST,
+    ) -> list[str]:
+        return self.call("open", born, store, window, role, scheme, until)
 
     def load(
         self, low: int | str, high: int | str, at: int | str | None = None, *, reign: str = "", born: str = BORN
@@ -66,8 +81,16 @@ class TagHash:
             at = mark(int(low), int(high))
         return self.call("load", low, high, at, reign or self.reign(), born)
 
-    def floor(self, at: int | str, born: str = "born-2", store: str = STORE, manner: str = "keep") -> list[str]:
-        return self.call("floor", at, born, store, manner)
+    def floor(  # noqa: PLR0917 - as the script has them
+        self,
+        at: int | str,
+        born: str = "born-2",
+        store: str = STORE,
+        manner: str = "keep",
+        scheme: str = "",
+        until: int = HIGHEST,
+    ) -> list[str]:
+        return self.call("floor", at, born, store, manner, scheme, until)
 
     def reign(self) -> str:
         info: Any = self.client.info("replication")

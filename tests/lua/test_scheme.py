@@ -133,62 +133,54 @@ class TestFloor:
 
 
 class TestOnce:
-    def once(
-        self, tag: TagHash, key: str = "k", *, window: int = WINDOW, scheme: str = "", ttl: int | str = 60_000
-    ) -> list[str]:
-        reply: list[str] = list(
-            tag.client.eval(tag.texts["once"], 2, tag.key, f"{tag.key}:once:{key}", str(window), scheme, str(ttl))
-        )
-        return reply
-
     def test_the_same_key_has_the_same_number(self, tag: TagHash) -> None:
         tag.put(5, 100)
-        assert self.once(tag, "a") == ["ok", "5", "6"]
-        assert self.once(tag, "b") == ["ok", "6", "7"]
-        assert self.once(tag, "a") == ["again", "6", ""]
+        assert tag.once("a") == ["ok", "5", "6"]
+        assert tag.once("b") == ["ok", "6", "7"]
+        assert tag.once("a") == ["again", "6", ""]
         assert tag.next() == ["ok", "7", "8"]
 
     def test_it_is_kept_for_its_time(self, tag: TagHash) -> None:
         tag.put(5, 100)
-        self.once(tag, "a", ttl=5_000)
+        tag.once("a", ttl=5_000)
         left = tag.client.pttl(f"{tag.key}:once:a")
         assert 0 < left <= 5_000
 
     def test_it_outlives_the_reign_and_the_segment(self, tag: TagHash) -> None:
         tag.put(99, 100)
-        assert self.once(tag, "a")[:3] == ["ok", "99", "100"]
-        assert self.once(tag, "b") == ["exhausted"]
+        assert tag.once("a")[:3] == ["ok", "99", "100"]
+        assert tag.once("b") == ["exhausted"]
         tag.set(fence="a" * 40)
-        assert self.once(tag, "a") == ["again", "100", ""]
-        assert self.once(tag, "b") == ["fenced"]
+        assert tag.once("a") == ["again", "100", ""]
+        assert tag.once("b") == ["fenced"]
 
     def test_the_draw_that_reaches_the_mark_is_elected(self, tag: TagHash) -> None:
         tag.put(19, 100, mark=20)
-        assert self.once(tag, "a") == ["ok", "19", "20", "extend", "100"]
-        assert self.once(tag, "a") == ["again", "20", ""]
+        assert tag.once("a") == ["ok", "19", "20", "extend", "100"]
+        assert tag.once("a") == ["again", "20", ""]
 
     def test_scheme_and_period_hold_for_it_too(self, tag: TagHash) -> None:
         tag.put(5, 100, scheme="s1", until=0)
-        assert self.once(tag, "a") == ["scheme", "s1"]
-        assert self.once(tag, "a", scheme="s1")[0] == "over"
+        assert tag.once("a") == ["scheme", "s1"]
+        assert tag.once("a", scheme="s1")[0] == "over"
 
     def test_it_tells_under_which_scheme_it_was_drawn_to_those_who_know_another(self, tag: TagHash) -> None:
         tag.put(5, 100, scheme="s1", until=HIGHEST)
-        assert self.once(tag, "a", scheme="s1") == ["ok", "5", "6"]
-        assert self.once(tag, "a") == ["again", "6", "s1"]
+        assert tag.once("a", scheme="s1") == ["ok", "5", "6"]
+        assert tag.once("a") == ["again", "6", "s1"]
 
     @pytest.mark.parametrize("kept", ["", "x", "6", "1.0:", "007:"])
     def test_a_kept_number_that_is_none_is_corrupt(self, tag: TagHash, kept: str) -> None:
         tag.put(5, 100)
         tag.client.set(f"{tag.key}:once:a", kept)
-        assert self.once(tag, "a") == ["corrupt"]
+        assert tag.once("a") == ["corrupt"]
         assert tag.field("cur") == "5"
 
     @pytest.mark.parametrize("ttl", ["0", "-1", "x", ""])
     def test_a_time_that_is_none_is_a_mistake(self, tag: TagHash, ttl: str) -> None:
         tag.put(5, 100)
         with pytest.raises(redis.ResponseError, match="BADARG"):
-            self.once(tag, "a", ttl=ttl)
+            tag.once("a", ttl=ttl)
         assert tag.field("cur") == "5"
 
 
@@ -219,7 +211,7 @@ def test_without_the_look_at_what_is_kept_a_key_has_two_numbers(start_redis: Sta
     def numbers(texts: dict[str, str]) -> set[str]:
         tag = TagHash(start_redis().client(decode_responses=True), texts)
         tag.put(5, 100)
-        both = [tag.client.eval(texts["once"], 2, tag.key, f"{tag.key}:once:k", WINDOW, "", 60_000) for _ in range(2)]
+        both = [tag.once() for _ in range(2)]
         return {both[0][2], both[1][2] if both[1][0] == "ok" else both[1][1]}
 
     assert numbers(dict(mutated())) == {"6"}

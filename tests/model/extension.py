@@ -17,7 +17,8 @@ from persistence.errors import MaxBehind, StoreError
 from tests.model import faults, processes, scripts
 from tests.model.scripts import Hash
 from tests.model.state import STORE, Process, State, World
-from tests.model.walk import STEP, TAG, Walk
+from tests.model.store_walk import STEP, TAG
+from tests.model.walk import Walk
 
 AT_ONCE = 3
 

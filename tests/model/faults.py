@@ -1,7 +1,9 @@
-"""What befalls the servers and the store, what is on its way, and what operators do.
+"""What befalls the servers and the store, and what is on its way.
 
 Faults by name, as `World.faults` counts them: "lost" replies, "copy" of a message, "crash", "fork", "cut" (a process
-doesn't reach Redis), "snapshot", "rollback" to it, "promote", "flush", "backup", "restore", "recover", "delete".
+doesn't reach Redis), "snapshot", "rollback" to it, "restart" with all that was there, "promote", "flush", "forget"
+(what was kept for a key), "tick" (a server's clock shows the next period), "back" (the one before), "backup",
+"restore"; and what operators do: see operators.py.
 """
 
 from collections.abc import Iterator
@@ -12,13 +14,10 @@ from tests.model.processes import name
 from tests.model.scripts import Node
 from tests.model.state import (
     FRESH,
-    STORE,
-    Duty,
     Message,
     State,
     Step,
     World,
-    fresh_born,
     fresh_reign,
     fresh_version,
     put_hash,
@@ -33,9 +32,8 @@ def steps(world: World, state: State) -> Steps:
     yield from _arrivals(world, state)
     yield from _time_goes_back(world, state)
     yield from _promotions(world, state)
+    yield from _clocks(world, state)
     yield from _store_goes_back(world, state)
-    yield from _recovery(world, state)
-    yield from _deletion(world, state)
 
 
 # ------------------------------------------------------------------------------------------------ the network
@@ -115,18 +113,37 @@ def _refused(world: World, state: State) -> State:
 
 
 def _time_goes_back(world: World, state: State) -> Steps:
+    for first in state.nodes[:1]:
+        if first.hash and world.may("snapshot", state):
+            dump = Node(master=True, reign=0, hash=first.hash, kept=first.kept)
+            yield "snapshot of A", world.spent("snapshot", state._replace(snapshot=(dump,))), ""
+        old = state.snapshot[0] if state.snapshot else Node(master=True, reign=0)
+        if first.master and (old.hash, old.kept) != (first.hash, first.kept) and world.may("rollback", state):
+            yield "A starts again from its snapshot", world.spent("rollback", _started(state, old)), ""
+        if first.master and first.hash and world.may("restart", state):
+            yield "A starts again with all that it had", world.spent("restart", _started(state, first)), ""
+    for where, node in enumerate(state.nodes):
+        if node.master and node.hash and world.may("flush", state) and (state.store.halted or not world.after_halt):
+            lost = put_node(state, where, node._replace(hash=None, kept=()))
+            yield f"{name(where)} loses its keys", world.spent("flush", lost), ""
+        if node.master and node.kept and world.may("forget", state):
+            lost = put_node(state, where, node._replace(kept=node.kept[1:]))
+            yield f"{name(where)} forgets the number of key {node.kept[0][0]}", world.spent("forget", lost), ""
+
+
+def _started(state: State, held: Node) -> State:
+    """A holds that now. A dump carries the replid of its time, which may become master_replid2."""
     first = state.nodes[0]
-    if first.hash and world.may("snapshot", state):
-        yield "snapshot of A", world.spent("snapshot", state._replace(snapshot=(first.hash,))), ""
-    old = state.snapshot[0] if state.snapshot else None
-    if first.master and old != first.hash and world.may("rollback", state):
-        # A dump carries the replid of its time, which may become master_replid2.
-        after = put_node(state, 0, Node(True, fresh_reign(state), first.reign, old, state.highest))
-        yield "A starts again from its snapshot", world.spent("rollback", _followed(after, 0)), ""
-    if world.may("flush", state) and (state.store.halted or not world.after_halt):
-        for where, node in enumerate(state.nodes):
-            if node.master and node.hash:
-                yield f"{name(where)} loses its keys", world.spent("flush", put_hash(state, where, None)), ""
+    begun = Node(True, fresh_reign(state), first.reign, held.hash, state.highest, first.clock, held.kept)
+    return _followed(put_node(state, 0, begun), 0)
+
+
+def _clocks(world: World, state: State) -> Steps:
+    for where, node in enumerate(state.nodes):
+        for fault, clock in (("tick", node.clock + 1), ("back", node.clock - 1)):
+            if world.may(fault, state):
+                shown = world.spent(fault, put_node(state, where, node._replace(clock=clock)))
+                yield f"it is {clock} by the clock of {name(where)}", shown, ""
 
 
 def _followed(state: State, master: int) -> State:
@@ -143,12 +160,14 @@ def _promotions(world: World, state: State) -> Steps:
         # One server is always a master: with two of them, the other.
         master = 1 - where
         if world.may("promote", state):
-            made = Node(True, fresh_reign(state), node.reign, node.hash, state.highest)
+            made = node._replace(master=True, reign=fresh_reign(state), older=node.reign, last=state.highest)
             after = world.spent("promote", put_node(state, where, made))
             yield f"{name(where)} is promoted, {name(master)} is still alive", after, ""
             yield f"{name(where)} is promoted, {name(master)} follows it", _demoted(after, master, where), ""
-        if node.hash != state.nodes[master].hash:
-            yield f"{name(where)} catches up", put_node(state, where, node._replace(hash=state.nodes[master].hash)), ""
+        ahead = state.nodes[master]
+        if (node.hash, node.kept) != (ahead.hash, ahead.kept):
+            caught_up = node._replace(hash=ahead.hash, kept=ahead.kept)
+            yield f"{name(where)} catches up", put_node(state, where, caught_up), ""
     if all(node.master for node in state.nodes[:2]) and len(state.nodes) > 1:
         for where in (0, 1):
             yield f"{name(where)} becomes a replica of {name(1 - where)}", _demoted(state, where, 1 - where), ""
@@ -156,7 +175,8 @@ def _promotions(world: World, state: State) -> Steps:
 
 def _demoted(state: State, where: int, master: int) -> State:
     of = state.nodes[master]
-    return put_node(state, where, Node(False, of.reign, of.older, of.hash, state.nodes[where].last))
+    demoted = state.nodes[where]._replace(master=False, reign=of.reign, older=of.older, hash=of.hash, kept=of.kept)
+    return put_node(state, where, demoted)
 
 
 # ------------------------------------------------------------------------------------------------ the store
@@ -170,44 +190,8 @@ def _store_goes_back(world: World, state: State) -> Steps:
             "",
         )
     if state.backup and state.backup[0].max < state.store.max and world.may("restore", state):
-        # With the issuers stopped: nothing of theirs is on its way any more.
+        # With the issuers stopped: nothing of theirs, and of operators, is on its way any more.
         after = state._replace(store=state.backup[0], restored=True)
         if not world.running:
-            after = after._replace(processes=(FRESH,) * len(state.processes), net=())
+            after = after._replace(processes=(FRESH,) * len(state.processes), net=(), duties=())
         yield f"the store is restored to {after.store.max}", world.spent("restore", after), ""
-
-
-def _recovery(world: World, state: State) -> Steps:
-    if world.may("recover", state) and (state.restored or "restore" not in world.faults or not world.cautious):
-        told = state.journal if world.guards.told else 0
-        for where, node in enumerate(state.nodes):
-            if node.master:
-                at = max(state.store.max, told, node.hash.top if node.hash else 0)
-                begun = world.spent("recover", state._replace(duties=(*state.duties, Duty("read", at))))
-                yield f"recover reads store and {name(where)}: {at}", begun, ""
-    for duty in set(state.duties):
-        rest = list(state.duties)
-        rest.remove(duty)
-        after = state._replace(duties=tuple(rest))
-        if duty.done == "read":
-            raised = store.recover(state.store, duty.at, fresh_version(state))
-            after = after._replace(store=raised, duties=tuple(sorted((*rest, Duty("raised", raised.max)))))
-            yield f"recover raises the store to {raised.max}", after, ""
-            continue
-        for where, node in enumerate(state.nodes):
-            reply, hash = scripts.floor(node, world.guards, duty.at, fresh_born(state), STORE)
-            if reply[0] == "floored":
-                floored = put_hash(after, where, hash)
-                if duty.done == "raised":
-                    floored = floored._replace(retired=max(state.retired, duty.at), restored=False)
-                yield f"{duty.done}: {name(where)} is floored at {duty.at}", floored, ""
-
-
-def _deletion(world: World, state: State) -> Steps:
-    if world.may("delete", state) and not state.store.deleted:
-        buried = store.bury(state.store, fresh_version(state))
-        after = state._replace(store=buried, duties=(*state.duties, Duty("delete", buried.max)))
-        yield "the tag is deleted", world.spent("delete", after), ""
-    if state.store.deleted:
-        made = store.make_again(state.store, world.guards, fresh_version(state))
-        yield f"the tag is made again, at {made.max}", state._replace(store=made), ""

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from tests.model import scripts, store
-from tests.model.issuing import issue
+from tests.model.issuing import issue, issue_all, issue_for, issue_range, learned, value
+from tests.model.scripts import NEVER, Reply
 from tests.model.state import (
     FRESH,
     IDLE,
+    PERIOD_BITS,
     STORE,
     Message,
     Piece,
@@ -19,6 +21,7 @@ from tests.model.state import (
     fresh_born,
     fresh_version,
     put_hash,
+    put_node,
     put_process,
     send,
 )
@@ -41,7 +44,10 @@ def steps(world: World, state: State) -> Steps:
         yield from extension(world, state, at)
         if process.way == "redis":
             yield from _draw(world, state, at)
+            yield from _once(world, state, at)
             yield from _look(world, state, at)
+        yield from _reserve_range(world, state, at)
+        yield from _learn(world, state, at)
         yield from _direct(world, state, at)
         if world.stops and process != FRESH:
             stopped = put_process(_given_back(state, at), at, FRESH)
@@ -59,22 +65,88 @@ def _draw(world: World, state: State, at: int) -> Steps:
             if len(process.hand) < BUFFERS:
                 yield from _lease(world, state, at, where)
             continue
-        reply, hash = scripts.next(node, world.guards, 1, electing=False)
+        reply, hash = scripts.next(node, world.guards, world.draw, process.scheme, electing=False)
         if reply[0] != "ok":
             continue
-        number = int(reply[1]) + 1
+        low, high = _numbers(reply, 1, 2)
+        numbers = range(low + 1 if world.guards.own_low else max(1, high - world.draw + 1), high + 1)
+        label = f"P{at} draws {' '.join(map(str, numbers))} from {name(where)}"
         after = put_hash(state, where, hash)
-        yield f"P{at} draws {number} from {name(where)}", *issue(world, after, number, by=at, through=where)
+        yield label, *issue_all(world, after, numbers, by=at, through=where)
         if world.may("lost", state):
-            yield f"P{at} draws {number} from {name(where)}, the reply is lost", world.spent("lost", after), ""
+            yield f"{label}, the reply is lost", world.spent("lost", after), ""
+
+
+def _numbers(reply: Reply, *places: int) -> tuple[int, ...]:
+    return tuple(word for word in (reply[place] for place in places) if isinstance(word, int))
+
+
+def _once(world: World, state: State, at: int) -> Steps:
+    for key in range(1, world.keys + 1):
+        for where, node in enumerate(state.nodes):
+            known = state.processes[at].scheme
+            reply, after_draw = scripts.once(node, world.guards, key, known, electing=False)
+            after = put_node(state, where, after_draw)
+            match reply:
+                case ("again", int(number), tuple(under)):
+                    if len(under) > len(known) and world.guards.kept_scheme:
+                        after = _learnt(world, after, at)
+                        if len(under) > len(after.processes[at].scheme):
+                            continue  # the store is behind
+                case ("ok", _, int(number)):
+                    pass
+                case _:
+                    continue
+            label = f"P{at} draws {number} from {name(where)} for key {key}, {reply[0]}"
+            again = reply[0] == "again"
+            yield label, *issue_for(world, after, key, number, by=at, through=where, again=again)
+            if not again and world.may("lost", state):
+                yield f"{label}, the reply is lost", world.spent("lost", after), ""
+
+
+def _reserve_range(world: World, state: State, at: int) -> Steps:
+    """Numbers for a caller straight from the store, past Redis and past the process's hand."""
+    process = state.processes[at]
+    if not world.range or process.scheme:
+        return
+    low = state.store.max
+    outcome, after = _reserved(world, state, process.taken, n=world.range, exact=True)
+    if outcome == "behind":
+        yield f"P{at} has seen {process.taken} itself, and halts the tag", _halted(state, process.taken), ""
+    if outcome != "ok":
+        return
+    high, version = after.store.max, after.store.version
+    label = f"P{at} reserves ({low}, {high}] for a caller"
+    if after.store.scheme and world.guards.range_scheme:
+        after = _learnt(world, send(after, Message("handback", low, high, version=version)), at)
+        yield f"{label}; the tag has a scheme, and the range goes back", after, ""
+    else:
+        yield label, *issue_range(world, after, range(low + 1, high + 1), by=at)
+    if world.may("lost", state):
+        yield f"{label}, the reply is lost", world.spent("lost", state._replace(store=after.store)), ""
+
+
+def _learn(world: World, state: State, at: int) -> Steps:
+    """Read the record; what it said may be as old as any."""
+    known, now = state.processes[at].scheme, state.store.scheme
+    for turn in range(len(now) + 1):
+        read = learned(world, known, now[:turn])
+        if read != known:
+            process = state.processes[at]._replace(scheme=read)
+            yield f"P{at} has read the record of scheme {read}", put_process(state, at, process), ""
+
+
+def _learnt(world: World, state: State, at: int) -> State:
+    process = state.processes[at]
+    return put_process(state, at, process._replace(scheme=learned(world, process.scheme, state.store.scheme)))
 
 
 def _lease(world: World, state: State, at: int, where: int) -> Steps:
     process = state.processes[at]
-    reply, hash = scripts.lease(state.nodes[where], world.guards, world.lease, electing=False)
+    reply, hash = scripts.lease(state.nodes[where], world.guards, world.lease, process.scheme, electing=False)
     if reply[0] != "ok":
         return
-    low, high, fence, born = (int(word) for word in reply[1:5])
+    low, high, fence, born = _numbers(reply, 1, 2, 3, 4)
     after = put_hash(state, where, hash)
     if not world.guards.hand_above or low >= _end(process):
         piece = Piece(low, low, high, fence, born)
@@ -107,8 +179,10 @@ def _look(world: World, state: State, at: int) -> Steps:
     if not leases or process.knows == state.retired:
         return
     for where, node in enumerate(state.nodes):
-        reply, hash = scripts.open(node, world.guards, born_for(state, node), STORE, "look")
-        if reply[0] != "open":
+        reply, hash = scripts.open(
+            node, world.guards, born_for(state, node), STORE, "look", scheme=process.scheme, until=world.until
+        )
+        if reply[0] not in ("open", "otherscheme"):
             continue
         moved = any((piece.reign, piece.born) != reply[1:3] for piece in leases)
         kept = () if moved and world.guards.lease_looks else process.hand
@@ -120,7 +194,7 @@ def _look(world: World, state: State, at: int) -> Steps:
 
 
 def extension(world: World, state: State, at: int) -> Steps:
-    """The next step of that process's extension: open, reserve, load."""
+    """The next step of that process's extension: open, reserve, load; and what another scheme or a new period asks."""
     match state.processes[at].work.done:
         case "" if state.processes[at].way == "redis":
             yield from _open(world, state, at)
@@ -130,39 +204,98 @@ def extension(world: World, state: State, at: int) -> Steps:
             yield from _confirm(world, state, at)
         case "reserved":
             yield from _load(world, state, at)
+        case "other":
+            yield from _catch_up(world, state, at)
+        case "over":
+            yield from _begin_period(world, state, at)
+        case "floor":
+            yield from _floor(world, state, at)
 
 
 def _open(world: World, state: State, at: int) -> Steps:
+    known = state.processes[at].scheme
     for where, node in enumerate(state.nodes):
         # Elected already: an election may lapse at any moment, so it keeps nobody from loading here.
-        reply, hash = scripts.open(node, world.guards, born_for(state, node), STORE, "mine")
-        if reply[0] != "open":
-            continue
-        _, reign, born, top, _, due, _ = (int(word) if word != "open" else 0 for word in reply)
+        born = born_for(state, node)
+        reply, hash = scripts.open(node, world.guards, born, STORE, "mine", scheme=known, until=world.until)
         after = put_hash(state, where, hash)
-        if due:
-            after = _works(after, at, Work("opened", reign, born, top))
+        match reply:
+            case ("otherscheme", tuple(found)):
+                after = _works(after, at, Work("other", scheme=found))
+                label = f"P{at} opens on {name(where)}, which has scheme {found}"
+            case ("open", int(reign), int(armed), int(top), _, due, _, *clock):
+                if clock:
+                    after = _works(after, at, Work("over", low=_numbers(reply, 7)[0], scheme=known))
+                elif due:
+                    after = _works(after, at, Work("opened", reign, armed, top, scheme=known))
+                label = f"P{at} opens on {name(where)}: reign {reign}, born {armed}, top {top}{', over' * len(clock)}"
+            case _:
+                continue
         if after != state:
-            yield f"P{at} opens on {name(where)}: reign {reign}, born {born}, top {top}", after, ""
+            yield label, after, ""
+
+
+def _catch_up(world: World, state: State, at: int) -> Steps:
+    """The hash has another scheme than the process knows: either of them lags behind the store, or the store does."""
+    found, now = state.processes[at].work.scheme, state.store.scheme
+    after = _learnt(world, _works(state, at, IDLE), at)
+    if state.store.deleted:
+        yield f"P{at} finds the tag deleted", _works(state, at, IDLE), ""
+    elif len(now) < len(found) and world.guards.behind_scheme:
+        yield f"P{at} sees the store behind, at scheme {now}", _halted(after, NEVER), ""
+    elif now != found:
+        yield f"P{at} sees that the hash lags behind", _works(after, at, Work("floor", scheme=now)), ""
+    else:
+        yield f"P{at} reads the record of scheme {now}", after, ""
+
+
+def _begin_period(world: World, state: State, at: int) -> Steps:
+    """First the store, then the hash. If the store's numbers are of a later period already, that one goes on."""
+    if state.store.deleted:
+        yield f"P{at} finds the tag deleted", _works(state, at, IDLE), ""
+        return
+    begun = state.processes[at].work.low << PERIOD_BITS
+    raised = store.raise_to(state.store, begun, fresh_version(state))
+    if raised.max > world.highest:
+        return
+    floor = Work("floor", low=raised.max >> PERIOD_BITS << PERIOD_BITS, scheme=raised.scheme)
+    yield f"P{at} raises the store to {raised.max}", _works(state._replace(store=raised), at, floor), ""
+
+
+def _floor(world: World, state: State, at: int) -> Steps:
+    work = state.processes[at].work
+    # A period ends where the one after it begins.
+    until = (work.low >> PERIOD_BITS) + 1 if world.periods else NEVER
+    for where, node in enumerate(state.nodes):
+        born = fresh_born(state)
+        reply, hash = scripts.floor(node, world.guards, work.low, born, STORE, scheme=work.scheme, until=until)
+        if reply[0] == "floored":
+            after = _works(put_hash(state, where, hash), at, IDLE)
+            yield f"P{at} floors {name(where)} at {work.low}, of scheme {work.scheme}", after, ""
 
 
 def _works(state: State, at: int, work: Work) -> State:
     return put_process(state, at, state.processes[at]._replace(work=work))
 
 
-def _reserved(world: World, state: State, at_least: int) -> tuple[str, State]:
-    """Reserve a step: "ok", "refused", "behind", or "" beyond the bounds; and the state after it."""
-    outcome, after = store.reserve(state.store, world.guards, world.step, at_least, fresh_version(state))
-    if outcome == "ok" and after.max > world.highest:
+def _reserved(world: World, state: State, at_least: int, *, n: int = 0, exact: bool = False) -> tuple[str, State]:
+    """Reserve n numbers, or a step: "ok", "refused", "behind", or "" beyond the bounds; and the state after it."""
+    before, version = state.store, fresh_version(state)
+    outcome, after = store.reserve(before, world.guards, n or world.step, at_least, version, exact=exact)
+    # The real periods are so long that no segment reaches from one into the next.
+    if after.max > world.highest or (world.periods and after.max >> PERIOD_BITS != before.max >> PERIOD_BITS):
         return "", state
-    return "refused" if outcome in ("halted", "deleted") else outcome, state._replace(store=after)
+    return "refused" if outcome in ("halted", "deleted", "full") else outcome, state._replace(store=after)
 
 
 def _reserve(world: World, state: State, at: int) -> Steps:
     process = state.processes[at]
     work, low = process.work, state.store.max
-    outcome, after = _reserved(world, state, max(work.top, process.last))
+    outcome, after = _reserved(world, state, max(work.top, process.taken))
     match outcome:
+        case "ok" if after.store.scheme != work.scheme and world.guards.reserved_scheme:
+            label = f"P{at} reserves ({low}, {after.store.max}], which has another scheme than the hash"
+            yield label, _learnt(world, _works(after, at, IDLE), at), ""
         case "refused":
             yield f"P{at} is refused a reservation", _works(state, at, IDLE), ""
         case "behind":
@@ -171,7 +304,7 @@ def _reserve(world: World, state: State, at: int) -> Steps:
         case "ok":
             high = after.store.max
             work = work._replace(done="reserved", low=low, high=high, version=after.store.version)
-            yield f"P{at} reserves ({low}, {high}]", _works(after, at, work), _taken(state, low, high)
+            yield f"P{at} reserves ({low}, {high}]", _works(after, at, work), _taken(world, state, low, high)
             if world.may("lost", state):
                 lost = world.spent("lost", _works(after, at, IDLE))
                 yield f"P{at} reserves ({low}, {high}], the reply is lost", lost, ""
@@ -180,9 +313,10 @@ def _reserve(world: World, state: State, at: int) -> Steps:
                     yield f"P{at} hears nothing, and takes the end of the store", world.spent("lost", guess), ""
 
 
-def _taken(state: State, low: int, high: int) -> str:
+def _taken(world: World, state: State, low: int, high: int) -> str:
     """A range is handed out that was issued already: unless it is refused everywhere, its numbers come twice."""
-    issued = state.issued >> low + 1 & (1 << high - low) - 1
+    shown = (value(world, state.store.scheme, number) for number in range(low + 1, high + 1))
+    issued = any(state.issued >> number & 1 for number in shown)
     return f"TAKEN: of ({low}, {high}] some are issued" if issued else ""
 
 
@@ -190,16 +324,21 @@ def _confirm(world: World, state: State, at: int) -> Steps:
     process = state.processes[at]
     work = process.work
     idle = _works(state, at, IDLE)
-    if work.low < process.last:
-        yield f"P{at} has seen {process.last} itself, and halts the tag", _halted(idle, process.last), ""
+    if work.low < process.taken:
+        yield f"P{at} has seen {process.taken} itself, and halts the tag", _halted(idle, process.taken), ""
         return
     for where, node in enumerate(state.nodes):
-        reply, hash = scripts.open(node, world.guards, born_for(state, node), STORE, "look")
-        if reply[0] != "open":
-            continue
-        after, top = put_hash(idle, where, hash), int(reply[3])
-        if reply[1:3] == (work.reign, work.born) and top > work.low:
-            after = _halted(after, top)
+        born = born_for(state, node)
+        reply, hash = scripts.open(node, world.guards, born, STORE, "look", scheme=work.scheme, until=world.until)
+        match reply:
+            case ("otherscheme", tuple(found)):
+                after = _works(idle, at, Work("other", scheme=found))
+            case ("open", reign, armed, int(top), *_):
+                after = put_hash(idle, where, hash)
+                if (reign, armed) == (work.reign, work.born) and top > work.low:
+                    after = _halted(after, top)
+            case _:
+                continue
         yield f"P{at} looks again on {name(where)}", after, ""
 
 
@@ -246,17 +385,20 @@ def _reserve_own(world: World, state: State, at: int) -> Steps:
     if len(process.hand) >= BUFFERS:
         return
     low = state.store.max
-    outcome, after = _reserved(world, state, process.last)
+    outcome, after = _reserved(world, state, process.taken)
     if outcome == "behind":
-        yield f"P{at} has seen {process.last} itself, and halts the tag", _halted(state, process.last), ""
+        yield f"P{at} has seen {process.taken} itself, and halts the tag", _halted(state, process.taken), ""
     if outcome != "ok":
         return
     high, version = after.store.max, after.store.version
+    if world.guards.own_scheme:
+        after = _learnt(world, after, at)
+        process = after.processes[at]
     after = after._replace(journal=max(state.journal, high) if "restore" in world.faults else 0)
     if low >= _end(process) or not world.guards.hand_above:
         piece = Piece(low, low, high, version=version)
         after = put_process(after, at, process._replace(hand=(*process.hand, piece)))
-        yield f"P{at} reserves ({low}, {high}] for itself", after, _taken(state, low, high)
+        yield f"P{at} reserves ({low}, {high}] for itself", after, _taken(world, state, low, high)
     else:
         refused = _halted(send(after, Message("handback", low, high, version=version)), _end(process))
         yield f"P{at} reserves ({low}, {high}], holds up to {_end(process)}, and halts the tag", refused, ""

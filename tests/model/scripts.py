@@ -1,4 +1,4 @@
-"""The six scripts, on one hash: what each of them replies, and what it leaves.
+"""The seven scripts, on one hash: what each of them replies, and what it leaves.
 
 The search explores these functions, and the walks hold them against the real scripts. A number is an int; reigns,
 borns and stores are ints too, compared for equality alone.
@@ -16,12 +16,24 @@ NONE = -1
 #: Whether an election stands: nobody was elected, somebody was, or it was too long ago (or the clock went back).
 NOBODY, STANDS, LAPSED = 0, 1, 2
 
+#: A tag's scheme: the counters after which, one after the other, it began to make other numbers. (): it is plain.
+Scheme = tuple[int, ...]
+
+#: What keys have had: a key, its number, and the scheme under which it was drawn.
+Kept = tuple[tuple[int, int, Scheme], ...]
+
+#: When a period ends that never does, and when one that has yet to be found out.
+NEVER, UNKNOWN = 2**63 - 1, 0
+
 #: A status, and what comes with it.
-Reply = tuple[str | int, ...]
+Reply = tuple[str | int | Scheme, ...]
 
 
 class Hash(NamedTuple):
-    """A tag's hash. `asked` says how the election stands, where the real field holds its time."""
+    """A tag's hash. `asked` says how the election stands, where the real field holds its time.
+
+    `until`: when its period ends, by the server's clock. A plain hash has none.
+    """
 
     cur: int
     max: int
@@ -33,6 +45,8 @@ class Hash(NamedTuple):
     next_max: int = NONE
     next_mark: int = NONE
     asked: int = NOBODY
+    scheme: Scheme = ()
+    until: int = UNKNOWN
 
     @property
     def top(self) -> int:
@@ -48,6 +62,9 @@ class Node(NamedTuple):
     hash: Hash | None = None
     #: The highest number issued anywhere when its reign began, or through it since.
     last: int = 0
+    #: Its clock stands in that period.
+    clock: int = 0
+    kept: Kept = ()
 
 
 Left = tuple[Reply, Hash | None]
@@ -57,9 +74,9 @@ def _same_reign(node: Node, fence: int, guards: Guards) -> bool:
     return fence == node.reign or (not guards.replid and fence == node.older != NONE)
 
 
-def armed(node: Node, at: int, born: int, store: int) -> Hash:
+def armed(node: Node, at: int, born: int, store: int, *, scheme: Scheme, until: int) -> Hash:
     """The hash holds no numbers any more, only the floor."""
-    return Hash(at, at, at, node.reign, born, store)
+    return Hash(at, at, at, node.reign, born, store, scheme=scheme, until=until if scheme else UNKNOWN)
 
 
 def _second(hash: Hash) -> Hash:
@@ -69,16 +86,27 @@ def _second(hash: Hash) -> Hash:
     )
 
 
-def _drawn(node: Node, guards: Guards, n: int, *, electing: bool, leasing: bool) -> Left:  # noqa: PLR0911 - the statuses
+def _refused(node: Node, guards: Guards, scheme: Scheme, *, leasing: bool) -> Reply | None:
+    """Whether this hash may be drawn from: what a draw is told if not."""
     hash = node.hash
     if guards.role and not node.master:
-        return ("notmaster",), hash
+        return ("notmaster",)
     if hash is None:
-        return ("empty",), None
+        return ("empty",)
     if guards.fence and not _same_reign(node, hash.fence, guards):
-        return ("fenced",), hash
-    if leasing and hash.born == NONE:
-        return ("corrupt",), hash
+        return ("fenced",)
+    if guards.draw_scheme and hash.scheme != scheme:
+        return ("scheme", hash.scheme)
+    if guards.draw_over and scheme and node.clock >= hash.until:
+        return ("over", node.clock)
+    return ("corrupt",) if leasing and hash.born == NONE else None
+
+
+def _drawn(node: Node, guards: Guards, n: int, scheme: Scheme, *, electing: bool, leasing: bool = False) -> Left:
+    hash = node.hash
+    refused = _refused(node, guards, scheme, leasing=leasing)
+    if refused or hash is None:
+        return refused or ("empty",), hash
     if hash.cur >= hash.max:
         if hash.next_max != NONE:
             hash = _second(hash)._replace(asked=NOBODY)
@@ -95,35 +123,64 @@ def _drawn(node: Node, guards: Guards, n: int, *, electing: bool, leasing: bool)
     return (*granted, "extend", hash.max), hash._replace(asked=STANDS)
 
 
-def next(node: Node, guards: Guards, n: int, *, electing: bool) -> Left:
+def next(node: Node, guards: Guards, n: int, scheme: Scheme = (), *, electing: bool) -> Left:
     """`next`; without `electing` the window is negative."""
-    return _drawn(node, guards, n, electing=electing, leasing=False)
+    return _drawn(node, guards, n, scheme, electing=electing)
 
 
-def lease(node: Node, guards: Guards, n: int, *, electing: bool) -> Left:
+def lease(node: Node, guards: Guards, n: int, scheme: Scheme = (), *, electing: bool) -> Left:
     """`lease`, likewise."""
-    return _drawn(node, guards, n, electing=electing, leasing=True)
+    return _drawn(node, guards, n, scheme, electing=electing, leasing=True)
 
 
-def open(node: Node, guards: Guards, born: int, store: int, role: gateway.Role) -> Left:
-    """`open`. Its reply: reign, born, top, cur, due, elected."""
+def once(node: Node, guards: Guards, key: int, scheme: Scheme = (), *, electing: bool) -> tuple[Reply, Node]:
+    """`once`, likewise; and the server after it, with what is kept for the key."""
+    if guards.role and not node.master:
+        return ("notmaster",), node
+    for kept, number, under in node.kept:
+        if kept == key and guards.once_kept:
+            return ("again", number, under), node
+    reply, hash = _drawn(node, guards, 1, scheme, electing=electing)
+    node = node._replace(hash=hash)
+    if reply[0] != "ok":
+        return reply, node
+    others = [each for each in node.kept if each[0] != key]
+    had = (key, node.hash.cur if node.hash else NONE, scheme)
+    return reply, node._replace(kept=tuple(sorted([*others, had])))
+
+
+def open(
+    node: Node,
+    guards: Guards,
+    born: int,
+    store: int,
+    role: gateway.Role,
+    *,
+    scheme: Scheme = (),
+    until: int = NEVER,
+) -> Left:
+    """`open`. Its reply: reign, born, top, cur, due, elected; and the clock, if the period is over."""
     hash = node.hash
     if guards.role and not node.master:
         return ("notmaster",), hash
     if hash and hash.store not in (NONE, store):
         return ("otherstore", hash.store), hash
-    if hash is None or not _same_reign(node, hash.fence, guards) or NONE in (hash.born, hash.store):
-        if hash is None or guards.arm_empties:
-            hash = armed(node, hash.top if hash else 0, born, store)
-        else:
-            hash = hash._replace(fence=node.reign, born=born, store=store)
-    due = hash.next_max == NONE and hash.cur >= hash.mark
+    lacking = hash is None or not _same_reign(node, hash.fence, guards) or NONE in (hash.born, hash.store)
+    if hash and hash.scheme != scheme and (guards.arm_scheme if lacking else guards.open_scheme):
+        return ("otherscheme", hash.scheme), hash
+    if hash is None or (lacking and guards.arm_empties):
+        hash = armed(node, hash.top if hash else 0, born, store, scheme=scheme, until=until)
+    elif lacking:
+        hash = hash._replace(fence=node.reign, born=born, store=store, scheme=scheme, until=until)
+    over = bool(scheme) and node.clock >= hash.until
+    due = over or (hash.next_max == NONE and hash.cur >= hash.mark)
     if role == "resign":
         hash = hash._replace(asked=NOBODY)
     elected = due and role in ("claim", "mine") and (role == "mine" or hash.asked != STANDS)
     if elected:
         hash = hash._replace(asked=STANDS)
-    return ("open", node.reign, hash.born, hash.top, hash.cur, int(due), int(elected)), hash
+    told: Reply = ("open", node.reign, hash.born, hash.top, hash.cur, int(due), int(elected))
+    return (*told, node.clock) if over else told, hash
 
 
 def load(node: Node, guards: Guards, low: int, high: int, *, reign: int, born: int) -> Left:  # noqa: PLR0911 - statuses
@@ -163,8 +220,17 @@ def give_back(node: Node, guards: Guards, used: int, high: int, *, reign: int, b
     return ("back",), hash._replace(cur=used, asked=NOBODY if used < hash.mark else hash.asked)
 
 
-def floor(node: Node, guards: Guards, at: int, born: int, store: int) -> Left:
-    """`floor`. Its reply: cur and top, now and before; NONE if the hash was missing."""
+def floor(
+    node: Node,
+    guards: Guards,
+    at: int,
+    born: int,
+    store: int,
+    *,
+    scheme: Scheme = (),
+    until: int = NEVER,
+) -> Left:
+    """`floor`; without a scheme that stays. Its reply: cur and top, now and before; NONE if the hash was missing."""
     hash = node.hash
     if guards.role and not node.master:
         return ("notmaster",), hash
@@ -174,10 +240,14 @@ def floor(node: Node, guards: Guards, at: int, born: int, store: int) -> Left:
     if not guards.floor_stays:
         return ("floored", 0, 0, *before), None
     written = born if guards.floor_born or hash is None else hash.born
-    if hash is None or not _same_reign(node, hash.fence, guards) or at >= hash.top:
-        hash = armed(node, max(at, hash.top if hash else 0), written, store)
+    if not scheme:
+        scheme, until = (hash.scheme, hash.until) if hash else ((), UNKNOWN)
+    same = hash is not None and (hash.scheme == scheme or not guards.floor_drops)
+    if hash is None or not same or not _same_reign(node, hash.fence, guards) or at >= hash.top:
+        hash = armed(node, max(at, hash.top if hash else 0), written, store, scheme=scheme, until=until)
     else:
         if at >= hash.max:
             hash = _second(hash)
         hash = hash._replace(cur=max(hash.cur, at), born=written, store=store, asked=NOBODY)
+        hash = hash._replace(scheme=scheme, until=until if scheme else UNKNOWN)
     return ("floored", hash.cur, hash.top, *before), hash

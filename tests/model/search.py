@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.model import faults, processes
+from tests.model import faults, operators, processes
 from tests.model.issuing import gap
 from tests.model.state import State, Step, World
 
@@ -26,6 +26,7 @@ def steps(world: World, state: State) -> Iterator[Step]:
     """All that may happen in that state."""
     yield from processes.steps(world, state)
     yield from faults.steps(world, state)
+    yield from operators.steps(world, state)
 
 
 def _key(state: State) -> State:

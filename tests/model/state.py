@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tests.model.guards import INTACT, Guards
-from tests.model.scripts import Hash, Node
-from tests.model.store import Store
+from tests.model.scripts import NEVER, UNKNOWN, Hash, Node, Scheme
+from tests.model.store import NO_LIMIT, Store
 
 #: The id of the one store there is.
 STORE = 1
+
+#: How many bits of a counter number within a period: 40 in issuer.core.periods.
+PERIOD_BITS = 2
 
 
 class Piece(NamedTuple):
@@ -24,28 +27,43 @@ class Piece(NamedTuple):
 
 
 class Work(NamedTuple):
-    """How far an extension has come: "opened", "behind" (at `low`, the store's max) or "reserved"."""
+    """How far an extension has come.
 
-    done: Literal["", "opened", "behind", "reserved"] = ""
+    "opened"; "behind": at `low`, the store's max; "reserved"; "other": the hash has this scheme, and not the process's;
+    "over": the period is, and `low` is the one that the clock shows; "floor": one at `low` for this scheme comes next.
+    """
+
+    done: Literal["", "opened", "behind", "reserved", "other", "over", "floor"] = ""
     reign: int = 0
     born: int = 0
     top: int = 0
     low: int = 0
     high: int = 0
     version: int = 0
+    scheme: Scheme = ()
 
 
 IDLE = Work()
 
 
 class Process(NamedTuple):
-    """`last`: the highest number that it has seen issued. `knows`: the highest it has seen retired by `recover`."""
+    """`last`: the highest number that it has seen issued; `beyond`: in ranges that it reserved for callers.
+
+    `knows`: the highest it has seen retired by `recover`. `scheme`: the one it makes numbers by.
+    """
 
     way: Literal["redis", "direct", "rejoining"] = "redis"
     work: Work = IDLE
     hand: tuple[Piece, ...] = ()
     last: int = 0
     knows: int = 0
+    beyond: int = 0
+    scheme: Scheme = ()
+
+    @property
+    def taken(self) -> int:
+        """No store stands below this, unless it went back in time."""
+        return max(self.last, self.beyond)
 
 
 FRESH = Process()
@@ -63,17 +81,23 @@ class Message(NamedTuple):
 
 
 class Duty(NamedTuple):
-    """What an operator has begun: after "read" or "raised", `at` is the floor of a recovery; "delete" ends with one."""
+    """What an operator has begun: after "read" or "raised", `at` is the floor of a recovery; "delete" ends with one.
 
-    done: Literal["read", "raised", "delete"]
-    at: int
+    "seen": the record from which another scheme will be made; "changed": the hash wants a floor with that scheme.
+    """
+
+    done: Literal["read", "raised", "delete", "seen", "changed"]
+    at: int = 0
+    scheme: Scheme = ()
+    version: int = 0
 
 
 class State(NamedTuple):
-    """`issued`: a bit for each number. `left`: how many of each fault may still come, in the world's order.
+    """`issued`: a bit for each number that users see. `had`: what callers' keys have had.
 
-    `restored`: the store went back, and nobody has recovered it. `journal`: the highest number reserved direct.
-    `refusals`: loads and hand backs that were refused, each a gap.
+    `left`: how many of each fault may still come, in the world's order. `restored`: the store went back, and nobody has
+    recovered it. `journal`: the highest number reserved direct. `refusals`: loads and hand backs that were refused,
+    each a gap.
     """
 
     store: Store
@@ -83,12 +107,13 @@ class State(NamedTuple):
     net: tuple[Message, ...] = ()
     issued: int = 0
     backup: tuple[Store, ...] = ()
-    snapshot: tuple[Hash | None, ...] = ()
+    snapshot: tuple[Node, ...] = ()
     duties: tuple[Duty, ...] = ()
     retired: int = 0
     restored: bool = False
     journal: int = 0
     refusals: int = 0
+    had: tuple[tuple[int, int], ...] = ()
 
     @property
     def highest(self) -> int:
@@ -104,12 +129,14 @@ Step = tuple[str, State, str]
 class World:
     """The bounds of a search, and the guards that hold in it.
 
-    `faults`: how many of each kind may come: see faults.py. `lease`: how many numbers are drawn ahead, 0: none.
-    `stops`: processes stop in order, and give back what they hold. `strict`: Redis alone serves, and order is watched;
-    otherwise each process's own, unless two masters may be alive at once. `cautious`: after a restore nobody starts
-    before `recover` has ended. `after_halt`: keys are lost only once the tag is halted.
-    `running`: against the rule, the issuers go on through a restore. `gap`:
-    the most numbers that one event may cost, watched if it isn't 0.
+    `faults`: how many of each kind may come: see faults.py and operators.py. `lease`: how many numbers are drawn ahead,
+    0: none; `draw`: how many at once; `range`: how many are reserved for a caller, 0: none; `keys`: how many callers'
+    keys there are. `limit`, `scheme`: the tag's, when it is made. `periods`: its numbers begin anew in each, and what
+    users see tells which. `stops`: processes stop in order, and give back what they hold. `strict`: Redis alone serves,
+    and order is watched; otherwise each process's own, unless two masters may be alive at once. `cautious`: after a
+    restore nobody starts before `recover` has ended. `after_halt`: keys are lost only once the tag is halted.
+    `running`: against the rule, the issuers go on through a restore. A store that may be restored without a "backup"
+    goes back to its beginning. `gap`: the most numbers that one event may cost, watched if it isn't 0.
     """
 
     faults: Mapping[str, int] = field(default_factory=dict)
@@ -119,6 +146,12 @@ class World:
     step: int = 3
     highest: int = 6
     lease: int = 0
+    draw: int = 1
+    range: int = 0
+    keys: int = 0
+    limit: int = NO_LIMIT
+    scheme: Scheme = ()
+    periods: bool = False
     stops: bool = False
     strict: bool = True
     cautious: bool = True
@@ -132,6 +165,16 @@ class World:
         return not self.strict or "restore" in self.faults
 
     @property
+    def forgets(self) -> bool:
+        """Whether Redis may lose what it has kept."""
+        return not self.faults.keys().isdisjoint(("flush", "rollback", "promote", "forget"))
+
+    @property
+    def until(self) -> int:
+        """Until when a hash that a process arms may be drawn from."""
+        return UNKNOWN if self.periods and self.guards.period_unknown else NEVER
+
+    @property
     def may_split(self) -> bool:
         """Whether two masters may be alive at once."""
         return "promote" in self.faults
@@ -139,7 +182,9 @@ class World:
     def start(self) -> State:
         """Return the state in which nothing has happened yet: the first server is the others' master."""
         nodes = tuple(Node(master=not number, reign=1) for number in range(self.nodes))
-        return State(Store(), nodes, (FRESH,) * self.processes, tuple(self.faults.values()))
+        record = Store(scheme=self.scheme, limit=self.limit)
+        backup = (record,) if "restore" in self.faults and "backup" not in self.faults else ()
+        return State(record, nodes, (FRESH,) * self.processes, tuple(self.faults.values()), backup=backup)
 
     def may(self, fault: str, state: State) -> bool:
         """Whether that fault may still come."""
@@ -162,7 +207,9 @@ def put_node(state: State, at: int, node: Node) -> State:
 def put_hash(state: State, at: int, hash: Hash | None) -> State:
     """Return the state with that hash on the server; who is elected decides nothing here, so it isn't kept."""
     node = state.nodes[at]
-    return put_node(state, at, node._replace(hash=hash and hash._replace(asked=0)))
+    if hash and hash.asked:
+        hash = hash._replace(asked=0)
+    return put_node(state, at, node._replace(hash=hash))
 
 
 def put_process(state: State, at: int, process: Process) -> State:
@@ -180,7 +227,7 @@ def _unused(used: set[int]) -> int:
 
 
 def _hashes(state: State) -> list[Hash]:
-    return [hash for hash in (*(node.hash for node in state.nodes), *state.snapshot) if hash]
+    return [node.hash for node in (*state.nodes, *state.snapshot) if node.hash]
 
 
 def _pieces(state: State) -> list[Piece | Work | Message]:
@@ -208,5 +255,5 @@ def fresh_reign(state: State) -> int:
 
 def fresh_version(state: State) -> int:
     """Return a version of the record that nobody remembers."""
-    known = {each.version for each in (state.store, *state.backup)}
+    known = {each.version for each in (state.store, *state.backup)} | {each.version for each in state.duties}
     return _unused(known | {each.version for each in _pieces(state)})

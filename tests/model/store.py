@@ -3,6 +3,10 @@
 from typing import Literal, NamedTuple
 
 from tests.model.guards import Guards
+from tests.model.scripts import Scheme
+
+#: The limit of a tag that has none.
+NO_LIMIT = 2**63 - 1
 
 
 class Store(NamedTuple):
@@ -12,19 +16,26 @@ class Store(NamedTuple):
     version: int = 1
     halted: bool = False
     deleted: bool = False
+    scheme: Scheme = ()
+    limit: int = NO_LIMIT
 
 
-Reserved = tuple[Literal["ok", "deleted", "halted", "behind"], Store]
+Reserved = tuple[Literal["ok", "deleted", "halted", "behind", "full"], Store]
 
 
-def reserve(store: Store, guards: Guards, n: int, at_least: int, version: int) -> Reserved:
-    """Move max up by n. `version`: the fresh one."""
+def reserve(store: Store, guards: Guards, n: int, at_least: int, version: int, *, exact: bool = False) -> Reserved:
+    """Move max up by n, or by less near the limit, unless `exact`. `version`: the fresh one."""
     if store.deleted:
         return "deleted", store
     if store.halted and guards.halts:
         return "halted", store
     if store.max < at_least and guards.at_least:
         return "behind", store
+    if guards.limit:
+        left = store.limit - store.max
+        if left <= 0 or (exact and guards.exact and left < n):
+            return "full", store
+        n = min(n, left)
     return "ok", store._replace(max=store.max + n, version=version)
 
 
@@ -52,6 +63,25 @@ def bury(store: Store, version: int) -> Store:
     return store if store.deleted else store._replace(deleted=True, version=version)
 
 
+def raise_to(store: Store, at: int, version: int) -> Store:
+    """Lift max to `at`, as for a period that begins; also of a halted tag."""
+    return store._replace(max=max(store.max, at), version=version)
+
+
+def set_limit(store: Store, guards: Guards, limit: int, version: int) -> tuple[bool, Store]:
+    """Set the limit, unless max is above it."""
+    if limit < store.max and guards.limit_kept:
+        return False, store
+    return True, store._replace(limit=limit, version=version)
+
+
+def change_scheme(store: Store, guards: Guards, seen: Store, version: int) -> tuple[bool, Store]:
+    """Make other numbers of the counters above those that were reserved when the record was `seen`."""
+    if store.version != seen.version and guards.change_seen:
+        return False, store
+    return True, store._replace(scheme=(*seen.scheme, seen.max), version=version)
+
+
 def make_again(store: Store, guards: Guards, version: int) -> Store:
-    """Bring a tombstone back to life; its numbers go on above."""
-    return Store(store.max if guards.tombstone else 0, version, store.halted)
+    """Bring a tombstone back to life, with the scheme that it had; its numbers go on above."""
+    return store._replace(max=store.max if guards.tombstone else 0, version=version, deleted=False)

@@ -1,8 +1,9 @@
 """Each guard is left out of the model once, and the search must find the harm: else the model proves nothing of it.
 
 The harms: REPEAT, a number is issued twice; ABOVE, one above the store's max; ORDER, one after a higher one; RETIRED,
-one up to a floor that its process knew of; TAKEN, the store hands out numbers that were issued; DEAD, something was
-taken in where nobody can draw it; PUSHED OUT, numbers were overwritten.
+one up to a floor that its process knew of; TWO, a caller's key has two numbers; LIMIT, a number lies above the tag's
+limit; SHORT, a range has too few; PERIOD, a number of a period that is over; TAKEN, the store hands out numbers that
+were issued; DEAD, something was taken in where nobody can draw it; PUSHED OUT, numbers were overwritten.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -11,7 +12,7 @@ import pytest
 
 from tests.model.guards import Guards, without
 from tests.model.search import search
-from tests.model.worlds import SMALL
+from tests.model.worlds import LARGE, SMALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +57,43 @@ MUTATIONS = [
     left_out("version", "REPEAT", "direct, and handed back", "a copy is still on its way"),
     left_out("tombstone", "REPEAT", "deleted and made again", "the tag is made again"),
     left_out("told", "REPEAT", "the store is restored, direct", "recover raises"),
+    left_out("clamp", "ABOVE", "several at once", "draws"),
+    left_out("own_low", "REPEAT", "several at once", "draws"),
+    left_out("limit", "LIMIT", "a limit", "reserves"),
+    left_out("limit_kept", "LIMIT", "a limit", "the limit is set to"),
+    left_out("exact", "SHORT", "ranges, without Redis", "for a caller"),
+    left_out("range_seen", "REPEAT", "ranges through a restore", "the store is restored"),
+    left_out("once_kept", "TWO", "two keys", "for key"),
+    left_out("kept_scheme", "TWO", "keys", "again"),
+    left_out("draw_scheme", "REPEAT", "the scheme changes", "the scheme is changed"),
+    left_out("draw_scheme", "TWO", "keys", "for key"),
+    left_out("open_scheme", "REPEAT", "the scheme changes again, keys are lost", "the scheme is changed"),
+    left_out("arm_scheme", "REPEAT", "restored to before a change, restart", "A starts again"),
+    left_out("floor_drops", "REPEAT", "the scheme changes again", "floors A"),
+    left_out("reserved_scheme", "REPEAT", "the scheme changes", "the scheme is changed"),
+    left_out("behind_scheme", "REPEAT", "restored to before a change", "the hash lags behind"),
+    left_out("record_turn", "REPEAT", "the scheme changes, direct", "has read the record"),
+    left_out("own_scheme", "REPEAT", "the scheme changes, direct", "for itself"),
+    left_out("change_seen", "REPEAT", "the scheme changes, direct", "the scheme is changed"),
+    left_out("range_scheme", "REPEAT", "the scheme changes, ranges", "for a caller"),
+    left_out("draw_over", "PERIOD", "periods, one process", "it is 1 by the clock"),
+    left_out("period_unknown", "PERIOD", "periods, keys are lost", "opens on A"),
 ]
 
 
 @pytest.mark.covers("N.1")
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: f"{' '.join(each.guards)}: {each.harm}, {each.world}")
+@pytest.mark.parametrize(
+    "mutation",
+    [pytest.param(each, marks=pytest.mark.live if each.world in LARGE else ()) for each in MUTATIONS],
+    ids=[f"{' '.join(each.guards)}: {each.harm}, {each.world}" for each in MUTATIONS],
+)
 def test_without_the_guard_the_search_finds_the_harm(mutation: Mutation) -> None:
     shows(mutation)
 
 
 def shows(mutation: Mutation) -> None:
-    found = search(replace(SMALL[mutation.world], guards=without(*mutation.guards)), mutation.harm, most=60_000)
+    world = {**SMALL, **LARGE}[mutation.world]
+    found = search(replace(world, guards=without(*mutation.guards)), mutation.harm, most=100_000)
     assert found.harm, f"no harm without {mutation.guards} in {found.states} states"
     assert any(mutation.step in label for label in found.trace), str(found)
 

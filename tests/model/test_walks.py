@@ -17,7 +17,8 @@ from tests.lua.test_lease_mutations import ASKED, CUR
 from tests.lua.test_mutations import BELOW, BORN_CHECK, CURRENT, FULL, NOTMASTER, NOW_SINCE, OTHER
 from tests.model.extension import ExtensionWalk
 from tests.model.guards import without
-from tests.model.walk import DisagreementError, Walk
+from tests.model.store_walk import DisagreementError
+from tests.model.walk import Walk
 from tests.servers.binaries import find_servers
 from tests.servers.redis import RedisServer
 
@@ -30,10 +31,14 @@ MET = {
     *("next ok", "next exhausted", "next empty", "next fenced", "next notmaster"),
     *("lease ok", "lease exhausted", "lease empty", "lease fenced", "lease notmaster", "lease corrupt"),
     *("giveback back", "giveback spent missing", "giveback spent reign", "giveback spent born", "giveback spent cur"),
-    *("giveback notmaster", "open open", "open otherstore", "open notmaster"),
+    *("next scheme", "next over", "lease scheme", "lease over"),
+    *("once ok", "once again", "once exhausted", "once empty", "once fenced", "once scheme", "once over"),
+    *("once notmaster", "giveback notmaster"),
+    *("open open", "open otherstore", "open otherscheme", "open notmaster"),
     *("load current", "load next", "load full", "load notmaster"),
     *("load stale missing", "load stale reign", "load stale born", "load stale below"),
     *("floor floored", "floor notmaster", "reserve ok", "reserve behind", "reserve halted"),
+    *("reserve full", "change True", "change False", "limit True", "limit False"),
     *("hand_back True", "hand_back False"),
 }
 
@@ -63,6 +68,7 @@ def test_it_does_so_on_each_server(name: str, start_redis: Start) -> None:
     assert {"next fenced", "next notmaster", "load stale reign"} <= walk.seen
 
 
+OTHER_SCHEME = "if not missing and scheme ~= own then return {'otherscheme', scheme} end\n"
 HDEL_ASKED = "redis.call('HDEL', key, 'asked')\n"
 
 #: Changes of the scripts, harmful or not: whoever makes one changes the model first.
@@ -71,11 +77,19 @@ CHANGES = {
     "next on a replica": {"next": [NOTMASTER]},
     "next elects again and again": {"next": [(f"not ({NOW_SINCE})", "true")]},
     "next without the clamp": {"next": [("if overflow or less(max, high) then", "if overflow then")]},
+    "next for another scheme": {"next": [("if found ~= scheme then return {'scheme', found} end\n", "")]},
+    "next in a period that is over": {"next": [("  if not less(clock, till) then return {'over', clock} end\n", "")]},
+    "once without a look at what is kept": {"once": [("if kept then", "if false then")]},
+    "once keeps nothing": {"once": [("redis.call('SET', KEYS[2], high .. ':' .. scheme, 'PX', ttl)\n", "")]},
     "lease without its fence": {"lease": [(FENCE, "")]},
     "open keeps numbers of another reign": {
         "open": [("if not current or not born or not store then", "if missing or not born or not store then")]
     },
     "open for another store": {"open": [(OTHER, "")]},
+    "open for another scheme": {"open": [(OTHER_SCHEME, "")]},
+    "open for another scheme in a new reign": {
+        "open": [("if not missing and scheme ~= own", "if current and scheme ~= own")]
+    },
     "open ignores who was elected": {"open": [(f"not ({NOW_SINCE})", "true")]},
     "open elects who only looks": {"open": [("elseif due and role ~= 'look' then", "elseif due then")]},
     "open keeps an election that was given up": {"open": [("if role == 'resign' then", "if role == 'never' then")]},
@@ -86,6 +100,8 @@ CHANGES = {
     "load leaves the election": {"load": [(HDEL_ASKED, "")]},
     "floor keeps born": {"floor": [("arm(highest, fresh, ", "arm(highest, born or fresh, ")]},
     "floor lowers cur": {"floor": [("if less(cur, at) then cur = at end", "cur = at")]},
+    "floor keeps numbers of another scheme": {"floor": [("scheme ~= own or ", "")]},
+    "floor leaves the period": {"floor": [("if own ~= '' then redis.call('HSET', key, 'until', own_till) end\n", "")]},
     "floor leaves the election": {"floor": [(HDEL_ASKED, "")]},
     "giveback wherever cur stands": {"giveback": [(CUR, "")]},
     "giveback leaves the election": {"giveback": [(ASKED, "")]},
@@ -102,7 +118,11 @@ def test_a_script_that_was_changed_alone_leaves_the_model(change: str, start_red
 
 @pytest.mark.parametrize(
     "guard",
-    ["fence", "clamp", "arm_empties", "load_reign", "load_born", "load_top", "floor_born", "give_cur", "at_least"],
+    [
+        *("fence", "clamp", "arm_empties", "load_reign", "load_born", "load_top", "floor_born", "give_cur", "at_least"),
+        *("draw_scheme", "draw_over", "once_kept", "open_scheme", "arm_scheme", "floor_drops"),
+        *("limit", "exact", "limit_kept", "change_seen"),
+    ],
 )
 def test_a_model_that_was_changed_alone_leaves_the_scripts(guard: str, start_redis: Start) -> None:
     servers = pair(start_redis)

@@ -4,46 +4,52 @@ After each step the replies must agree, and so must the hashes on both servers a
 time: an election stands for eleven days, and where one shall have lapsed the walk moves its time.
 """
 
-import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from issuer import gateway
 from issuer.core.arithmetic import mark
-from persistence.errors import Halted, MaxBehind
-from persistence.memory import MemoryStore, Snapshot
-from persistence.records import Reservation
 from tests.lua.hashes import INTACT, TagHash
 from tests.model import scripts, store
 from tests.model.guards import INTACT as ALL_GUARDS
 from tests.model.guards import Guards
-from tests.model.scripts import LAPSED, NOBODY, NONE, Hash, Node, Reply
+from tests.model.scripts import LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme
 from tests.model.state import STORE
-from tests.model.store import Store
+from tests.model.store_walk import REMEMBERED, TAG, StoreWalk
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
 WINDOW = 10**9
-TAG = "orders"
-STEP = 10
-REMEMBERED = 6
+KEYS = 2
+#: Longer than any walk takes, in milliseconds.
+LONG = 10**9
 
 #: How often each step comes, of all of them together.
 STEPS = {
     "next": 30,
+    "once": 8,
     "lease": 14,
     "give_back": 12,
-    "lease_and_give_back": 8,
+    "lease_and_give_back": 14,
     "open": 14,
     "reserve": 10,
+    "reserve_range": 5,
     "load": 12,
     "extend": 12,
     "floor": 3,
     "hand_back": 3,
     "other_store": 1,
     "election_lapses": 3,
+    "period_ends": 1,
+    "kept_is_lost": 1,
     "key_is_lost": 1,
-    "field_is_lost": 1,
+    "field_is_lost": 3,
+    "read": 3,
+    "change": 2,
+    "floor_with_scheme": 4,
+    "raise_to": 1,
+    "set_limit": 4,
     "store_halts": 1,
     "store_recovers": 2,
     "backup": 1,
@@ -53,11 +59,7 @@ STEPS = {
 SERVER_STEPS = {"snapshot": 2, "rollback": 2, "wipe": 1, "follow": 2, "cut": 2, "promote": 3}
 
 
-class DisagreementError(AssertionError):
-    """The model and the real thing went different ways."""
-
-
-class Walk:
+class Walk(StoreWalk):
     """Two servers, a store, and the model of them. `changing`: how many of 1000 steps befall the servers themselves."""
 
     #: How often each step comes.
@@ -73,38 +75,21 @@ class Walk:
         guards: Guards = ALL_GUARDS,
         changing: int = 25,
     ) -> None:
-        self.seed = seed
-        self.chance = random.Random(seed)
-        self.guards = guards
+        super().__init__(seed, guards)
         self.changing = changing
         self.servers = servers
         self.texts = texts
-        self.log: list[str] = []
-        self.names: dict[str, int] = {}
         self.count = 0
-        self.store = MemoryStore()
-        self.store_id = self.store.store_id(timeout=1)
-        assert self.named(self.store_id) == STORE
         self.tags = [self.tag(server) for server in servers]
         self.follows = [False] * len(servers)
-        self.nodes = [Node(True, self.named(tag.reign())) for tag in self.tags]
-        self.dumps: list[list[tuple[Path, Hash | None]]] = [[] for _ in servers]
-        # What processes remember, the newest last; what is too old to be of use, too.
-        self.opened: list[tuple[int, str, int]] = []
+        #: Periods end long before or long after this moment, so the model's clock may stand still.
+        self.clock = self.tags[0].now()
+        self.nodes = [Node(True, self.named(tag.reign()), clock=self.clock) for tag in self.tags]
+        self.dumps: list[list[tuple[Path, Node]]] = [[] for _ in servers]
         self.leased: list[tuple[int, int, str, int]] = []
-        self.reserved: list[tuple[Reservation, int]] = []
-        made = self.store.create(TAG, above=0, step=STEP, limit=2**62, order="trend", description="", timeout=1)
-        self.record = Store(0, self.named(made.version))
-        self.backups: list[tuple[Snapshot, Store]] = []
-        #: Every status seen, so that a test can ask for all of them.
-        self.seen: set[str] = set()
 
     def tag(self, server: RedisServer) -> TagHash:
         return TagHash(server.client(decode_responses=True), self.texts)
-
-    def named(self, name: str) -> int:
-        """Return the model's number for a reign, a born or a version."""
-        return self.names.setdefault(name, len(self.names) + 1)
 
     def fresh(self) -> str:
         self.count += 1
@@ -121,24 +106,16 @@ class Walk:
             step(self.chance.randrange(len(self.nodes)))
             self.compare()
 
-    def agree(self, what: str, real: object, model: object) -> None:
-        if real != model:
-            last = "\n".join(self.log[-12:])
-            raise DisagreementError(
-                f"seed {self.seed}, step {len(self.log)}: {what}\n  real:  {real}\n  model: {model}\n"
-                f"The last steps:\n{last}"
-            )
-
     def compare(self) -> None:
         for at, tag in enumerate(self.tags):
             if self.follows[at]:
                 self.tags[1 - at].client.wait(1, 5000)
             real = {**tag.fields(), **({"asked": "set"} if "asked" in tag.fields() else {})}
             self.agree(f"the hash on {'AB'[at]}", real, self.fields(self.nodes[at].hash))
-        kept = self.store.get(TAG, timeout=1)
-        assert kept is not None
-        record = Store(kept.max, self.named(kept.version), kept.halted, kept.deleted)
-        self.agree("the store's record", record, self.record)
+            kept: Any = tag.client.mget([f"{tag.key}:once:{key}" for key in range(1, KEYS + 1)])
+            had = {key: f"{number}:{self.ids[under]}" for key, number, under in self.nodes[at].kept}
+            self.agree(f"the keys' numbers on {'AB'[at]}", kept, [had.get(key) for key in range(1, KEYS + 1)])
+        self.compare_record()
 
     def fields(self, hash: Hash | None) -> dict[str, str]:
         if hash is None:
@@ -148,45 +125,74 @@ class Walk:
         found = {
             name: str(value)
             for name, value in numbers.items()
-            if value != NONE and name not in ("fence", "born", "store", "asked")
+            if value != NONE and name not in ("fence", "born", "store", "asked", "scheme", "until")
         }
         found |= {name: names[numbers[name]] for name in ("fence", "born", "store") if numbers[name] != NONE}
+        if hash.scheme:
+            found |= {"scheme": self.ids[hash.scheme], "until": str(hash.until)}
         return found | ({"asked": "set"} if hash.asked != NOBODY else {})
 
     def script(self, at: int, name: str, real: list[str], left: scripts.Left, *, words: tuple[int, ...] = ()) -> Reply:
-        """Compare the replies. `words`: where in them stand names."""
+        """Compare the replies, and take over the hash. `words`: where in them stand names."""
         reply, hash = left
-        self.log[-1] = f"{name} on {'AB'[at]} -> {' '.join(map(str, real))}"
-        self.seen.add(f"{name} {real[0]}" + (f" {real[1]}" if real[0] in ("stale", "spent") else ""))
-        given = tuple(
-            self.named(word) if place in words else int(word) if place and word.isdigit() else word or NONE
-            for place, word in enumerate(real)
-        )
-        self.agree(f"the reply of {name} on {'AB'[at]}", given, reply)
+        self.told(at, name, real, reply, words)
         self.put(at, hash)
         return reply
 
-    def put(self, at: int, hash: Hash | None) -> None:
-        """Set the hash of a server, and of the one that follows it."""
-        self.nodes[at] = self.nodes[at]._replace(hash=hash)
-        if len(self.nodes) > 1 and self.follows[1 - at]:
-            self.nodes[1 - at] = self.nodes[1 - at]._replace(hash=hash)
+    def told(self, at: int, name: str, real: list[str], reply: Reply, words: tuple[int, ...] = ()) -> None:
+        self.log[-1] = f"{name} on {'AB'[at]} -> {' '.join(map(str, real))}"
+        self.seen.add(f"{name} {real[0]}" + (f" {real[1]}" if real[0] in ("stale", "spent") else ""))
+        schemes = {"scheme": 1, "otherscheme": 1, "again": 2}
+        clocks = {"over": 1, "open": 7}
+        given: list[str | int | Scheme] = []
+        for place, word in enumerate(real):
+            if place == schemes.get(real[0]):
+                given.append(self.scheme_of(word))
+            elif place == clocks.get(real[0]):
+                given.append(self.clock)
+            elif place in words:
+                given.append(self.named(word))
+            else:
+                given.append(int(word) if place and word.isdigit() else word or NONE)
+        self.agree(f"the reply of {name} on {'AB'[at]}", tuple(given), reply)
 
-    def pick(self, remembered: list[Any]) -> Any:
-        """Mostly the newest."""
-        return remembered[-1] if self.chance.random() < 0.6 else self.chance.choice(remembered)
+    def knows(self) -> Scheme:
+        """Return the scheme that a caller knows: mostly the present one."""
+        return self.record.scheme if self.chance.random() < 0.8 else self.chance.choice(list(self.ids))
+
+    def ends(self) -> int:
+        """Return when a period ends."""
+        return self.chance.choice((UNKNOWN, self.clock - LONG, self.clock + LONG, NEVER, NEVER))
+
+    def put(self, at: int, hash: Hash | None, kept: Kept | None = None) -> None:
+        """Set the hash of a server, and of the one that follows it; and what is kept there, if that is given."""
+        node = self.nodes[at]._replace(hash=hash)
+        node = node if kept is None else node._replace(kept=kept)
+        self.nodes[at] = node
+        if len(self.nodes) > 1 and self.follows[1 - at]:
+            self.nodes[1 - at] = self.nodes[1 - at]._replace(hash=node.hash, kept=node.kept)
 
     # ------------------------------------------------------------------------------------------------ the scripts
 
     def next(self, at: int) -> None:
         n, electing = self.chance.randint(1, 6), self.chance.randrange(10) < self.electing
-        real = self.tags[at].next(n, WINDOW if electing else -1)
-        self.script(at, "next", real, scripts.next(self.nodes[at], self.guards, n, electing=electing))
+        known = self.knows()
+        real = self.tags[at].next(n, WINDOW if electing else -1, self.ids[known])
+        self.script(at, "next", real, scripts.next(self.nodes[at], self.guards, n, known, electing=electing))
+
+    def once(self, at: int) -> None:
+        key, electing = self.chance.randint(1, KEYS), self.chance.randrange(10) < self.electing
+        known = self.knows()
+        real = self.tags[at].once(str(key), window=WINDOW if electing else -1, scheme=self.ids[known], ttl=LONG)
+        reply, after = scripts.once(self.nodes[at], self.guards, key, known, electing=electing)
+        self.told(at, "once", real, reply)
+        self.put(at, after.hash, after.kept)
 
     def lease(self, at: int) -> None:
         n, electing = self.chance.randint(1, 6), self.chance.randrange(10) < self.electing
-        real = self.tags[at].lease(n, WINDOW if electing else -1)
-        left = scripts.lease(self.nodes[at], self.guards, n, electing=electing)
+        known = self.knows()
+        real = self.tags[at].lease(n, WINDOW if electing else -1, self.ids[known])
+        left = scripts.lease(self.nodes[at], self.guards, n, known, electing=electing)
         self.script(at, "lease", real, left, words=(3, 4))
         if real[0] == "ok":
             low, high, born = int(real[1]), int(real[2]), self.named(real[4])
@@ -209,9 +215,11 @@ class Walk:
         self.give_back(at)
 
     def open(self, at: int) -> None:
-        role, born = self.chance.choice(("claim", "claim", "mine", "look", "resign")), self.fresh()
-        real = self.tags[at].open(born, self.store_id, WINDOW, role)
-        left = scripts.open(self.nodes[at], self.guards, self.named(born), STORE, role)  # type: ignore[arg-type]  # one of four words
+        roles: tuple[gateway.Role, ...] = ("claim", "claim", "mine", "look", "resign")
+        role, born = self.chance.choice(roles), self.fresh()
+        known, until = self.knows(), self.ends()
+        real = self.tags[at].open(born, self.store_id, WINDOW, role, self.ids[known], until)
+        left = scripts.open(self.nodes[at], self.guards, self.named(born), STORE, role, scheme=known, until=until)
         self.script(at, "open", real, left, words=(1, 2) if real[0] == "open" else ())
         if real[0] == "open":
             self.opened = [*self.opened, (int(real[3]), real[1], self.named(real[2]))][-REMEMBERED:]
@@ -232,13 +240,17 @@ class Walk:
             step(at)
             self.log.append(step.__name__)
 
-    def floor(self, at: int) -> None:
+    def floor(self, at: int, scheme: Scheme = (), until: int = NEVER) -> None:
         hash, born = self.nodes[at].hash, self.fresh()
         lowest, highest = (max(0, hash.cur - 5), hash.top + 3) if hash else (0, self.record.max + 5)
         floor = self.chance.randint(lowest, highest)
-        real = self.tags[at].floor(floor, born, self.store_id)
-        left = scripts.floor(self.nodes[at], self.guards, floor, self.named(born), STORE)
+        real = self.tags[at].floor(floor, born, self.store_id, "keep", self.ids[scheme], until)
+        left = scripts.floor(self.nodes[at], self.guards, floor, self.named(born), STORE, scheme=scheme, until=until)
         self.script(at, "floor", real, left)
+
+    def floor_with_scheme(self, at: int) -> None:
+        """A change of the scheme, or a period that begins."""
+        self.floor(at, self.knows(), self.ends())
 
     def other_store(self, at: int) -> None:
         """Somebody else's store on the same prefix is refused, unless there is no hash yet: then nothing is tried."""
@@ -262,6 +274,21 @@ class Walk:
             self.tags[at].set(asked=self.chance.choice((0, self.tags[at].now() + 10 * WINDOW)))
             self.put(at, hash._replace(asked=LAPSED))
 
+    def period_ends(self, _: int) -> None:
+        at = self.chance.choice(self.masters())
+        hash = self.nodes[at].hash
+        if hash and hash.scheme:
+            self.tags[at].set(until=self.clock - LONG)
+            self.put(at, hash._replace(until=self.clock - LONG))
+
+    def kept_is_lost(self, _: int) -> None:
+        """Its time is over, or it was evicted."""
+        at = self.chance.choice(self.masters())
+        node = self.nodes[at]
+        if node.kept:
+            self.tags[at].client.delete(f"{self.tags[at].key}:once:{node.kept[0][0]}")
+            self.put(at, node.hash, node.kept[1:])
+
     def key_is_lost(self, _: int) -> None:
         at = self.chance.choice(self.masters())
         self.tags[at].client.delete(self.tags[at].key)
@@ -273,61 +300,13 @@ class Walk:
         if hash:
             name = self.chance.choice(("fence", "born", "store"))
             self.tags[at].client.hdel(self.tags[at].key, name)
-            self.put(at, hash._replace(**{name: NONE}))
-
-    # ------------------------------------------------------------------------------------------------ the store
-
-    def version(self) -> int:
-        """Return the version that the store has written just now."""
-        real = self.store.get(TAG, timeout=1)
-        assert real is not None
-        return self.named(real.version)
-
-    def reserve(self, _: int) -> None:
-        at_least = self.pick(self.opened)[0] if self.opened else 0
-        held: Reservation | None = None
-        try:
-            held = self.store.reserve(TAG, None, at_least=at_least, reason="load", timeout=1)
-            outcome = "ok"
-        except MaxBehind:
-            outcome = "behind"
-        except Halted:
-            outcome = "halted"
-        self.seen.add(f"reserve {outcome}")
-        expected, after = store.reserve(self.record, self.guards, STEP, at_least, self.version())
-        self.agree("reserve", outcome, expected)
-        self.record = after
-        if held is not None:
-            self.reserved = [*self.reserved, (held, after.version)][-REMEMBERED:]
-
-    def hand_back(self, _: int) -> None:
-        if not self.reserved:
-            return
-        held, seen = self.pick(self.reserved)
-        used = self.chance.randint(held.low, held.high - 1)
-        done = self.store.hand_back([held], used, timeout=1)
-        self.seen.add(f"hand_back {done}")
-        expected, after = store.hand_back(self.record, self.guards, used, held.high, seen=seen, version=self.version())
-        self.agree("hand_back", done, expected)
-        self.record = after
-
-    def store_halts(self, _: int) -> None:
-        below = self.record.max + self.chance.randint(-1, 1)
-        self.store.halt(TAG, below=max(0, below), timeout=1)
-        self.record = store.halt(self.record, max(0, below), self.version())
+            lacking: dict[str, Any] = {name: NONE}
+            self.put(at, hash._replace(**lacking))
 
     def store_recovers(self, _: int) -> None:
         at_least = max([self.record.max, *(node.hash.top for node in self.nodes if node.hash)])
         self.store.recover(TAG, at_least=at_least, timeout=1)
         self.record = store.recover(self.record, at_least, self.version())
-
-    def backup(self, _: int) -> None:
-        self.backups = [*self.backups, (self.store.snapshot(), self.record)][-2:]
-
-    def restore(self, _: int) -> None:
-        if self.backups:
-            snapshot, self.record = self.chance.choice(self.backups)
-            self.store.restore(snapshot)
 
     # ------------------------------------------------------------------------------------------------ the servers
 
@@ -340,24 +319,24 @@ class Walk:
             self.nodes[at] = self.nodes[at]._replace(reign=self.named(reign))
 
     def snapshot(self, at: int) -> None:
-        self.dumps[at] = [*self.dumps[at], (self.servers[at].snapshot(), self.nodes[at].hash)][-2:]
+        self.dumps[at] = [*self.dumps[at], (self.servers[at].snapshot(), self.nodes[at])][-2:]
 
     def rollback(self, at: int) -> None:
         if not self.dumps[at]:
             return
-        dump, hash = self.chance.choice(self.dumps[at])
+        dump, held = self.chance.choice(self.dumps[at])
         self.alone(at)
         self.servers[at].restore(dump)
-        self.started(at, hash)
+        self.started(at, held)
 
     def wipe(self, at: int) -> None:
         self.alone(at)
         self.servers[at].wipe().start()
-        self.started(at, None)
+        self.started(at, Node(master=True, reign=NONE))
 
-    def started(self, at: int, hash: Hash | None) -> None:
+    def started(self, at: int, held: Node) -> None:
         self.tags[at] = self.tag(self.servers[at])
-        self.nodes[at] = self.nodes[at]._replace(master=True, hash=hash)
+        self.nodes[at] = self.nodes[at]._replace(master=True, hash=held.hash, kept=held.kept)
         self.follows[at] = False
         self.reigns(fresh=at)
 
@@ -372,7 +351,8 @@ class Walk:
             return
         self.servers[at].replicaof(self.servers[1 - at])
         self.follows[at] = True
-        self.nodes[at] = self.nodes[at]._replace(master=False, hash=self.nodes[1 - at].hash)
+        of = self.nodes[1 - at]
+        self.nodes[at] = self.nodes[at]._replace(master=False, hash=of.hash, kept=of.kept)
         self.reigns()
 
     def cut(self, at: int) -> None:
