@@ -53,10 +53,9 @@ def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str
 
 
 def _limit(seen: Inspection) -> str:
-    last = int(seen.scheme.get("limit", seen.limit))
-    shown = "2^63-1" if last == HIGHEST else str(last)
+    shown = "2^63-1" if seen.limit == HIGHEST else str(seen.limit)
     if "restart" in seen.scheme:
-        return "2^40-1 in each period" if last > SEQ_MOST else f"{shown} in each period"
+        return "2^40-1 in each period" if seen.limit > SEQ_MOST else f"{shown} in each period"
     return f"{shown} of each part" if seen.parts is not None else shown
 
 

@@ -19,7 +19,7 @@ from issuer.cli.sheet import sheet
 from issuer.cli.text import Column, ago, plain, say, screen_width, show_json, table
 from issuer.cli.text import show as show_data
 from issuer.core.parts import has_parts, parents
-from issuer.core.scheme import SEGMENT
+from issuer.core.scheme import SEGMENT, last_value
 from issuer.errors import UnknownTag
 from issuer.facade import Issuer
 from persistence.records import HIGHEST, Order, Tag, now_ms
@@ -28,7 +28,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class _Step(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
-    """A number of numbers, or `auto`."""
+    """A number of numbers, or `auto`, which is the default."""
 
     name = "step"
 
@@ -177,7 +177,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
 )
 @click.argument("tag")
 @_first
-@click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, or auto; 1000 by default.")
+@click.option("--step", metavar="N", type=_Step(), help="Numbers per segment; 1000 by default, as with auto.")
 @click.option(
     "--limit",
     metavar="N",
@@ -235,7 +235,7 @@ def create(
     """,
 )
 @tag_argument()
-@click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, from the next one on.")
+@click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, from the next one on; auto: 1000.")
 @click.option("--limit", metavar="N", shell_complete=limit_names, help="The last number there will be; not below max.")
 @_first
 @_lease
@@ -279,7 +279,7 @@ def set(
         description=description,
         **changes,
     )
-    last = now.scheme.get("limit", now.limit)
+    last = last_value(now.scheme, now.limit)
     ends = "" if last == HIGHEST or "cycle" in now.scheme else f", limit {last}"
     say(f"changed {plain(now.tag)}: max {counted(now, now.max)}, step {now.step}{ends}{_settings(now)}")
 

@@ -72,10 +72,10 @@ class Inspection:
     reserved, for Redis or by a process for itself, in ms since 1970; None: never, as with `waste`. `waiting`: callers
     of this issuer, in this process, that wait for a number just now.
 
-    `scheme`: what makes the tag's numbers, as the store keeps it: names and fingerprints of keys, no secrets; empty if
-    they are its counter. max and the buffers count before any of that. `parts`: how many tags its numbers are in, one
-    for each shard or restart key; None: they are in its own. `period`: the present one by Redis's clock, as in
-    "2026-11-21"; None without periods, and if Redis can't be reached.
+    `limit`: the last number that users will see. `scheme`: what makes the tag's numbers, as the store keeps it: names
+    and fingerprints of keys, no secrets; empty if they are its counter. max and the buffers count before any of that.
+    `parts`: how many tags its numbers are in, one for each shard or restart key; None: they are in its own. `period`:
+    the present one by Redis's clock, as in "2026-11-21"; None without periods, and if Redis can't be reached.
     """
 
     tag: str
@@ -120,7 +120,7 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
         store=StoreState(record.max, record.step, record.ahead, record.timestamp, record.created, record.halted),
         redis=state,
         order=record.order,
-        limit=record.limit,
+        limit=schemes.last_value(record.scheme, record.limit),
         lease=record.lease,
         description=record.description,
         remaining=remaining,

@@ -31,6 +31,11 @@ class OtherStrategyError(IssuerError):
 PART_OF = "part_of"
 
 
+def last_value(scheme: Mapping[str, Any], limit: int) -> int:
+    """Return the last number that users will see, as they have set it; `limit`: the last one of the counter."""
+    return int(scheme.get("limit", HIGHEST if "stride" in scheme else limit))
+
+
 def countable(scheme: Mapping[str, Any]) -> bool:
     """Whether the tag itself has a counter that is drawn from: no other strategy makes its numbers, and no parts do."""
     return strategy(scheme) == SEGMENT and not any(scheme.get(setting) for setting in PARTS)

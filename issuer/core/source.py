@@ -16,9 +16,9 @@ from issuer.core.flight import Board, Flight, renewed
 from issuer.core.hand import Hand
 from issuer.core.lease import Lease
 from issuer.core.retire import identity
-from issuer.core.scheme import PARTS, SEGMENT, OtherStrategyError, Scheme, strategy, turn
+from issuer.core.scheme import PARTS, SEGMENT, OtherStrategyError, Scheme, last_value, strategy, turn
 from issuer.core.steps import Steps, hurried, public
-from issuer.errors import InvalidArgument, IssuerError, Unavailable, UnknownTag
+from issuer.errors import InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from persistence.records import Reservation, Tag
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class Source:
         if near and not self._near_limit:
             log.warning(
                 "tag %r: 80 %% of its numbers are reserved, %d are left up to its limit %d: raise it in time",
-                *(self.tag, record.limit - record.max, record.scheme.get("limit", record.limit)),
+                *(self.tag, record.limit - record.max, last_value(record.scheme, record.limit)),
             )
         self._near_limit = near
 
@@ -181,6 +181,12 @@ class Source:
     def _public(self, steps: Steps[T]) -> Steps[T]:
         try:
             return (yield from public(steps, self.tag))
+        except LimitReached as error:
+            if self._record is None or "stride" not in self._record.scheme:
+                raise
+            # The store has counted: told are the numbers that users see, and have set a limit to.
+            last = last_value(self._record.scheme, self._record.limit)
+            raise LimitReached(self.tag, limit=last, value=self.value(error.value)) from error.__cause__
         except UnknownTag:
             # Deleted: what is in hand of it goes too, or it would be served to its end, unchecked.
             with self._mode_lock:

@@ -25,7 +25,7 @@ from issuer.core.supply import Supply
 from issuer.core.upcoming import after
 from issuer.drivers import making
 from issuer.drivers.terms import Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, UnknownTag
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, SchemeError, UnknownTag
 from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
@@ -146,9 +146,12 @@ class Issuing(Generic[L]):
 
     def decode(self, tag: str, shown: int | str) -> Steps[Decoded]:
         """Tell what a value or a text of the tag is made of; see Issuer.decode."""
-        record = yield from self._record(tag, make=False)
+        try:
+            record = yield from self._record(tag, make=False)
+        except SchemeError:  # without one of its keys nothing can be drawn; what the others have made can be read
+            record = yield from known(tag)
         with _named(tag):
-            scheme = self._terms.texts(record)
+            scheme = self._terms.reader(record)
             found = scheme.decode(shown) if isinstance(shown, int) else scheme.parse(shown)
             strategy = schemes.strategy(record.scheme)
             if strategy == schemes.SEGMENT:

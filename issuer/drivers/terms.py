@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from issuer.core.doctor.facts import Facts
 from issuer.core.flight import Flight
 from issuer.core.source import Job, Means
-from issuer.errors import IssuerError
+from issuer.errors import IssuerError, SchemeError
 from issuer.keys import redis_key
 from issuer.numbers.scheme import Scheme
 from issuer.plugins.rejected import Rejections
@@ -76,6 +76,13 @@ class Terms:
                 self._schemes.clear()
             scheme = self._schemes[known] = Scheme.of(tag, self.keys)
         return scheme
+
+    def reader(self, tag: Tag) -> Scheme:
+        """Return what decodes the tag's values, with such keys as this process has. Raises ConfigurationError."""
+        try:
+            return self.texts(tag)
+        except SchemeError:
+            return Scheme(tag, self.keys, reading=True)
 
     def context(self, tag: Tag, **means: Any) -> Context:
         """Return what the tag's strategy is given; `means`: see Context."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
 from issuer.core.periods import SEQ_MOST, Periods
-from issuer.core.scheme import SEGMENT, id_after
+from issuer.core.scheme import SEGMENT, id_after, last_value
 from issuer.errors import SchemeError
 from issuer.numbers import scrambling, stride
 from issuer.numbers.layouts import BITS
@@ -129,9 +129,7 @@ def changed(
     if limit is not None:
         counter_limit = _set_limit(scheme, limit, keys)
     if "stride" in given or "offset" in given:
-        # With a stride the record's limit is the counter's, and not that of the values.
-        values_limit = HIGHEST if "stride" in before else record.limit
-        bound = scheme.get("limit", values_limit) if limit is None else limit
+        bound = last_value(before, record.limit) if limit is None else limit
         counter_limit = _set_stride(scheme, given, maximum=record.max, limit=bound)
     if "scramble" in given:
         strict = given.get("scramble_strict", "scramble" in before)

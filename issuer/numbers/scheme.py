@@ -53,8 +53,11 @@ class Decoded:
 class Scheme:
     """How the numbers of one tag are made. Immutable, and safe to share among threads."""
 
-    def __init__(self, tag: Tag, keys: Mapping[str, bytes]) -> None:
-        """`keys`: this process's secrets by name. Raises SchemeError if one is missing, or isn't the tag's."""
+    def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
+        """`keys`: this process's secrets by name. Raises SchemeError if one is missing, or isn't the tag's.
+
+        `reading`: values are only decoded; then one that is missing is an error where a value needs it.
+        """
         scheme = tag.scheme
         self.tag = tag.tag
         self.strategy = schemes.strategy(scheme)
@@ -63,7 +66,7 @@ class Scheme:
         #: The first and the last value of a cycle.
         self._cycle = (int(scheme["start"]), self._limit) if scheme.get("cycle") else None
         self._strides = strides(scheme) if "stride" in scheme else None
-        self._scrambling = Scrambling(scrambled(scheme), keys) if "scramble" in scheme else None
+        self._scrambling = Scrambling(scrambled(scheme), keys, reading=reading) if "scramble" in scheme else None
         self._text = scheme.get("format")
         self._zone_name = str(scheme.get("timezone", "UTC"))
         self._shards: Mapping[str, Any] | None = scheme.get("shards")

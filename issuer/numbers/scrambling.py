@@ -42,7 +42,8 @@ def checked_key(name: str, key: object) -> bytes:
         raise SchemeError(f"key {name!r} must be bytes, not {type(key).__name__}", setting=SETTING, value=name)
     if len(key) < KEY_LEAST:
         raise SchemeError(
-            f"key {name!r} is too short: {len(key)} bytes of at least {KEY_LEAST}; make one with `openssl rand 32`",
+            f"key {name!r} is too short: {len(key)} bytes of at least {KEY_LEAST}; make one with "
+            "`openssl rand -hex 32`",
             setting=SETTING,
             value=name,
         )
@@ -57,8 +58,11 @@ def fingerprint(key: bytes) -> str:
 def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
     """Return the key of that name. SchemeError if this process doesn't have it."""
     if name not in keys:
+        held = f"only {', '.join(sorted(keys))}" if keys else "none at all"
         raise SchemeError(
-            f"this process has no key {name!r}, only: {', '.join(sorted(keys)) or 'none'}", setting=SETTING, value=name
+            f"this process has no key {name!r}, {held}: add it to its `keys`, in ISSUER_KEYS or the settings file",
+            setting=SETTING,
+            value=name,
         )
     return checked_key(name, keys[name])
 
@@ -66,12 +70,16 @@ def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
 class Scrambling:
     """The pieces of a tag, in rising order, with their keys. Numbers below the first piece stay as they are."""
 
-    __slots__ = ("_bytes", "_domains", "_found", "_lows", "pieces")
+    __slots__ = ("_domains", "_found", "_keys", "_lows", "pieces")
 
-    def __init__(self, pieces: Sequence[Piece], keys: Mapping[str, bytes]) -> None:
+    def __init__(self, pieces: Sequence[Piece], keys: Mapping[str, bytes], *, reading: bool = False) -> None:
+        """Check the keys. `reading`: one that is missing shows when a number of its pieces is asked for, not before."""
         self.pieces = tuple(pieces)
         _check(self.pieces)
-        self._bytes = [_same_key(piece, keys) for piece in self.pieces]
+        self._keys = keys
+        for piece in self.pieces:
+            if piece.key in keys or not reading:
+                _same_key(piece, keys)
         self._domains = [
             (low, high, which)
             for which, piece in enumerate(self.pieces)
@@ -97,7 +105,10 @@ class Scrambling:
         return (self._found[which] or self._made(which)).forward(number)
 
     def unscramble(self, number: int) -> int:
-        """Return the number for which this one is shown. NotDecodable if it lies above the limit of the last piece."""
+        """Return the number for which this one is shown. NotDecodable if it lies above the limit of the last piece.
+
+        A piece's numbers stay among themselves, so that its key alone is needed: SchemeError if it is missing.
+        """
         which = bisect_right(self._lows, number) - 1
         if which < 0:
             return number
@@ -117,7 +128,7 @@ class Scrambling:
     def _made(self, which: int) -> Permutation:
         low, high, piece = self._domains[which]
         # Threads that meet here make the same one.
-        self._found[which] = made = Permutation(self._bytes[piece], low, high)
+        self._found[which] = made = Permutation(_same_key(self.pieces[piece], self._keys), low, high)
         return made
 
 

@@ -99,7 +99,23 @@ def test_a_stride_is_set_shown_drawn_and_decoded(direct: Cli) -> None:
     assert direct("set", "a", "--stride", "10", "--offset", "1", "--stride-above", "40").code == 0
     assert direct("next", "a", "-n", "6").out == "41\n51\n61\n71\n81\n91\n"
     ended = direct("next", "a")
-    assert (ended.code, "limit" in ended.err) == (1, True)
+    assert (ended.code, "91 of 100 are reserved" in ended.err) == (1, True)
+
+
+def test_limits_are_told_as_they_were_set_also_where_the_counter_has_another(direct: Cli) -> None:
+    direct("create", "a", "--limit", "10", "--step", "5")
+    direct("create", "b", "--step", "5")
+    for tag in "ab":
+        direct("next", tag)
+        changed = direct("set", tag, "--stride", "2", "--offset", "1", "--stride-above", "6")
+        assert changed.code == 0, changed.err
+        assert ("limit 10" in changed.err, ", limit " in changed.err) == (tag == "a", tag == "a")
+    for tag, limit in (("a", 10), ("b", 2**63 - 1)):
+        assert direct("show", tag, "--json").json()["limit"] == limit
+    assert shown(direct("show", "a"))["order"] == "trend, limit 10"
+    assert shown(direct("show", "b"))["order"] == "trend, limit 2^63-1"
+    ended = direct("next", "a", "-n", "50")
+    assert "9 of 10 are reserved" in ended.err
 
 
 @pytest.mark.covers("3.3")
@@ -117,7 +133,21 @@ def test_keys_are_named_and_never_shown(direct: Cli) -> None:
     for command in (("show", "c"), ("show", "c", "--json"), ("tags", "--json"), ("config",), ("config", "--json")):
         assert "0123456789abcdef" not in direct(*command).out
     without = direct("next", "c", env={})
-    assert (without.code, without.err) == (2, "error: scramble: this process has no key 'k1', only: none\n")
+    assert without.code == 2
+    assert without.err.startswith("error: scramble: this process has no key 'k1', none at all: ")
+
+
+def test_a_key_that_came_later_is_needed_to_draw_and_for_what_it_has_made(direct: Cli) -> None:
+    direct("create", "c", "--start", "100000", "--scramble", "k1")
+    old = direct("next", "c").out.strip()
+    assert direct("set", "c", "--scramble", "k2", "--above", "999999").code == 0
+    new = direct("next", "c").out.strip()
+    former = {"ISSUER_KEYS": KEYS["ISSUER_KEYS"].partition(",")[0]}
+    assert shown(direct("decode", "c", old, env=former)) == shown(direct("decode", "c", old))
+    for command in (("decode", "c", new), ("next", "c")):
+        ended = direct(*command, env=former)
+        assert (ended.code, ended.out) == (2, "")
+        assert "no key 'k2'" in ended.err
     assert direct("show", "c", env={}).code == direct("tags", env={}).code == 0
 
 

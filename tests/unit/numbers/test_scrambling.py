@@ -118,8 +118,20 @@ class TestKeys:
         assert "abcdefgh" not in str(caught.value)
 
     def test_a_key_that_this_process_lacks_is_refused(self) -> None:
-        with pytest.raises(SchemeError, match="no key 'k2', only: k1"):
+        with pytest.raises(SchemeError, match="no key 'k2', only k1: add it"):
             Scrambling([piece(1), piece(100, "k2")], {"k1": KEYS["k1"]})
+        with pytest.raises(SchemeError, match="no key 'k1', none at all: add it"):
+            Scrambling([piece(1)], {})
+
+    def test_who_only_reads_needs_the_keys_of_what_is_read(self) -> None:
+        pieces = [piece(1), piece(100, "k2")]
+        both, reading = Scrambling(pieces, KEYS), Scrambling(pieces, {"k1": KEYS["k1"]}, reading=True)
+        assert [reading.unscramble(both.scramble(number)) for number in range(1, 100)] == [*range(1, 100)]
+        for number in (100, 5000):
+            with pytest.raises(SchemeError, match="no key 'k2'"):
+                reading.unscramble(both.scramble(number))
+        with pytest.raises(SchemeError, match="another one"):
+            Scrambling(pieces, {"k1": KEYS["k3"]}, reading=True)
 
     def test_another_key_under_the_name_is_refused_without_showing_it(self) -> None:
         with pytest.raises(SchemeError, match="another one") as caught:
