@@ -1,6 +1,7 @@
 """`issuer chaos` from outside: it breaks its own servers only, its exit code tells, and nothing of it is left."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -23,7 +24,12 @@ def test_it_strikes_counts_and_finds_nothing(program: Program, scratch: Path, pa
     assert int(facts["faults"]) >= 2
     assert facts["repeats"] == "0"
     assert "Every promise was kept." in ended.out
-    assert all(len(line) <= 80 for line in program("chaos", "--list", env={"COLUMNS": "80"}).out.splitlines())
+    listed = program("chaos", "--list").out
+    assert all(len(line) <= 80 for line in listed.splitlines())
+    names = {line.split()[0] for line in listed.splitlines() if line.startswith("F")}
+    struck = re.findall(r"^(?:faults)? +(F\d+[a-z]?) .*: \d+$", ended.out, re.MULTILINE)
+    assert struck
+    assert set(struck) <= names
     assert list(scratch.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from issuer.cli.exits import PROBLEM
+from issuer.cli.ranges import Seconds
 from issuer.cli.text import Column, screen_width, show, show_json, table
 
 
@@ -13,11 +14,11 @@ from issuer.cli.text import Column, screen_width, show, show_json, table
     epilog="""\b
     Examples:
       issuer chaos --seconds 60
-      issuer chaos --faults F2,F3             kill, roll back and fail over only
-      issuer chaos --without fence            see what the fence is for: exit code 4
+      issuer chaos --faults F2,F3              kill, roll back and fail over only
+      issuer chaos --without fence             what the fence is for: exit code 4
     """,
 )
-@click.option("--seconds", metavar="S", type=click.FloatRange(1, 86400), default=30.0, help="How long; 30.")
+@click.option("--seconds", metavar="S", type=Seconds(1, 86400), default=30.0, help="How long; 30.")
 @click.option("--faults", metavar="LIST", default="", help="Only these, as in F2,F9b; see --list.")
 @click.option("--without", metavar="GUARD", multiple=True, help="Take a guard out first; may be repeated; see --list.")
 @click.option("--list", "as_list", is_flag=True, help="Print the faults and the guards, and do nothing.")
@@ -53,7 +54,8 @@ def chaos(
     if as_json:
         show_json(content(verdict))
     else:
-        show(table([Column("FOUND"), Column("", flexible=True)], [*rows(verdict)], screen_width()))
+        columns = [Column("FOUND"), Column("HOW MUCH", flexible=True, wraps=True)]
+        show(table(columns, [*rows(verdict)], screen_width()))
         good, bad = "Every promise was kept.", "A PROMISE IS BROKEN."
         show(click.style(good if verdict.kept else bad, fg="green" if verdict.kept else "red", bold=True))
     if not verdict.kept:

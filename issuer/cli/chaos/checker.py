@@ -161,7 +161,8 @@ def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
         if call.first <= highest:
             twice = min(call.last, highest) - call.first + 1
             verdict.repeats += twice
-            _example(verdict, f"{tag.name}: {call.first} came again, with {twice - 1} after it")
+            numbers = f"{call.first}..{call.first + twice - 1}" if twice > 1 else call.first
+            _example(verdict, f"{tag.name}: {numbers} came again")
         count += call.last - max(call.first - 1, highest) if call.last > highest else 0
         highest = max(highest, call.last)
     verdict.gap += max(0, highest - tag.base - count)

@@ -70,7 +70,7 @@ def some(world: World) -> Worker:
 # ---------------------------------------------------------------------- processes
 
 
-def _killed_at(world: World, point: str) -> None:
+def _killed_at(world: World, name: str, point: str) -> None:
     for worker in world.crew.workers:
         worker.trap(point, signal.SIGKILL)
     until(
@@ -80,7 +80,7 @@ def _killed_at(world: World, point: str) -> None:
     )
     # Perhaps several: each tag elects its own loader.
     killed = [worker for worker in world.crew.workers if not worker.untrap()]
-    with world.fault(f"F1 killed after {point}", hits=len(killed)):
+    with world.fault(f"{name} killed after {point}", hits=len(killed)):
         for worker in killed:
             world.crew.lost(worker)
 
@@ -88,19 +88,19 @@ def _killed_at(world: World, point: str) -> None:
 @fault("F1a", "a process killed after `open`, before it reserved")
 def killed_after_open(world: World) -> None:
     """Kill a loader that is elected and has not reserved."""
-    _killed_at(world, POINTS[0])
+    _killed_at(world, "F1a", POINTS[0])
 
 
 @fault("F1b", "a process killed after it reserved, before `load`")
 def killed_after_reserve(world: World) -> None:
     """Kill a loader that has reserved and not loaded."""
-    _killed_at(world, POINTS[1])
+    _killed_at(world, "F1b", POINTS[1])
 
 
 @fault("F1c", "a process killed after `load`")
 def killed_after_load(world: World) -> None:
     """Kill a loader that has loaded."""
-    _killed_at(world, POINTS[2])
+    _killed_at(world, "F1c", POINTS[2])
 
 
 @fault("F8", "a process stopped for a second")
@@ -123,7 +123,7 @@ def back_from_a_snapshot(world: World) -> None:
     """Kill -9; what was drawn since the snapshot is forgotten."""
     snapshot = world.master.snapshot()
     world.more()
-    with world.fault("F2 back from a snapshot"):
+    with world.fault("F2a back from a snapshot"):
         world.master.restore(snapshot)
 
 
@@ -138,7 +138,7 @@ def aof_tail_cut(world: World) -> None:
     world.more()
     master.appendonly = True
     try:
-        with world.fault("F2 AOF tail cut"):
+        with world.fault("F2b AOF tail cut"):
             master.cut_aof(max(1, master.aof_size() - size))
     finally:
         with master.client() as client:
@@ -149,7 +149,7 @@ def aof_tail_cut(world: World) -> None:
 @fault("F2c", "Redis killed and wiped")
 def wiped(world: World) -> None:
     """Kill -9, and everything is gone."""
-    with world.fault("F2 wiped"):
+    with world.fault("F2c wiped"):
         world.master.wipe()
 
 
@@ -160,7 +160,7 @@ def wiped(world: World) -> None:
 def failover_by_hand(world: World) -> None:
     """Let the master die, and its replica, which lacks the last draws, take over."""
     world.lag()
-    with world.fault("F3 failover by hand"):
+    with world.fault("F3a failover by hand"):
         world.master.kill()
         world.other.promote()
         world.swap()
@@ -185,7 +185,7 @@ def store_locked(world: World) -> None:
     """Lock the store, for longer than what is in hand lasts."""
     with closing(sqlite3.connect(world.folder / "store" / "issuer.db", timeout=10, isolation_level=None)) as store:
         store.execute("BEGIN IMMEDIATE")
-        with world.fault("F6 store locked", hits=len(world.crew.workers)):
+        with world.fault("F6a store locked", hits=len(world.crew.workers)):
             with world.master.client(decode_responses=True) as client:
                 key = world.key(STRICT)
                 until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
@@ -205,7 +205,7 @@ def _on_the_wire(world: World, name: str, strike: Callable[[FaultProxy, bytes], 
     """Hit a call of each script, one after the other."""
     for script in SCRIPTS:
         before = sum(front.hits for front in world.fronts)
-        with world.fault(f"F9 {name}: {script}", hits=len(world.crew.workers)):
+        with world.fault(f"{name}: {script}", hits=len(world.crew.workers)):
             for front in world.fronts:
                 strike(front, world.sha(script))
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
@@ -216,19 +216,19 @@ def _on_the_wire(world: World, name: str, strike: Callable[[FaultProxy, bytes], 
 @fault("F9a", "a request to Redis dropped")
 def request_dropped(world: World) -> None:
     """Lose what a caller sent."""
-    _on_the_wire(world, "request dropped", lambda front, sha: front.drop_requests(sha, 3))
+    _on_the_wire(world, "F9a request dropped", lambda front, sha: front.drop_requests(sha, 3))
 
 
 @fault("F9b", "a reply of Redis dropped, the script having run")
 def reply_dropped(world: World) -> None:
     """Let the script run, and its caller never hear of it."""
-    _on_the_wire(world, "reply dropped", lambda front, sha: front.drop_replies(sha, 3))
+    _on_the_wire(world, "F9b reply dropped", lambda front, sha: front.drop_replies(sha, 3))
 
 
 @fault("F9c", "replies of Redis 300 ms late")
 def replies_late(world: World) -> None:
     """Keep replies back."""
-    _on_the_wire(world, "300 ms late", lambda front, sha: front.delay_replies(DELAY, sha, 3))
+    _on_the_wire(world, "F9c 300 ms late", lambda front, sha: front.delay_replies(DELAY, sha, 3))
 
 
 # ---------------------------------------------------------------------- the hash
@@ -247,7 +247,7 @@ def recovered_at_once(world: World) -> None:
 def flushed(world: World) -> None:
     """Take everything away, the scripts too; then a load arrives that was sent before."""
     release = world.hold_load()
-    with world.fault("F12 FLUSHALL"):
+    with world.fault("F12a FLUSHALL"):
         with world.master.client() as client:
             client.flushall()
         release()
@@ -256,7 +256,7 @@ def flushed(world: World) -> None:
 @fault("F12b", "SCRIPT FLUSH")
 def scripts_flushed(world: World) -> None:
     """Take the scripts away, not the numbers."""
-    with world.fault("F12 SCRIPT FLUSH", segments=0), world.master.client() as client:
+    with world.fault("F12b SCRIPT FLUSH", segments=0), world.master.client() as client:
         client.script_flush()
 
 
@@ -264,7 +264,7 @@ def scripts_flushed(world: World) -> None:
 def key_deleted(world: World) -> None:
     """Do what an eviction does too."""
     release = world.hold_load()
-    with world.fault("F12 key deleted"):
+    with world.fault("F12c key deleted"):
         with world.master.client() as client:
             client.delete(*map(world.key, range(len(world.tags))))
         release()
@@ -284,7 +284,7 @@ def load_in_doubt(world: World) -> None:
     with world.master.client(decode_responses=True) as client:
         # Until all that was loaded is drawn: nothing comes in while loads are held.
         until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
-        with world.fault("F12 load in doubt", segments=4):
+        with world.fault("F12d load in doubt", segments=4):
             client.delete(key)
             until(lambda: client.exists(key), 10, "the hash is armed anew")
             for front in world.fronts:

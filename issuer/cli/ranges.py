@@ -1,0 +1,17 @@
+"""Numbers in a range, as options take them: what is none is told as people would say it."""
+
+from __future__ import annotations
+
+import click
+
+
+class Whole(click.IntRange):
+    """A whole number; what isn't one is "not a valid integer", and not "integer range"."""
+
+    name = "integer"
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds, with or without a point."""
+
+    name = "number of seconds"
