@@ -92,10 +92,15 @@ class FormatOverflow(IssuerError):
 
 
 class UnknownTag(IssuerError, LookupError):
-    """The tag was never created, or was deleted."""
+    """The tag was never created, or was deleted. `store`: where it was looked for, without secrets."""
 
-    def __init__(self, tag: str) -> None:
-        super().__init__(f"unknown tag {tag!r}: create it with `issuer create` or Issuer.create()", tag=tag)
+    def __init__(self, tag: str, *, store: str | None = None) -> None:
+        super().__init__(tag, tag=tag)
+        self.store = store
+
+    def __str__(self) -> str:
+        where = "" if self.store is None else f" in {self.store}"
+        return f"unknown tag {self.tag!r}{where}: create it with `issuer create` or Issuer.create()"
 
 
 class TagExists(IssuerError):

@@ -132,11 +132,27 @@ def load(
 
 def seconds(value: Any, name: str, *, zero: bool) -> float:
     """Return a duration as a float; InvalidArgument if it is none, or negative, or 0 where that makes no sense."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= threading.TIMEOUT_MAX:
-        raise InvalidArgument(f"{name} must be a number of seconds, 0 or more, not {value!r}", value=value)
-    if value == 0 and not zero:
-        raise InvalidArgument(f"{name} must be above 0", value=value)
+    within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
+    if not within or (value == 0 and not zero):
+        least = "0 or more" if zero else "above 0"
+        raise InvalidArgument(f"{name} must be a number of seconds, {least}, not {value!r}", value=value)
     return float(value)
+
+
+def _number(text: str) -> float | str:
+    """Return the number that a text is; the text itself if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _whole(value: object) -> int:
+    """Return a whole number; ConfigurationError if it is none."""
+    number = int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ConfigurationError(f"must be a whole number, not {value!r}")
+    return number
 
 
 def _url(url: str) -> str:
@@ -163,13 +179,16 @@ def _path(path: object) -> str:
 def _keys(keys: object) -> dict[str, bytes]:
     """Return the secrets by name; ConfigurationError if that is no table of texts. What they hold is never told."""
     if isinstance(keys, str):
-        keys = dict(pair.partition("=")[::2] for pair in keys.split(",") if pair)
+        pairs = [pair.partition("=") for pair in keys.split(",") if pair]
+        if not all(equals for _, equals, _ in pairs):  # what stands there may be a secret
+            raise ConfigurationError('each needs a name and a secret, as in "k1=secret,k2=secret"')
+        keys = {name: secret for name, _, secret in pairs}
     if not isinstance(keys, Mapping):
-        raise ConfigurationError('keys are named, as in "k1=secret,k2=secret" or a table')
+        raise ConfigurationError('must be named, as in "k1=secret,k2=secret" or a table')
     found = {}
     for name, secret in keys.items():
         if not isinstance(name, str) or not name or not isinstance(secret, (str, bytes)) or not secret:
-            raise ConfigurationError(f"key {name!r} has no secret: a name, then a text or bytes")
+            raise ConfigurationError(f"key {name!r} has no secret: write {name}=secret, or a table of texts or bytes")
         found[name] = secret.encode() if isinstance(secret, str) else secret
     return found
 
@@ -191,9 +210,9 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "journal": _path,
     "machine_files": _path,
     "keys": _keys,
-    "port_number": int,
-    "machine": int,
-    "rack": int,
+    "port_number": _whole,
+    "machine": _whole,
+    "rack": _whole,
     "prefix": _prefix,
 }
 
@@ -204,7 +223,7 @@ def _checked(settings: Settings) -> Settings:
         value = setting.value
         try:
             if name.endswith("timeout"):
-                value = seconds(float(value) if isinstance(value, str) else value, name, zero=name == "timeout")
+                value = seconds(_number(value) if isinstance(value, str) else value, name, zero=name == "timeout")
             elif name in _CHECKS:
                 value = _CHECKS[name](value)
             elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":

@@ -20,6 +20,7 @@ from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.terms import Terms
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.facade import Issuer, close_all
+from issuer.numbers.scrambling import checked_key
 from issuer.plugins.contract import AsyncPlugin, Plugin
 from issuer.plugins.rejected import Handler, Rejections
 from issuer.strategies.contract import Instance
@@ -141,6 +142,8 @@ def _parts(
     """Put together what both colours need."""
     named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
     settings = settings_.load({**given, **named}, config=config)
+    for name, key in settings.keys.value.items():
+        checked_key(name, key)
     named_store = settings.store_url.value
     opened = _store(named_store, settings.journal.value)
     own_store = not isinstance(named_store, Store)

@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.cli.exits import complain, json_option
+from issuer.cli.ranges import Seconds, Whole
 from issuer.cli.session import Session
 from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
 from issuer.errors import IssuerError, RedisUnavailable
@@ -60,12 +61,12 @@ class _Measured:
     short_help="Measure what numbers cost on your servers.",
     epilog="""\b
     Example:
-      issuer --redis redis://localhost --store mongodb://localhost bench --seconds 10
+      issuer --redis redis://localhost --store mongodb://localhost bench
     """,
 )
 @click.option("--tag", metavar="NAME", default="bench", help="What the scratch tag's name begins with; bench.")
-@click.option("--seconds", metavar="S", type=click.FloatRange(0.1, 60), default=3.0, help="How long in all; 3.")
-@click.option("--threads", metavar="N", type=click.IntRange(1, 256), default=8, help="Callers at once; 8.")
+@click.option("--seconds", metavar="S", type=Seconds(0.1, 60), default=3.0, help="How long in all; 3.")
+@click.option("--threads", metavar="N", type=Whole(1, 256), default=8, help="Callers at once; 8.")
 @json_option("Print JSON; times are in microseconds.")
 @click.pass_obj
 def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: bool) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Final
 import click
 
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
+from issuer.cli.ranges import Whole
 from issuer.cli.recovery import MANY
 from issuer.cli.session import Session
-from issuer.cli.text import Column, plain, screen_width, shortened, show, show_json, table, wrapped
+from issuer.cli.text import Column, folded, plain, screen_width, show, show_json, table, wrapped
 from issuer.core.doctor.finding import Finding, Level
 from issuer.facade import Issuer
 
@@ -36,14 +37,14 @@ INDENT = 8
     Examples:
       issuer doctor
       issuer doctor --json | jq '.[] | select(.level == "weak")'
-      issuer doctor --most 100000              look at so many tags in Redis and the ledger
+      issuer doctor --most 100000              look closely at so many tags
 
     \b
-    Exit codes: 0 nothing weakens the promise, 4 something does, 5 Redis or the store
-    can't be reached, 2 they refuse the settings.
+    Exit codes: 0 nothing weakens the promise, 4 something does, 5 Redis or the
+    store can't be reached, 2 they refuse the settings.
     """,
 )
-@click.option("--most", metavar="N", type=click.IntRange(min=0), help="Look closely at N tags, 1000 by default.")
+@click.option("--most", metavar="N", type=Whole(min=0), help="Look closely at N tags, 1000 by default.")
 @json_option("Print a JSON list of all findings.")
 @click.pass_context
 def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
@@ -113,10 +114,9 @@ def _in_full(findings: list[Finding], room: int | None) -> list[str]:
 
 def _one(finding: Finding, room: int | None) -> list[str]:
     cells = None if room is None else max(room - INDENT, INDENT)
-    subject = plain(finding.subject)
-    if room is not None:
-        subject = shortened(subject, max(room - len(finding.check) - 4, INDENT))
-    lines = [f"  {click.style(finding.check, bold=True)}  {subject}"]
+    first, *rest = folded(plain(finding.subject), None if room is None else max(room - len(finding.check) - 4, INDENT))
+    lines = [f"  {click.style(finding.check, bold=True)}  {first}"]
+    lines += [" " * (len(finding.check) + 4) + line for line in rest]
     for name, text in (("what", finding.what), ("why", finding.why), ("do", finding.remedy)):
         for at, line in enumerate(wrapped(plain(text), cells) if text else []):
             lines.append(f"{f'  {name}' if at == 0 else '':{INDENT}}{line}")
@@ -124,7 +124,7 @@ def _one(finding: Finding, room: int | None) -> list[str]:
 
 
 def _well(findings: list[Finding], room: int | None) -> str:
-    columns = [Column("CHECK"), Column("OF", flexible=True), Column("SEEN", flexible=True)]
+    columns = [Column("CHECK"), Column("OF", flexible=True, wraps=True), Column("SEEN", flexible=True, wraps=True)]
     return table(columns, [(finding.check, finding.subject, finding.what) for finding in findings], room)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
@@ -42,6 +44,19 @@ _CODES: Final = (
 )
 
 
+#: What a message of the library says in Python's words, and the command line in its own.
+_IN_OPTIONS: Final = (
+    (re.compile(r"\b(order)='(\w+)'"), r"--\1 \2"),
+    (re.compile(r" or Issuer\.\w+\(\)"), ""),
+    *(
+        (re.compile(rf"(?<![\w'\"`-]){name}(=True)?(?![\w'\"`])"), f"--{name.replace('_', '-')}")
+        for name in (
+            *("scramble_strict", "stride_above", "shard_bits", "app_bits", "shard_key", "restart_key"),
+            *("at_least", "from_journal"),
+        )
+    ),
+)
+
 #: Where a command line's context remembers that JSON is wanted.
 _AS_JSON: Final = f"{__name__}.as_json"
 
@@ -65,20 +80,29 @@ def code_of(error: IssuerError) -> int:
 
 def advised(error: IssuerError) -> str:
     """Return the error's message, and when to try again if that is known."""
-    return f"{error}; try again in {error.retry_after:.2g} s" if isinstance(error, Unavailable) else str(error)
+    message = in_options(str(error))
+    return f"{message}; try again in {error.retry_after:.2g} s" if isinstance(error, Unavailable) else message
+
+
+def in_options(message: str) -> str:
+    """Return a message of the library with the options of the command line in place of Python's arguments."""
+    for said, option in _IN_OPTIONS:
+        message = said.sub(option, message)
+    return message
 
 
 def told(error: IssuerError) -> dict[str, object]:
     """Return the error as JSON shows it; `retry_after` in seconds, for what is only away; `setting`: what is wrong."""
-    content: dict[str, object] = {"error": type(error).__name__, "message": str(error), "tag": error.tag}
+    content: dict[str, object] = {"error": type(error).__name__, "message": in_options(str(error)), "tag": error.tag}
     if isinstance(error, SchemeError):
         content["setting"] = error.setting
     return content | ({"retry_after": round(error.retry_after, 3)} if isinstance(error, Unavailable) else {})
 
 
 def complain(message: object) -> None:
-    """Write `error: message` to stderr."""
-    say(f"{click.style('error:', fg='red', bold=True)} {message}")
+    """Write `error: message` to stderr; of an error of the library `advised`."""
+    shown = advised(message) if isinstance(message, IssuerError) else message
+    say(f"{click.style('error:', fg='red', bold=True)} {shown}")
 
 
 class Edge(click.Group):
@@ -124,13 +148,13 @@ def _ended(run: Callable[[], object]) -> int:
     except click.UsageError as error:
         if error.ctx is not None:
             say(error.ctx.get_usage())
-        complain(error.format_message())
+        complain(_no_option(error) if isinstance(error, click.NoSuchOption) else error.format_message())
         code = USAGE
     except click.ClickException as error:
         complain(error.format_message())
         code = error.exit_code
     except IssuerError as error:
-        complain(advised(error))
+        complain(error)
         code = code_of(error)
     except BrokenPipeError:
         _forget_stdout()
@@ -139,6 +163,17 @@ def _ended(run: Callable[[], object]) -> int:
         # If it was stdout, the interpreter's last flush would fail as well, and exit with a code of its own.
         _forget_stdout()
     return code if isinstance(code, int) else OK
+
+
+def _no_option(error: click.NoSuchOption) -> str:
+    """Return what to write in place of an option that the command doesn't have."""
+    name, context = error.option_name, error.ctx
+    root = None if context is None else context.find_root()
+    if context is not root and root is not None and any(name in param.opts for param in root.command.params):
+        return f"{name} stands before the command: issuer {name} ... {context and context.info_name}"
+    # The dashes, which click compares as well, make any two options look related.
+    near = get_close_matches(name.lstrip("-"), [each.lstrip("-") for each in error.possibilities or ()])
+    return error.message + (f" Did you mean --{near[0]}?" if near else "")
 
 
 def _forget_stdout() -> None:

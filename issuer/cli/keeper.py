@@ -12,7 +12,7 @@ from types import FrameType
 import click
 
 from issuer.cli.session import Session
-from issuer.cli.text import plain, say
+from issuer.cli.text import numbered, plain, say
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, Unavailable
 from issuer.facade import Issuer
 from issuer.wiring import mask
@@ -68,7 +68,7 @@ class _Watch:
 
     @property
     def counted(self) -> str:
-        return "1 tag" if len(self._tags) == 1 else f"{len(self._tags)} tags"
+        return numbered(len(self._tags), "tag")
 
     def look(self) -> list[str]:
         """Keep every tag of the store; return what has changed. Raises what keeps one of the servers from working."""

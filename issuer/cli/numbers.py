@@ -12,14 +12,17 @@ import click
 
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import json_option
+from issuer.cli.provenance import ambiguous, state
+from issuer.cli.provenance import content as entry_content
+from issuer.cli.ranges import Whole
 from issuer.cli.session import Session
 from issuer.cli.text import moment, plain, show, show_json, stamp_ms
 from issuer.core.issued import Issued
 from issuer.drivers.issuing import TTL
 from issuer.errors import IssuerError, NotDecodable
 from issuer.facade import Issuer
-from issuer.numbers.scheme import Decoded
-from persistence.records import HIGHEST, now_ms
+from issuer.numbers.scheme import DIGITS_MOST, Decoded
+from persistence.records import now_ms
 
 #: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
 CHUNK = 10_000
@@ -54,10 +57,10 @@ def _parts(command: _F) -> _F:
     """,
 )
 @tag_argument()
-@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), default=1, help="How many numbers; 1 by default.")
+@click.option("-n", "count", metavar="N", type=Whole(min=1), default=1, help="How many numbers; 1 by default.")
 @click.option("--format", "as_text", is_flag=True, help="Print the texts that the tag's format makes of them.")
 @click.option("--key", metavar="TEXT", help="Print this key's number: the same one within --ttl.")
-@click.option("--ttl", metavar="SECONDS", type=float, default=TTL, help="How long a key's number is kept; a day.")
+@click.option("--ttl", metavar="SECONDS", type=float, help="How long a --key's number is kept; a day.")
 @_parts
 @json_option("Print a JSON list.")
 @click.pass_obj
@@ -68,7 +71,7 @@ def next(
     count: int,
     as_text: bool,
     key: str | None,
-    ttl: float,
+    ttl: float | None,
     shard_key: str | None,
     restart_key: str | None,
     as_json: bool,
@@ -79,8 +82,11 @@ def next(
     """
     if key is not None and count > 1:
         raise click.UsageError("--key has one number: leave -n out")
+    if key is None and ttl is not None:
+        raise click.UsageError("--ttl says how long the number of a --key is kept: give both, or none")
     if as_text or key is not None or shard_key is not None or restart_key is not None:
-        found = _each(session.connect(), tag, count, key=key, ttl=ttl, shard_key=shard_key, restart_key=restart_key)
+        how = {"key": key, "ttl": TTL if ttl is None else ttl, "shard_key": shard_key, "restart_key": restart_key}
+        found = _each(session.connect(), tag, count, **how)
         _print_issued(found, as_text=as_text, as_json=as_json)
         return
     # Line by line each number ends its line at once: whoever appends to a file that Ctrl-C cut must not lengthen one.
@@ -148,7 +154,7 @@ def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: 
     """Tell what VALUE, a number or a text of TAG, is made of, and who reserved it.
 
     The counter is where the number stands in the tag's ledger and in Redis. A number says of some tags less than its
-    text: not which period it is of.
+    text: not which period it is of. In JSON a segment is (low, high], as `issuer who` shows it.
     """
     issuer = session.connect()
     found = read(issuer, tag, value, as_number=as_number)
@@ -157,19 +163,21 @@ def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: 
     content |= fields
     if found.date is not None:
         content["date"] = found.date.isoformat()
-    entries = [] if found.counter is None else issuer.who(found.part or tag, found.counter).entries
+    known = None if found.counter is None else issuer.who(found.part or tag, found.counter)
     if as_json:
-        if found.counter is not None:
-            content["reserved"] = [
-                {"first": each.low + 1, "last": each.high, "time": each.time, "host": each.host, "pid": each.pid}
-                for each in entries
-            ]
+        if known is not None:
+            content |= {"state": state(known), "reserved": [entry_content(each) for each in known.entries]}
         show_json(content)
         return
     for name, part in content.items():
         time = name == "timestamp" and name in fields
         show(f"time      {stamp_ms(part)}" if time else f"{name:<10}{plain(str(part))}")
-    for each in entries:
+    if known is None:
+        if found.fields is None:
+            show(f"{'counter':<10}unknown: {ambiguous(issuer, tag)}")
+        return
+    show(f"{'state':<10}{plain(state(known))}")
+    for each in known.entries:
         show(f"{'segment':<10}{each.low + 1}..{each.high}")
         show(f"{'reserved':<10}{moment(each.time, now_ms())}")
         show(f"{'by':<10}{plain(each.host)}, pid {each.pid}")
@@ -177,10 +185,10 @@ def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: 
 
 def read(issuer: Issuer, tag: str, value: str, *, as_number: bool) -> Decoded:
     """Tell what a command's VALUE is made of: by the tag's format, unless it is a number that no text looks like."""
-    number = int(value) if value.isascii() and value.isdecimal() and len(value) <= len(str(HIGHEST)) else None
+    number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:
-            raise NotDecodable(f"{value!r} is no number", tag=tag, value=value)
+            raise NotDecodable(f"{value!r} is no whole number", tag=tag, value=value)
         return issuer.decode(tag, number)
     try:
         return issuer.decode(tag, value)

@@ -11,9 +11,10 @@ import click
 
 from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import OK, advised, code_of, complain, json_option
+from issuer.cli.exits import OK, code_of, complain, json_option
+from issuer.cli.ranges import Whole
 from issuer.cli.session import Session
-from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
+from issuer.cli.text import Column, numbered, plain, say, screen_width, show, show_json, table
 from issuer.core.outcomes import store_error
 from issuer.core.retire import Recovery
 from issuer.errors import ConfigurationError, IssuerError
@@ -75,7 +76,7 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
     if not names:
         say("no tags in this store")
         return
-    asked(f"Halt {len(names)} tags?" if everything else f"Halt {plain(names[0])}?", yes=yes)
+    asked(f"Halt {numbered(len(names), 'tag')}?" if everything else f"Halt {plain(names[0])}?", yes=yes)
     codes = [OK]
     for name in names:
         try:
@@ -102,9 +103,7 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
 @click.option("--all", "everything", is_flag=True, help="Every tag of the store.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option(
-    "--at-least", metavar="N", type=click.IntRange(min=0), help="Counter N is taken, whatever the servers say."
-)
+@click.option("--at-least", metavar="N", type=Whole(min=0), help="Counter N is taken, whatever the servers say.")
 @click.option(
     "--from-journal",
     "paths",
@@ -157,7 +156,7 @@ def recover(
         elif names:
             say(_table(planned))
             one = len(names) == 1 and not everything
-            asked(f"Recover {plain(names[0])}?" if one else f"Recover {len(names)} tags?", yes=False)
+            asked(f"Recover {plain(names[0])}?" if one else f"Recover {numbered(len(names), 'tag')}?", yes=False)
     if not dry_run:
         done = list(_each(issuer, names, at_least or 0, journals, dry_run=False))
         failed += [outcome for outcome in done if outcome.recovery is None]
@@ -193,7 +192,7 @@ def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *
                 # It is about the servers or the journals as a whole: the other tags would tell it again.
                 raise
             except IssuerError as error:
-                complain(advised(error))
+                complain(error)
                 yield _Outcome(name, None, error)
 
 
@@ -205,5 +204,8 @@ def _print(outcomes: list[_Outcome], *, as_json: bool) -> None:
 
 
 def _table(outcomes: list[_Outcome]) -> str:
-    columns = [Column("TAG", flexible=True), Column("OLD", "right"), Column("NEW", "right"), Column("GAP", "right")]
+    columns = [
+        Column("TAG", flexible=True, wraps=True),
+        *(Column(heading, "right") for heading in ("OLD", "NEW", "GAP")),
+    ]
     return table(columns, [outcome.row() for outcome in outcomes], screen_width())

@@ -12,6 +12,9 @@ from issuer.cli.text import Column, screen_width, shortened, show, show_json, ta
 from issuer.scripts import NAMES, script
 from issuer.wiring import mask
 
+#: What holds where such a setting isn't set.
+_UNSET = {"ip_address": "this host's", "machine_files": "the temporary directory"}
+
 _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
 
 
@@ -23,7 +26,7 @@ _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
       issuer lua next > next.lua
     """,
 )
-@click.argument("name", required=False, type=click.Choice(NAMES))
+@click.argument("name", metavar="[NAME]", required=False, type=click.Choice(NAMES))
 def lua(name: str | None) -> None:
     """Print the Lua script NAME as it is sent to Redis, its contract first.
 
@@ -44,7 +47,7 @@ def lua(name: str | None) -> None:
 @json_option()
 @click.pass_obj
 def config(session: Session, *, as_json: bool) -> None:
-    """Show each setting, its value, and where that came from; secrets masked."""
+    """Show each setting, its value, and where that came from; secrets masked. In JSON null is one that isn't set."""
     settings = {name: (_masked(name, setting.value), setting.source)
                 for name, setting in session.settings().named().items()}  # fmt: skip
     if as_json:
@@ -58,18 +61,19 @@ def config(session: Session, *, as_json: bool) -> None:
 
 def _shown(name: str, value: object) -> str:
     match value:
-        case str():
-            return value or "none"
+        case None | []:
+            return _UNSET.get(name, "none")
         case list():
-            return ", ".join(map(str, value)) or "none"
-        case int() if name in ("machine", "rack"):
-            return "none" if value < 0 else str(value)
-        case int() if name != "lease":
-            return str(value) if value > 0 else "none"
-    return f"{value} numbers" if name == "lease" else f"{value:g} s"
+            return ", ".join(map(str, value))
+        case float():
+            return f"{value:g} s"
+    return f"{value} numbers" if name == "lease" else str(value)
 
 
 def _masked(name: str, value: object) -> object:
+    """Return the value as it may be shown; None for one that isn't set."""
+    if value in ("", -1):
+        return None
     if isinstance(value, dict):
         return sorted(value)
     return mask(value) if name.endswith("_url") and isinstance(value, str) else value

@@ -198,7 +198,7 @@ def described(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:
     elif "timezone" in scheme:
         lines.append(("timezone", zone))
     if scheme.get("keyed"):
-        lines.append(("series", "one for each restart key"))
+        lines.append(("series", "by restart key"))
     if "shards" in scheme:
         shards = scheme["shards"]
         count = 1 << int(shards["shard_bits"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from issuer.cli.schemes import described, in_period
-from issuer.cli.text import ago, duration, moment, plain, shortened, width
+from issuer.cli.text import ago, duration, folded, moment, plain
 from issuer.core.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme import SEGMENT
@@ -16,7 +18,7 @@ INDENT = 13
 
 
 def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
-    """Return the tag's state as lines of `name  value`, shortened to `room` cells. `now` is in ms since 1970."""
+    """Return the tag's state as lines of `name  value`, wrapped to `room` cells. `now` is in ms since 1970."""
     lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
     counts = seen.parts is None and seen.scheme.get("strategy", SEGMENT) == SEGMENT
     if seen.parts is not None:
@@ -33,7 +35,7 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
         lines += _counter(seen, direct=direct, now=now)
     elif seen.redis is None and not direct:
         lines.append(("redis", "can't be reached"))
-    return "\n".join(_fitted(name, value, room) for name, value in lines)
+    return "\n".join(line for name, value in lines for line in _fitted(name, value, room))
 
 
 def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str]]:
@@ -125,11 +127,9 @@ def _or_unknown(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _fitted(name: str, value: str, room: int | None) -> str:
+def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:
     if not value:
-        heading = plain(name)
-        return click.style(heading if room is None else shortened(heading, room), bold=True)
-    shown = plain(value)
-    if room is not None:
-        shown = shortened(shown, max(room - INDENT, INDENT))
-    return f"{name}{' ' * (INDENT - width(name))}{shown}"
+        yield from (click.style(line, bold=True) for line in folded(plain(name), room))
+        return
+    for at, line in enumerate(folded(plain(value), None if room is None else max(room - INDENT, INDENT))):
+        yield f"{'' if at else name:{INDENT}}{line}"

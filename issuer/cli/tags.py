@@ -16,7 +16,7 @@ from issuer.cli.schemes import counted, described, given, limit_names, scheme_op
 from issuer.cli.sections import Sectioned
 from issuer.cli.session import Session
 from issuer.cli.sheet import sheet
-from issuer.cli.text import Column, ago, plain, say, screen_width, show_json, table
+from issuer.cli.text import Column, ago, numbered, plain, say, screen_width, show_json, table
 from issuer.cli.text import show as show_data
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme import SEGMENT, last_value
@@ -88,12 +88,12 @@ def tags(session: Session, *, everything: bool, as_json: bool) -> None:
         shown = [tag for tag in found if everything or tag.tag not in belongs]
         show_data(_listing(shown, Counter(belongs.values())))
         if len(shown) < len(found):
-            say(f"{len(found) - len(shown)} parts aren't shown: --all shows them")
+            say(f"not shown: {numbered(len(found) - len(shown), 'part')}, which --all shows")
 
 
 def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
     columns = [
-        Column("TAG", flexible=True),
+        Column("TAG", flexible=True, wraps=True),
         Column("MAX", "right"),
         Column("STEP", "right"),
         Column("ORDER"),
@@ -121,8 +121,7 @@ def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
 
 def _max(tag: Tag, parts: Mapping[str, int]) -> str:
     if has_parts(tag):
-        count = parts.get(tag.tag, 0)
-        return "1 part" if count == 1 else f"{count} parts"
+        return numbered(parts.get(tag.tag, 0), "part")
     return "" if tag.scheme.get("strategy", SEGMENT) != SEGMENT else counted(tag, tag.max)
 
 
@@ -302,4 +301,4 @@ def _and_parts(issuer: Issuer, tag: str) -> str:
         parts = issuer.inspect(tag).parts
     except UnknownTag:  # deleted, perhaps, but not yet in Redis: the error comes when that is done
         return ""
-    return f" and its {parts} parts" if parts else ""
+    return f" and its {numbered(parts, 'part')}" if parts else ""

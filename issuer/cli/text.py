@@ -8,9 +8,10 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any, Literal
 
 import click
@@ -69,15 +70,12 @@ def plain(text: str) -> str:
 
 def shortened(text: str, cells: int) -> str:
     """Return the text, cut and ended with `…` if it takes more cells than that."""
-    if width(text) <= cells:
-        return text
-    kept, room = "", cells - 1
-    for letter in text:
-        room -= _cells(letter)
-        if room < 0:
-            break
-        kept += letter
-    return kept + "…"
+    return text if width(text) <= cells else _fitting(text, cells - 1) + "…"
+
+
+def numbered(count: int, name: str) -> str:
+    """Return how many there are of what has that name: "1 tag", "3 tags"."""
+    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def wrapped(text: str, cells: int | None) -> list[str]:
@@ -94,11 +92,34 @@ def wrapped(text: str, cells: int | None) -> list[str]:
     return lines
 
 
+def folded(text: str, cells: int | None) -> list[str]:
+    """Return the text in lines of at most so many cells; broken within a word only if that alone is longer."""
+    if cells is None or width(text) <= cells:
+        return [text]
+    lines = []
+    for line in wrapped(text, cells):
+        rest = line
+        while width(rest) > cells:
+            kept = _fitting(rest, cells) or rest[:1]
+            lines.append(kept)
+            rest = rest[len(kept) :]
+        lines.append(rest)
+    return lines
+
+
+def _fitting(text: str, cells: int) -> str:
+    """Return as much of the text's beginning as fits."""
+    room = cells
+    for at, letter in enumerate(text):
+        room -= _cells(letter)
+        if room < 0:
+            return text[:at]
+    return text
+
+
 def screen_width() -> int | None:
-    """Return the columns of the terminal, or of COLUMNS; None if stdout is neither: then nothing is shortened."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
-        return shutil.get_terminal_size().columns
-    return None
+    """Return the columns of the terminal; None if stdout is none: then nothing is shortened or wrapped."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 # ---------------------------------------------------------------------- tables
@@ -106,15 +127,16 @@ def screen_width() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading; numbers go to the right; only what is flexible is shortened."""
+    """A heading; numbers go to the right; only what is flexible is shortened, or goes on in the next line: `wraps`."""
 
     heading: str
     align: Literal["left", "right"] = "left"
     flexible: bool = False
+    wraps: bool = False
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int | None) -> str:
-    """Return the rows under their headings, aligned; flexible columns are shortened to fit `room` cells."""
+    """Return the rows under their headings, aligned; flexible columns are made narrower to fit `room` cells."""
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     widths = [
         max(width(column.heading), *(width(row[at]) for row in cells)) if cells else width(column.heading)
@@ -122,8 +144,16 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int
     ]
     if room is not None:
         _squeeze(columns, widths, room)
-    lines = [[column.heading for column in columns], *cells]
+    lines = [[column.heading for column in columns], *(line for row in cells for line in _lines(row, widths, columns))]
     return "\n".join(_line(line, widths, columns, bold=at == 0) for at, line in enumerate(lines))
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines that a row takes: several if a cell wraps."""
+    split = [
+        folded(cell, size) if column.wraps else [cell] for cell, size, column in zip(row, widths, columns, strict=True)
+    ]
+    yield from zip_longest(*split, fillvalue="")
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column], *, bold: bool) -> str:
@@ -137,12 +167,15 @@ def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column]
 
 
 def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> None:
-    """Take cells from the widest flexible column, one by one, until the row fits or nothing is left to take."""
+    """Take cells from the widest flexible column, one by one, until the row fits or nothing is left to take.
+
+    The first column, which says what the row is about, gives only what the others can't.
+    """
     while sum(widths) + GAP * (len(widths) - 1) > room:
         loose = [at for at, column in enumerate(columns) if column.flexible and widths[at] > NARROWEST]
         if not loose:
             return
-        widths[max(loose, key=lambda at: widths[at])] -= 1
+        widths[max(loose, key=lambda at: (at > 0, widths[at]))] -= 1
 
 
 # ---------------------------------------------------------------------- times

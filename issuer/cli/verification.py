@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -14,13 +13,14 @@ import click
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import FAILED, OK, PROBLEM, code_of, complain, json_option
 from issuer.cli.numbers import read, value_argument
+from issuer.cli.provenance import ambiguous, content, state, utc
 from issuer.cli.session import Session
-from issuer.cli.text import moment, plain, say, screen_width, shortened, show, show_json
+from issuer.cli.text import moment, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.core.discrepancies import Discrepancy
-from issuer.core.verification import MOST, Provenance
+from issuer.core.verification import MOST
 from issuer.errors import IssuerError, NotDecodable, UnknownTag
 from issuer.facade import Issuer
-from persistence.records import LedgerEntry, now_ms
+from persistence.records import now_ms
 
 #: Blanks before what stands under a heading.
 INDENTED = 2
@@ -72,7 +72,7 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
         show(_report(findings, screen_width()))
     sound = [verdict.tag for verdict in verdicts if not verdict.findings and verdict.error is None]
     if tag is None:
-        say(f"{len(sound)} of {len(verdicts)} tags are sound")
+        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
     elif sound:
         say(f"{plain(tag)} is sound")
     for verdict in verdicts:
@@ -105,7 +105,7 @@ def _content(finding: Discrepancy) -> dict[str, Any]:
         "first": numbers and numbers[0],
         "last": numbers and numbers[1],
         "message": str(finding),
-        "entries": [_entry(entry) for entry in finding.entries],
+        "entries": [content(entry) for entry in finding.entries],
     }
 
 
@@ -118,7 +118,7 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
         lines.append(_bold(f"{plain(finding.tag)}  {finding.kind}{span}", room))
         for entry in finding.entries:
             who = f"{plain(entry.host)} pid {entry.pid}, {plain(entry.reason)}"
-            told = f"  {_utc(entry.time)}  {who}, {entry.low + 1}..{entry.high}"
+            told = f"  {utc(entry.time)}  {who}, {entry.low + 1}..{entry.high}"
             lines.append(told if room is None else shortened(told, room))
         if not finding.entries:
             told, blanks = plain(str(finding)), " " * INDENTED
@@ -129,20 +129,6 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
 
 def _bold(heading: str, room: int | None) -> str:
     return click.style(heading if room is None else shortened(heading, room), bold=True)
-
-
-def _utc(milliseconds: int) -> str:
-    """Return the time as ISO in UTC, to be compared with what other hosts have noted."""
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
-
-
-def _entry(entry: LedgerEntry) -> dict[str, Any]:
-    content = asdict(entry)
-    del content["tag"]
-    return {**content, "utc": _utc(entry.time)}
 
 
 # ---------------------------------------------------------------------- who
@@ -167,68 +153,40 @@ def _entry(entry: LedgerEntry) -> dict[str, Any]:
 def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
     """Show the ledger entry of VALUE of TAG, a number or its text: which process reserved its segment.
 
-    The ledger knows segments of the tag's counter, not numbers: who drew a number from Redis is not on record.
+    The ledger knows segments of the tag's counter, not numbers: who drew a number from Redis is not on record. In JSON
+    a segment is (low, high]: `low` is the number before its first.
     """
     issuer = Session.of(context).connect()
     decoded = read(issuer, tag, value, as_number=as_number)
     if decoded.counter is None:
-        why = "its strategy made it, without a counter" if decoded.fields is not None else _many(issuer, tag)
+        why = "its strategy made it, without a counter" if decoded.fields is not None else ambiguous(issuer, tag)
         raise NotDecodable(f"{value} of {tag!r} is in no ledger: {why}", tag=tag, value=value)
     part, number = decoded.part or tag, decoded.counter
     found = issuer.who(part, number)
-    state = _state(found)
+    shown = state(found)
     plainly = part == tag and number == decoded.value
     if as_json:
-        content = {**asdict(found), "state": state, "entries": [_entry(entry) for entry in found.entries]}
-        content |= {} if plainly else {"value": decoded.value}
-        content["below"], content["oldest"] = (entry and _entry(entry) for entry in (found.below, found.oldest))
-        show_json(content)
+        told = {**asdict(found), "state": shown, "entries": [content(entry) for entry in found.entries]}
+        told |= {} if plainly else {"value": decoded.value}
+        told["below"], told["oldest"] = (entry and content(entry) for entry in (found.below, found.oldest))
+        show_json(told)
     elif found.entries:
         now = now_ms()
         lines = [click.style(f"{plain(tag)} {plain(value)}", bold=True)]
         lines += [] if plainly else [f"counter   {number} of {plain(part)}"]
-        lines.append(f"state     {state}")
+        lines.append(f"state     {shown}")
         for entry in found.entries:
             lines += [
                 f"segment   {entry.low + 1}..{entry.high}",
                 f"reserved  {moment(entry.time, now)}",
-                f"utc       {_utc(entry.time)}",
+                f"utc       {utc(entry.time)}",
                 f"by        {plain(entry.host)}, pid {entry.pid}",
                 f"for       {plain(entry.reason)}",
             ]
         show("\n".join(lines))
     else:
         named = f"{plain(value)} of {plain(tag)}" + ("" if plainly else f" (counter {number} of {plain(part)})")
-        complain(f"{named} is in no ledger entry: {state}")
+        complain(f"{named} is in no ledger entry: {shown}")
     if len(found.entries) > 1:
         complain(f"{len(found.entries)} processes reserved it: run `issuer verify {part}`")
     context.exit(FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM)
-
-
-def _many(issuer: Issuer, tag: str) -> str:
-    """Say why a number of the tag stands for several counters."""
-    scheme = issuer.inspect(tag).scheme
-    if "restart" in scheme:
-        return "each period has that number; give its text, which tells the period"
-    return "the tag's numbers come again" if "cycle" in scheme else "each series has that number; give its text"
-
-
-def _state(found: Provenance) -> str:
-    """Return what can be said of the number."""
-    if found.entries:
-        if found.in_redis:
-            return "in Redis, not issued yet"
-        return "reserved; issued, or lost in a gap" if found.in_redis is False else "reserved"
-    if found.number > found.max:
-        return f"not reserved yet, as the store's max is {found.max}"
-    if found.oldest is None or found.number <= found.oldest.low:
-        return (
-            "the ledger begins above it. Its entry was dropped after 90 days, or the tag's start lies above the number"
-        )
-    below = found.below
-    if below is None:
-        return "it is a gap"
-    return (
-        f"a gap after {below.low + 1}..{below.high} of {below.host} pid {below.pid}. It was handed back when others "
-        "had reserved already, or skipped by `recover` or a raised start, or its entry was dropped after 90 days"
-    )

@@ -17,13 +17,14 @@ from issuer.errors import (
 )
 from issuer.gateway import Drawn, DrawnOnce, Floored, GivenBack, Leased, Loaded, Opened
 from persistence import errors as store_errors
+from persistence.contract import Store
 
 
-def store_error(error: store_errors.StoreError, tag: str | None) -> IssuerError:  # noqa: C901, PLR0911 - one line per case
-    """Return the public error that says the same."""
+def store_error(error: store_errors.StoreError, tag: str | None, store: Store | None = None) -> IssuerError:  # noqa: C901, PLR0911 - one line per case
+    """Return the public error that says the same. `store`: whose it is, if that is known."""
     match error:
         case store_errors.TagMissing():
-            return UnknownTag(error.tag)
+            return UnknownTag(error.tag, store=None if store is None else store.url)
         case store_errors.TagPresent():
             return TagExists(error.tag)
         case store_errors.LimitHit():

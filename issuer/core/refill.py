@@ -131,7 +131,7 @@ class Refill(Source):
         else:
             reason = str(trouble) if trouble else f"no segment came from the store {self._means.store}"
             late = StoreUnavailable(
-                f"tag {self.tag!r}: nothing left in hand, and {reason} before the deadline",
+                f"tag {self.tag!r}: nothing left in hand at the deadline: {reason}",
                 tag=self.tag,
                 retry_after=self._segments.retry_after(),
             )

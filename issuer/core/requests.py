@@ -122,7 +122,11 @@ def configure(
     """
     check_tag(tag)
     if all(value is None for value in (step, limit, start, above, lease, ahead, description, scheme)):
-        raise InvalidArgument("nothing to change: give step, limit, start, above, lease, ahead or description", tag=tag)
+        raise InvalidArgument(
+            "nothing to change: give step, limit, start, above, lease, ahead or description; or of how its numbers are "
+            "made format, timezone, scramble with scramble_strict, stride with offset and stride_above",
+            tag=tag,
+        )
     size = DEFAULT_STEP if step == "auto" else step if step is None else whole(step, "step", 1, HIGHEST)
     last = None if limit is None else whole(limit, "limit", 1, HIGHEST)
     raise_to = above_of(tag, start, above, last or HIGHEST)

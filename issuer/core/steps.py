@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from issuer.core.flight import Flight
 from issuer.core.outcomes import store_error
+from issuer.errors import UnknownTag
 from issuer.gateway import Call
 from persistence.contract import Store
 from persistence.errors import StoreError
@@ -136,9 +137,13 @@ def _sooner(question: Callable[[Store, float], T], seconds: float, store: Store,
     return question(store, min(timeout, seconds))
 
 
-def public(steps: Steps[T], tag: str | None) -> Steps[T]:
-    """Run the steps with the store's errors turned into those that users see."""
+def public(steps: Steps[T], tag: str | None, store: Store | None = None) -> Steps[T]:
+    """Run the steps with the store's errors turned into those that users see. `store`: the one that is asked."""
     try:
         return (yield from steps)
+    except UnknownTag as error:
+        if store is not None:
+            error.store = store.url
+        raise
     except StoreError as error:
-        raise store_error(error, tag) from error
+        raise store_error(error, tag, store) from error

@@ -41,7 +41,7 @@ def check_server(info: Mapping[str, str]) -> None:
 
 def meaning(error: Exception, name: str, key: str, tag: str | None) -> IssuerError:  # noqa: PLR0911 - a line per case
     """Return the public error for what redis-py raised on a call about `key`; `name` is the server's."""
-    text = str(error)
+    text = str(error).removesuffix(".")  # what follows is no new sentence
     if isinstance(error, IssuerError):
         return error
     if isinstance(error, redis.exceptions.AuthenticationError):

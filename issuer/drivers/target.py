@@ -19,6 +19,9 @@ _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
 _FOR_SENTINELS = "sentinel_"
 _DEFAULT_PORT = {"sentinel": 26379, "cluster": 7000}
 
+_PLAIN = ("redis", "rediss", "unix")
+_SCHEMES = "write redis://, unix://, redis+sentinel:// or redis+cluster://; rediss in place of redis goes through TLS"
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -73,10 +76,10 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
 
     scheme, _, rest = url.partition("://")
     plain, plus, kind = scheme.partition("+")
+    if plain not in _PLAIN or (plus and (plain == "unix" or kind not in _DEFAULT_PORT)):
+        raise ConfigurationError(f"redis {name}: there is no scheme {scheme}://; {_SCHEMES}")
     if not plus:
         return Target(name, Fixed, recipe(url))
-    if plain not in ("redis", "rediss") or kind not in _DEFAULT_PORT:
-        raise ConfigurationError(f"unknown scheme {scheme}://; there are redis+sentinel:// and redis+cluster://")
     before, _, query = rest.partition("?")
     authority, _, path = before.partition("/")
     login, at, hosts = authority.rpartition("@")

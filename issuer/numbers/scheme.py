@@ -27,6 +27,9 @@ from issuer.numbers.stride import Strides
 from issuer.numbers.template import Template
 from persistence.records import HIGHEST, Tag
 
+#: So many digits are read as a number, if one that may be too large; more can't be meant.
+DIGITS_MOST = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -98,8 +101,7 @@ class Scheme:
 
     def decode(self, value: int) -> Decoded:
         """Tell what a value is made of. Raises NotDecodable."""
-        if isinstance(value, bool) or not 0 < value <= HIGHEST:
-            raise NotDecodable(f"{value!r} is no number of tag {self.tag!r}", tag=self.tag, value=value)
+        self._check_range(value)
         if self._shards is not None:
             parts = self._layout.decompose(value)
             if not parts["sequence"]:
@@ -117,10 +119,15 @@ class Scheme:
         counter = number if self.periods is None and self._cycle is None else None
         return Decoded(self.tag, value, counter)
 
+    def _check_range(self, value: int) -> None:
+        """NotDecodable if that is no number that any tag gives."""
+        if isinstance(value, bool) or not 0 < value <= HIGHEST:
+            why = "no whole number" if isinstance(value, bool) else "below 1" if value < 1 else "above 2^63-1"
+            raise NotDecodable(f"{value!r} is {why}, so no number of tag {self.tag!r}", tag=self.tag, value=value)
+
     def _number(self, value: int) -> int:
         """Undo scrambling and strides."""
-        if not 0 < value <= HIGHEST:
-            raise NotDecodable(f"{value} is no number of tag {self.tag!r}", tag=self.tag, value=value)
+        self._check_range(value)
         number = value if self._scrambling is None else self._scrambling.unscramble(value)
         if number > self._limit:
             raise NotDecodable(f"{value} lies above the limit of tag {self.tag!r}", tag=self.tag, value=value)
@@ -154,7 +161,8 @@ class Scheme:
         """Tell what a text is made of: the inverse of `text`. Raises NotDecodable."""
         template = self._template
         if template is None:
-            if not (text.isascii() and text.isdecimal() and len(text) <= len(str(HIGHEST)) and text[0] != "0"):
+            digits = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MOST
+            if not digits or (text[0] == "0" and text != "0"):
                 raise NotDecodable(f"{text!r} is no number, and tag {self.tag!r} has no format", value=text)
             return self.decode(int(text))
         found = template.parse(text)

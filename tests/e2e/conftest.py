@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from issuer.cli import main
 
 FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "NO_COLOR")
-PROGRAM = (sys.executable, "-m", "issuer.cli")
+PROGRAM = (sys.executable, "-m", "issuer")
 
 
 @dataclass(frozen=True)

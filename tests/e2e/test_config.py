@@ -31,14 +31,14 @@ def test_each_value_names_the_source_that_won(cli: Cli, home: Path) -> None:
         "store_timeout": (3.0, "default"),
         "redis_timeout": (2.0, "issuer.toml"),
         "lease": (0, "default"),
-        "journal": ("", "default"),
+        "journal": (None, "default"),
         "keys": ([], "default"),
         "application": ("issuer", "default"),
         "port_number": (0, "default"),
-        "ip_address": ("", "default"),
-        "machine": (-1, "default"),
-        "rack": (-1, "default"),
-        "machine_files": ("", "default"),
+        "ip_address": (None, "default"),
+        "machine": (None, "default"),
+        "rack": (None, "default"),
+        "machine_files": (None, "default"),
     }
 
 
@@ -46,7 +46,11 @@ def test_the_table_has_a_line_for_each_setting(cli: Cli) -> None:
     lines = cli("config").out.splitlines()
     assert lines[0].split() == ["SETTING", "VALUE", "SOURCE"]
     assert [line.split()[0] for line in lines[1:]] == NAMES
-    assert lines[4].split() == ["timeout", "5", "s", "default"]
+    shown = {line.split()[0]: " ".join(line.split()[1:-1]) for line in lines[1:]}
+    assert shown["timeout"] == "5 s"
+    assert (shown["port_number"], shown["ip_address"]) == ("0", "this host's")
+    assert (shown["machine"], shown["rack"], shown["journal"], shown["keys"]) == ("none",) * 4
+    assert shown["machine_files"] == "the temporary directory"
 
 
 def test_no_secret_is_ever_printed(cli: Cli) -> None:

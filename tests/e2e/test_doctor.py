@@ -12,6 +12,7 @@ import pytest
 
 from persistence.opening import open_store
 from tests.e2e.conftest import PROGRAM, Cli
+from tests.e2e.terminal import Terminal
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
@@ -93,15 +94,18 @@ def test_a_halt_outweighs_nothing_but_a_server_that_is_away(cli: Cli, store: str
     assert cli("--redis", f"redis://127.0.0.1:{free_port()}", "--store", store, "doctor").code == 5
 
 
+@pytest.mark.live
 @pytest.mark.parametrize("columns", [40, 80, 132])
 def test_the_report_fits_the_terminal(cli: Cli, store: str, columns: int) -> None:
     for name in ("订单" * 20, "o" * 60):
         cli("--store", store, "create", name, "--limit", "10")
         cli("--store", store, "next", name, "-n", "9")
-    ended = cli("--store", store, "--timeout", "1", "doctor", env={"COLUMNS": str(columns)})
-    assert ended.code == 0
-    assert ended.out.count("tag-limit") == 2
-    for line in ended.out.splitlines():
+    with Terminal("--store", store, "--timeout", "1", "doctor", columns=columns, env={"NO_COLOR": "1"}) as terminal:
+        assert terminal.ends() == 0
+        report = terminal.text
+    assert report.count("tag-limit") == 2
+    assert "…" not in report
+    for line in report.splitlines():
         # A word is never broken: somebody may want to copy it.
         assert cells(line) <= columns or max(cells(word) for word in line.split()) > columns - 12, line
 

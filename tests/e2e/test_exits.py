@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from issuer.cli.exits import code_of
+from issuer.cli.exits import code_of, in_options
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,
@@ -46,7 +46,13 @@ def orders(cli: Cli, store: str) -> Cli:
         (["create", "orders"], 1, "exists"),
         (["next"], 2, "Missing argument"),
         (["next", "orders", "-n", "0"], 2, "0 is not in the range"),
-        (["next", "orders", "-n", "1.5"], 2, "not a valid integer"),
+        (["next", "orders", "-n", "1.5"], 2, "'1.5' is not a valid integer."),
+        (["next", "orders", "--timeout", "1"], 2, "--timeout stands before the command: issuer --timeout ... next\n"),
+        (["next", "orders", "--nn"], 2, "No such option '--nn'.\n"),
+        (["next", "orders", "--jsn"], 2, "Did you mean --json?"),
+        (["next", "orders", "--ttl", "5"], 2, "give both, or none"),
+        (["next", "orders", "--key", "k", "--ttl", "0"], 2, "ttl must be a number of seconds, above 0, not 0.0"),
+        (["next", "orders", "--key", "k", "--ttl", "-1"], 2, "ttl must be a number of seconds, above 0, not -1.0"),
         (["next", ""], 2, "1 to 200 bytes"),
         (["next", "a\nb"], 2, "control characters"),
         (["next", "x" * 201], 2, "1 to 200 bytes"),
@@ -58,7 +64,9 @@ def orders(cli: Cli, store: str) -> Cli:
         (["create", "new", "--step", "0"], 2, "step must be"),
         (["create", "new", "--step", "1.5"], 2, "not a valid integer"),
         (["create", "new", "--limit", str(2**63)], 2, "limit must be"),
-        (["create", "new", "--order", "strict"], 2, "needs Redis"),
+        (["create", "new", "--order", "strict"], 2, "needs Redis, and none is set; use --order trend\n"),
+        (["create", "new", "--stride-above", "5"], 2, "error: --stride-above: says nothing without stride\n"),
+        (["--redis", "http://x", "next", "orders"], 2, "redis+sentinel:// or redis+cluster://"),
         (["create", "new", "--order", "odd"], 2, "'odd' is not one of"),
         (["create", "new", "--order", "strict", "--lease", "5"], 2, "needs Redis"),
         (["create", "new", "--lease", "-1"], 2, "lease must be 0..1000000"),
@@ -66,7 +74,7 @@ def orders(cli: Cli, store: str) -> Cli:
         (["create", "new", "--lease", "1.5"], 2, "not a valid integer"),
         (["set", "orders"], 2, "nothing to change"),
         (["set", "orders", "--lease", "1000001"], 2, "lease must be 0..1000000"),
-        (["lua", "odd"], 2, "'odd' is not one of"),
+        (["lua", "odd"], 2, "Invalid value for '[NAME]': 'odd' is not one of"),
         (["keeper"], 2, "none is set"),
         (["delete", "orders"], 2, "--yes"),
         (["recover", "orders"], 2, "--yes"),
@@ -79,7 +87,7 @@ def orders(cli: Cli, store: str) -> Cli:
         (["--prefix", "{", "next", "orders"], 2, "no braces"),
         (["--config", "gone.toml", "next", "orders"], 2, "there is no settings file"),
         (["--store", "ftp://x", "next", "orders"], 2, "is no store"),
-        (["next", "unknown"], 3, "unknown tag 'unknown'"),
+        (["next", "unknown"], 3, "create it with `issuer create`\n"),
         (["show", "unknown"], 3, "unknown tag"),
         (["set", "unknown", "--step", "5"], 3, "unknown tag"),
         (["delete", "unknown", "--yes"], 3, "unknown tag"),
@@ -93,6 +101,22 @@ def test_a_refusal_has_its_code_and_one_line(orders: Cli, arguments: list[str], 
     assert message in ended.err
     assert ended.err.count("error: ") == 1
     assert "Traceback" not in ended.err
+
+
+def test_an_unknown_tag_says_where_it_was_looked_for(orders: Cli, home: Path) -> None:
+    for command in (
+        ["next", "unknown"],
+        ["show", "unknown"],
+        ["delete", "unknown", "--yes"],
+        ["decode", "unknown", "5"],
+    ):
+        assert f"unknown tag 'unknown' in sqlite:///{home}/ids.db: " in orders(*command).err
+
+
+def test_a_message_speaks_of_options_and_leaves_names_alone() -> None:
+    assert in_options("tag 'at_least': use order='trend'") == "tag 'at_least': use --order trend"
+    assert in_options("at_least needs it, or scramble_strict=True") == "--at-least needs it, or --scramble-strict"
+    assert in_options("run `issuer recover stride_above`") == "run `issuer recover stride_above`"
 
 
 def test_a_refusal_changes_nothing(orders: Cli) -> None:

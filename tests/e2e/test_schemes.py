@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from issuer.cli import main
 from persistence.sqlite import SQLiteStore
 from tests.e2e.conftest import Cli, Ended
 from tests.e2e.terminal import Terminal
@@ -50,7 +50,9 @@ def test_a_format_is_set_shown_drawn_peeked_decoded_changed_and_taken_away(direc
     assert direct("show", "inv", "--json").json()["scheme"] == {"format": "INV-{seq:03d}"}
     by_text = direct("decode", "inv", "INV-098", "--json").json()
     assert (by_text["value"], by_text["counter"]) == (98, 98)
-    assert by_text["reserved"][0]["first"] == 98
+    (entry,) = direct("who", "inv", "98", "--json").json()["entries"]
+    assert by_text["reserved"] == [entry]
+    assert (entry["low"], by_text["state"]) == (97, "reserved")
     assert direct("decode", "inv", "98", "--json").json() == by_text  # no text of this format is all digits
     assert shown(direct("who", "inv", "INV-098"))["state"] == shown(direct("who", "inv", "98"))["state"] == "reserved"
     assert direct("set", "inv", "--format", "I{seq:05d}").code == 0
@@ -169,7 +171,7 @@ def test_shards_are_hidden_behind_their_tag(direct: Cli) -> None:
     direct("create", "plain")
     listed = direct("tags")
     assert [line.split()[0] for line in listed.out.splitlines()] == ["TAG", "plain", "users"]
-    assert listed.err == "4 parts aren't shown: --all shows them\n"
+    assert listed.err == "not shown: 4 parts, which --all shows\n"
     assert "4 parts" in listed.out
     everything = direct("tags", "--all")
     assert (len(everything.out.splitlines()), everything.err) == (7, "")
@@ -177,7 +179,7 @@ def test_shards_are_hidden_behind_their_tag(direct: Cli) -> None:
     assert shown(direct("show", "users"))["parts"] == "4, as `issuer tags --all` lists them"
     assert direct("show", "users", "--json").json()["parts"] == 4
     ended = direct("next", "users")
-    assert (ended.code, "shard_key" in ended.err) == (2, True)
+    assert (ended.code, "needs a --shard-key" in ended.err) == (2, True)
     told = direct("next", "users", "--shard-key", "alice@example.com", "--json").json()[0]
     found = direct("decode", "users", str(told["value"]), "--json").json()
     assert (found["shard"], found["app"], found["counter"]) == (told["shard"], 0, 1)
@@ -221,7 +223,7 @@ def test_a_keyed_tag_has_a_series_for_each_key(direct: Cli) -> None:
     assert direct("peek", "cust", *acme).out == "acme-0001\n"
     assert direct("next", "cust", *acme, "-n", "2", "--format").out == "acme-0001\nacme-0002\n"
     assert direct("next", "cust", "--restart-key", "zeta#1", "--format").out == "zeta#1-0001\n"
-    assert shown(direct("show", "cust"))["series"] == "one for each restart key"
+    assert shown(direct("show", "cust"))["series"] == "by restart key"
     assert direct("show", "cust", "--json").json()["parts"] == 2
     assert [line.split()[0] for line in direct("tags").out.splitlines()[1:]] == ["cust"]
     assert shown(direct("who", "cust", "acme-0002"))["counter"] == "2 of cust#acme"
@@ -265,6 +267,7 @@ def test_a_period_is_shown_with_its_numbers(both: Cli) -> None:
     assert shown(both("who", "inv", f"INV-{year}-0002"))["state"] == "reserved; issued, or lost in a gap"
     bare = both("who", "inv", "2")
     assert (bare.code, "which tells the period" in bare.err) == (2, True)
+    assert "counter   unknown: each period has that number; give its text" in both("decode", "inv", "2").out
     assert both("set", "inv", "--timezone", "Europe/Vienna").code == 2
     assert both("verify", "--all").code == both("recover", "--all", "--yes").code == 0
     assert both("next", "inv", "--format").out == f"INV-{year}-0051\n"
@@ -392,6 +395,17 @@ def test_what_a_tag_has_for_good_is_refused_by_name(direct: Cli, option: str) ->
     assert option.split(maxsplit=1)[0] not in direct("set", "-h").out
 
 
+def test_a_number_that_nobody_has_reserved_says_so(direct: Cli) -> None:
+    direct("create", "a")
+    direct("next", "a")
+    assert shown(direct("decode", "a", "1"))["state"] == "reserved"
+    assert shown(direct("decode", "a", "99"))["state"] == "not reserved yet, as the store's max is 1"
+    assert direct("decode", "a", "99", "--json").json()["state"].startswith("not reserved yet")
+    for value, problem in (("0", "0 is below 1"), ("9" * 20, f"{'9' * 20} is above 2^63-1")):
+        for number in ((), ("--number",)):
+            assert problem in direct("decode", "a", value, *number).err
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "9223372036854775808", "x", "1.5", "\uff11"])
 def test_what_is_no_number_of_the_tag_doesn_t_decode(direct: Cli, value: str) -> None:
     direct("create", "a")
@@ -439,7 +453,7 @@ def test_a_series_begins_at_1(direct: Cli) -> None:
     assert (ended.code, ended.err.startswith("error: keyed: ")) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["create", "set", "next", "peek", "decode", "who", "tags", "show", "recover"])
+@pytest.mark.parametrize("command", sorted(main.commands))
 def test_the_help_fits_80_columns_and_has_its_options_under_headings(cli: Cli, command: str) -> None:
     text = cli(command, "-h", env={"COLUMNS": "80"}).out
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -450,9 +464,9 @@ def test_the_help_fits_80_columns_and_has_its_options_under_headings(cli: Cli, c
         ]
 
 
-def test_sheets_and_tables_fit_80_columns(direct: Cli) -> None:
-    wide: Callable[..., Ended] = lambda *arguments: direct(*arguments, env={**KEYS, "COLUMNS": "80"})  # noqa: E731 - short
-    wide(
+@pytest.mark.live
+def test_sheets_and_tables_fit_80_columns(direct: Cli, store: str) -> None:
+    direct(
         "create",
         "a-tag-with-a-rather-long-name",
         "--stride",
@@ -462,10 +476,13 @@ def test_sheets_and_tables_fit_80_columns(direct: Cli) -> None:
         "--format",
         "{seq:064d}" + "x" * 90,
     )
-    wide("create", "users", "--shards", "--description", "the people who have registered with us since the beginning")
-    wide("create", "coupons", "--scramble", "k1")
-    for command in (("tags",), ("tags", "--all"), *(("show", tag["tag"]) for tag in wide("tags", "--json").json()[:5])):
-        assert all(len(line) <= 80 for line in wide(*command).out.splitlines()), command
+    direct("create", "users", "--shards", "--description", "the people who have registered with us since the beginning")
+    direct("create", "coupons", "--scramble", "k1")
+    names = ("a-tag-with-a-rather-long-name", "users", "users#1", "coupons")
+    for command in (("tags",), ("tags", "--all"), *(("show", name) for name in names)):
+        with Terminal("--store", store, *command, env={"NO_COLOR": "1"}) as terminal:
+            assert terminal.ends() == 0
+            assert all(len(line) <= 80 for line in terminal.text.splitlines()), command
 
 
 @pytest.mark.parametrize(

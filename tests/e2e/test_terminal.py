@@ -98,7 +98,21 @@ def test_a_pipe_gets_everything_unshortened(cli: Cli, store: str) -> None:
     listed = cli("--store", store, "tags").out
     assert "订单" * 30 in listed
     assert "x" * 500 in listed
-    assert "…" in cli("--store", store, "tags", env={"COLUMNS": "80"}).out
+    assert cli("--store", store, "tags", env={"COLUMNS": "80"}).out == listed
+
+
+@pytest.mark.live
+def test_what_nothing_else_tells_is_wrapped_and_not_cut(cli: Cli, store: str) -> None:
+    name, description = "q" * 30, "one for each of the parcels that leave the house, but none for those that come back"
+    cli("--store", store, "create", name, "--description", description)
+    for command in ("show", "tags"):
+        with Terminal("--store", store, command, *([name] if command == "show" else []), columns=60) as terminal:
+            assert terminal.ends() == 0
+            assert terminal.text.count("q") == len(name)
+            assert (description in " ".join(terminal.text.split())) is (command == "show")
+    with Terminal("--store", store, "doctor", columns=60, env={"NO_COLOR": "1"}) as terminal:
+        assert terminal.ends() == 0
+        assert "…" not in terminal.text
 
 
 def test_columns_line_up_whatever_the_letters_are_wide() -> None:

@@ -61,26 +61,32 @@ def test_an_overlap_put_in_by_hand_ends_with_4_and_shows_who_and_when(orders: Cl
     assert orders("verify", "users").code == 0
 
 
-def test_findings_fit_the_terminal(orders: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.live
+def test_findings_fit_the_terminal(orders: Cli, home: Path, store: str) -> None:
+    assert orders("verify").code == 0
     forge(home, 5, 2**63 - 1, "a-host-with-a-rather-long-name.in.some.domain.example.org")
     for width in (40, 80):
-        monkeypatch.setenv("COLUMNS", str(width))
-        lines = orders("verify").out.splitlines()
+        with Terminal("--store", store, "verify", columns=width, env={"NO_COLOR": "1"}) as terminal:
+            assert terminal.ends() == 4
+            lines = terminal.text.splitlines()
         assert len(lines) > 3
         assert max(map(len, lines)) <= width
 
 
-def test_a_finding_without_entries_says_what_is_wrong(orders: Cli, home: Path) -> None:
+@pytest.mark.live
+def test_a_finding_without_entries_says_what_is_wrong(orders: Cli, home: Path, store: str) -> None:
     connection = sqlite3.connect(home / "ids.db")
     connection.execute("PRAGMA ignore_check_constraints = ON")
     with connection:
         connection.execute("UPDATE segments SET high = 'x' WHERE low = 0")
     connection.close()
-    ended = orders("verify", env={"COLUMNS": "50"})
-    assert ended.code == 4
-    assert ended.out.splitlines()[0] == "orders  damaged entry"
-    assert "high must be an integer" in " ".join(ended.out.split())
-    assert max(map(len, ended.out.splitlines())) <= 50
+    assert orders("verify").code == 4
+    with Terminal("--store", store, "verify", columns=50, env={"NO_COLOR": "1"}) as terminal:
+        assert terminal.ends() == 4
+        lines = terminal.text.splitlines()
+    assert lines[0] == "orders  damaged entry"
+    assert "high must be an integer" in " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= 50
 
 
 def test_one_tag_that_cannot_be_read_keeps_no_other_from_being_verified(orders: Cli, home: Path, store: str) -> None:

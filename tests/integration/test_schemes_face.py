@@ -1,7 +1,7 @@
 """Numbers as people want them, through both faces on a real Redis: strides, scrambling, shards, series, keys, texts."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
+from issuer.numbers.given import _FIXED, Given
 from issuer.scripts import script
 from persistence.memory import MemoryStore
 from tests.audit import repeats
@@ -377,3 +378,18 @@ def test_a_tag_of_ones_own_with_the_name_of_a_part_is_neither_drawn_from_nor_del
         ids.create("s", shards=True)
     with pytest.raises(issuer.UnknownTag):
         ids.next("c#yours", timeout=20)
+
+
+@pytest.mark.parametrize("connecting", [issuer.connect, issuer.aconnect])
+def test_a_key_that_is_too_short_is_refused_at_once(connecting: Callable[..., object]) -> None:
+    with pytest.raises(issuer.ConfigurationError, match="key 'k1' is too short: 5 bytes of at least 16"):
+        connecting(redis=None, store="memory://", keys={"k1": b"short"})
+
+
+def test_a_change_of_nothing_names_all_that_can_be_changed(make: Make) -> None:
+    ids = make()
+    ids.create("a")
+    with pytest.raises(issuer.InvalidArgument, match="nothing to change") as caught:
+        ids.configure("a")
+    for name in {*Given.__annotations__} - {*_FIXED} | {"step", "limit", "start", "above", "lease", "ahead"}:
+        assert name in str(caught.value)

@@ -182,8 +182,25 @@ def test_a_folder_in_place_of_the_file_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["timeout", "store_timeout", "redis_timeout"])
 @pytest.mark.parametrize("value", ["-1", "soon", "nan", "inf", -0.1, True, [], float("nan")])
 def test_a_time_that_is_none_names_the_setting_and_its_source(name: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} from argument: "):
+    with pytest.raises(ConfigurationError, match=f"{name} from argument: {name} must be a number of seconds, "):
         load({name: value}, environ={})
+
+
+@pytest.mark.parametrize("name", ["port_number", "machine", "rack"])
+@pytest.mark.parametrize("value", ["one", "1.5", 1.5, True, None, []])
+def test_a_number_that_is_none_names_the_setting_and_its_source(folder: Path, name: str, value: object) -> None:
+    if value is None:
+        (folder / "issuer.toml").write_text(f'{name} = "one"\n')
+    arguments, source = ({}, "issuer.toml") if value is None else ({name: value}, "argument")
+    with pytest.raises(ConfigurationError, match=f"{name} from .*{source}: must be a whole number, not "):
+        load(arguments, environ=_environ(folder))
+
+
+@pytest.mark.parametrize("text", ["a very secret secret", "k1=0123456789abcdef,a very secret secret"])
+def test_what_has_no_name_may_be_a_secret_and_is_not_told(text: str) -> None:
+    with pytest.raises(ConfigurationError, match='as in "k1=secret,k2=secret"') as caught:
+        load({"keys": text}, environ={})
+    assert "very" not in str(caught.value)
 
 
 def test_only_the_callers_timeout_may_be_zero() -> None:

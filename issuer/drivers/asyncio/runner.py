@@ -63,7 +63,7 @@ class Runner:
         Cancelled, it is told so as by any other exception, and ends what it has begun; a store's call under way goes on
         in its thread, and what it reserves is a gap.
         """
-        steps = public(steps, tag)
+        steps = public(steps, tag, self.store)
         try:
             step = next(steps)
             while True:

@@ -78,7 +78,7 @@ class Runner:
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error."""
-        steps = public(steps, tag)
+        steps = public(steps, tag, self.store)
         try:
             step = next(steps)
             while True:

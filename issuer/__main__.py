@@ -1,4 +1,4 @@
-"""`python -m issuer.cli`, the same as `issuer`."""
+"""`python -m issuer`, the same as `issuer`."""
 
 from issuer.cli import main
 
