@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Literal, TypeVar, Unpack
 
 from issuer.clock import Deadline
-from issuer.core import parts, requests, retire
+from issuer.core import inspection, parts, requests, retire
 from issuer.core.discrepancies import Discrepancy
 from issuer.core.doctor.diagnosis import judge
 from issuer.core.doctor.examination import Examination
 from issuer.core.doctor.finding import Finding
-from issuer.core.inspection import Inspection, inspect
+from issuer.core.inspection import Inspection
 from issuer.core.requests import Named, whole
 from issuer.core.retire import Recovery
-from issuer.core.steps import Steps, ask
+from issuer.core.steps import Steps
 from issuer.core.verification import Audit, Provenance, who
 from issuer.drivers import making
 from issuer.drivers.blocking.line import Line
@@ -75,10 +75,11 @@ class Administration:
         """Make a tag. Its first number is `start` (1..limit), or `above` + 1 (`above` 0..limit-1), or 1.
 
         step: numbers per segment, 1..2^63-1; None or "auto": 1000. limit: the last number there will be. order:
-        "strict" (the default with Redis) or "trend" (the only one without). lease: how many numbers of a trend tag each
-        process draws ahead from Redis, 0 (none) .. 1 000 000; None: as `connect` says. ahead: how many steps a segment
-        holds, 1..1000: if a step lasts ten minutes, ahead=6 makes an outage of the store of most of an hour cost
-        nothing. A deleted tag, made again, goes on above its old numbers. Raises TagExists, InvalidArgument.
+        "strict" (the default with Redis) or "trend" (the only one without, and where a strategy has no counter). lease:
+        how many numbers of a trend tag each process draws ahead from Redis, 0 (none) .. 1 000 000; None: as `connect`
+        says. ahead: how many steps a segment holds, 1..1000: if a step lasts ten minutes, ahead=6 makes an outage of
+        the store of most of an hour cost nothing. A deleted tag, made again, goes on above its old numbers. Raises
+        TagExists, InvalidArgument.
         """
         deadline = self._deadline(timeout)
         steps = self._issuing.create(
@@ -139,14 +140,14 @@ class Administration:
 
     def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, by name."""
-        return self._run(ask(lambda store, left: store.tags(timeout=left)), self._deadline(timeout), None)
+        return self._run(inspection.tags(), self._deadline(timeout), None)
 
     def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
         """Return all that is to be seen of the tag, changing nothing. Raises UnknownTag.
 
         Redis that can't be reached is told in `redis_error`; a store that can't be reached raises StoreUnavailable.
         """
-        seen = self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        seen = self._run(inspection.inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
         line = self._roster.lines.get(tag)
         return seen if line is None else replace(seen, waiting=line.waiting)
 

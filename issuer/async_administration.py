@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Literal, TypeVar, Unpack
 
 from issuer.clock import Deadline
-from issuer.core import parts, requests, retire
+from issuer.core import inspection, parts, requests, retire
 from issuer.core.discrepancies import Discrepancy
 from issuer.core.doctor.diagnosis import judge
 from issuer.core.doctor.examination import Examination
 from issuer.core.doctor.finding import Finding
-from issuer.core.inspection import Inspection, inspect
+from issuer.core.inspection import Inspection
 from issuer.core.requests import Named, whole
 from issuer.core.retire import Recovery
-from issuer.core.steps import Steps, ask
+from issuer.core.steps import Steps
 from issuer.core.verification import Audit, Provenance, who
 from issuer.drivers import making
 from issuer.drivers.asyncio.line import Line
@@ -127,11 +127,11 @@ class AsyncAdministration:
 
     async def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, by name; see Issuer.tags."""
-        return await self._run(ask(lambda store, left: store.tags(timeout=left)), self._deadline(timeout), None)
+        return await self._run(inspection.tags(), self._deadline(timeout), None)
 
     async def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
         """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
-        seen = await self._run(inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        seen = await self._run(inspection.inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
         line = self._roster.lines.get(tag)
         return seen if line is None else replace(seen, waiting=line.waiting)
 

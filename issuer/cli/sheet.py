@@ -28,7 +28,9 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
     halted = ", HALTED: run `issuer recover`" if seen.store.halted else ""
     if counts or seen.parts is not None:
         lines += [("order", f"{seen.order}, limit {_limit(seen)}"), ("step", _step(seen)), ("lease", _lease(seen))]
-    if counts or halted:
+    else:
+        lines.append(("order", f"{seen.order}{halted}"))
+    if counts or (halted and seen.parts is not None):
         lines.append(("store max", f"{_counted(seen, seen.store.max)}{halted}"))
     lines += [("changed", moment(seen.store.timestamp, now)), ("created", moment(seen.store.created, now))]
     if counts:

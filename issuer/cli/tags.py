@@ -19,10 +19,13 @@ from issuer.cli.sheet import sheet
 from issuer.cli.text import Column, ago, numbered, plain, say, screen_width, show_json, table
 from issuer.cli.text import show as show_data
 from issuer.core.parts import has_parts, parents
-from issuer.core.scheme import SEGMENT, last_value
+from issuer.core.scheme import SEGMENT, last_value, strategy
 from issuer.errors import UnknownTag
 from issuer.facade import Issuer
 from persistence.records import HIGHEST, Order, Tag, now_ms
+
+#: What is left out of JSON where numbers come of no counter.
+_OF_COUNTERS = ("max", "step", "limit", "lease", "ahead")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -52,18 +55,27 @@ def _ahead(command: _F) -> _F:
 
 
 def _settings(tag: Tag) -> str:
-    ahead = "" if tag.ahead == 1 else f", {tag.ahead} ahead"
-    scheme = "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
-    return ahead + ("" if tag.lease is None else f", lease {tag.lease}") + scheme
+    """Say what else there is to say of the tag, after its order or its limit."""
+    ahead = "" if tag.ahead == 1 or not _counts(tag) else f", {tag.ahead} ahead"
+    lease = "" if tag.lease is None or not _counts(tag) else f", lease {tag.lease}"
+    return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
+
+
+def _counts(tag: Tag) -> bool:
+    """Whether its numbers come of counters, its own or those of its parts: else step, limit and max mean nothing."""
+    return strategy(tag.scheme) == SEGMENT
 
 
 def _begins(made: Tag) -> str:
-    """Say what its numbers begin with, if that can be said."""
+    """Say what its numbers begin with, if that can be said, and its step."""
     scheme = made.scheme
-    if scheme.get("strategy", SEGMENT) != SEGMENT or "shards" in scheme:
+    if not _counts(made):
         return ""
+    step = f"step {made.step}, "
+    if "shards" in scheme:
+        return step
     first = scheme["stride"][0]["first"] if "stride" in scheme else made.max + 1
-    return f"scrambled from {first} on, " if "scramble" in scheme else f"first number {first}, "
+    return f"scrambled from {first} on, {step}" if "scramble" in scheme else f"first number {first}, {step}"
 
 
 # ---------------------------------------------------------------------- reading
@@ -81,7 +93,7 @@ def tags(session: Session, *, everything: bool, as_json: bool) -> None:
     found = session.connect().tags()
     belongs = parents(found)
     if as_json:
-        show_json([asdict(tag) for tag in found])
+        show_json([_content(tag) for tag in found])
     elif not found:
         say("no tags yet: make one with `issuer create`")
     else:
@@ -89,6 +101,14 @@ def tags(session: Session, *, everything: bool, as_json: bool) -> None:
         show_data(_listing(shown, Counter(belongs.values())))
         if len(shown) < len(found):
             say(f"not shown: {numbered(len(found) - len(shown), 'part')}, which --all shows")
+
+
+def _content(tag: Tag) -> dict[str, Any]:
+    """Return the tag as JSON shows it, without what means nothing."""
+    content = asdict(tag)
+    for name in () if _counts(tag) else _OF_COUNTERS:
+        del content[name]
+    return content
 
 
 def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
@@ -106,7 +126,7 @@ def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
         (
             tag.tag,
             _max(tag, parts),
-            tag.step,
+            tag.step if _counts(tag) else "",
             f"{tag.order}, halted" if tag.halted else tag.order,
             summed_up(tag),
             ago(tag.timestamp, now),
@@ -122,7 +142,7 @@ def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
 def _max(tag: Tag, parts: Mapping[str, int]) -> str:
     if has_parts(tag):
         return numbered(parts.get(tag.tag, 0), "part")
-    return "" if tag.scheme.get("strategy", SEGMENT) != SEGMENT else counted(tag, tag.max)
+    return counted(tag, tag.max) if _counts(tag) else ""
 
 
 @click.command(short_help="Show all that is known of a tag.")
@@ -142,6 +162,10 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
         for name in ("redis_error", "scheme", "parts", "period"):
             if not content[name]:
                 del content[name]
+        if strategy(seen.scheme) != SEGMENT:
+            for content_of in (content, content["store"]):
+                for name in _OF_COUNTERS:
+                    content_of.pop(name, None)
         layout = snowflake(seen.scheme)
         if layout is not None:
             content["layout"] = {**asdict(layout), "ends": layout.ends}
@@ -184,7 +208,11 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
     shell_complete=limit_names,
     help="The last number there will be, or int32, uint32, js, int64.",
 )
-@click.option("--order", type=click.Choice(["strict", "trend"]), help="strict by default; trend without Redis.")
+@click.option(
+    "--order",
+    type=click.Choice(["strict", "trend"]),
+    help="strict by default; trend without Redis, or with a strategy.",
+)
 @_lease
 @_ahead
 @click.option("--description", metavar="TEXT", default="", help="For people.")
@@ -218,7 +246,7 @@ def create(
         description=description,
         **given(scheme),
     )
-    say(f"made {plain(made.tag)}: {_begins(made)}step {made.step}, {made.order}{_settings(made)}")
+    say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")
 
 
 @click.command(
@@ -278,9 +306,16 @@ def set(
         description=description,
         **changes,
     )
+    say(f"changed {plain(now.tag)}: {_stands(now)}{_settings(now)}")
+
+
+def _stands(now: Tag) -> str:
+    """Say how far it has come, and how far it can go."""
+    if not _counts(now):
+        return now.order
     last = last_value(now.scheme, now.limit)
     ends = "" if last == HIGHEST or "cycle" in now.scheme else f", limit {last}"
-    say(f"changed {plain(now.tag)}: max {counted(now, now.max)}, step {now.step}{ends}{_settings(now)}")
+    return f"max {counted(now, now.max)}, step {now.step}{ends}"
 
 
 @click.command(short_help="Retire a tag.")

@@ -97,6 +97,11 @@ class Inspection:
     period: str | None = None
 
 
+def tags() -> Steps[list[Tag]]:
+    """Return all tags of the store, by name."""
+    return [schemes.in_true_order(each) for each in (yield from ask(lambda store, left: store.tags(timeout=left)))]
+
+
 def inspect(tag: str, key: str | None) -> Steps[Inspection]:
     """Read the store's record and, unless `key` is None, the tag's hash."""
     record = yield from known(tag)
@@ -119,7 +124,7 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
         tag=tag,
         store=StoreState(record.max, record.step, record.ahead, record.timestamp, record.created, record.halted),
         redis=state,
-        order=record.order,
+        order=schemes.in_true_order(record).order,
         limit=schemes.last_value(record.scheme, record.limit),
         lease=record.lease,
         description=record.description,

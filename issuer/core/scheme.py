@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from issuer.core.periods import Periods
@@ -58,6 +59,14 @@ def turn(scheme_id: str) -> int:
 def strategy(scheme: Mapping[str, Any]) -> str:
     """Return the name of the strategy that a tag with this scheme has."""
     return str(scheme.get("strategy", SEGMENT))
+
+
+def in_true_order(record: Tag) -> Tag:
+    """Return the record with the order that its numbers have: a strategy's rise within a process only.
+
+    Records that were made before strict was refused there say what nobody keeps.
+    """
+    return record if strategy(record.scheme) == SEGMENT else replace(record, order="trend")
 
 
 def periods(tag: Tag) -> Periods | None:

@@ -16,7 +16,7 @@ from issuer.core.flight import Board, Flight, renewed
 from issuer.core.hand import Hand
 from issuer.core.lease import Lease
 from issuer.core.retire import identity
-from issuer.core.scheme import PARTS, SEGMENT, OtherStrategyError, Scheme, last_value, strategy, turn
+from issuer.core.scheme import PARTS, SEGMENT, OtherStrategyError, Scheme, countable, last_value, strategy, turn
 from issuer.core.steps import Steps, hurried, public
 from issuer.errors import InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from persistence.records import Reservation, Tag
@@ -233,7 +233,7 @@ class Source:
     def _lease_size(self) -> int:
         """How many numbers to draw ahead; 0: none."""
         record = self._record
-        if record is None or record.order == "strict":
+        if record is None or record.order == "strict" or not countable(record.scheme):
             return 0
         return record.lease if record.lease is not None else self._means.lease or self.ahead
 
@@ -241,7 +241,11 @@ class Source:
         """Redis is away: a trend tag goes on with segments of its own. False for a strict one."""
         if self._record is None and not (yield from self._try_to_learn(deadline)):
             return False
-        if self._record is None or self._record.order == "strict":
+        if self._record is None:
+            return False
+        if strategy(self._record.scheme) != SEGMENT:
+            raise OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag)
+        if self._record.order == "strict":
             return False
         with self._mode_lock:
             if not self._direct:

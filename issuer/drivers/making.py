@@ -22,6 +22,9 @@ from persistence.records import HIGHEST, Order, Tag
 #: What a tag's parts have in common with it.
 _SHARED = frozenset(("step", "lease", "ahead"))
 
+#: What only a counter has a use for, each with what it is where nothing is said.
+_COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}
+
 #: How often a change of a scheme is tried again when a reservation came in between.
 ATTEMPTS = 100
 
@@ -38,6 +41,10 @@ def create(
     """Make a tag, and the tags of its shards; see Issuer.create. `given`: what makes its scheme."""
     check_tag(tag)
     last = requests.whole(limits.number(limit), "limit", 1, HIGHEST)
+    strategy = given.get("strategy", schemes.SEGMENT)
+    _check_counters(tag, strategy, {**settings, "limit": last})
+    if strategy != schemes.SEGMENT:
+        settings["order"] = "trend"
     order: Order = settings["order"] or ("strict" if redis else "trend")
     above = requests.above_of(tag, settings["start"], settings["above"], last) or 0
     # Only what has pieces can go on with those of a deleted tag: nobody else pays for a look.
@@ -96,6 +103,7 @@ def configure(
     last = None if limit is None else limits.number(limit)
     before = after = yield from known(tag)
     _check_parts(before, settings)
+    _check_counters(tag, schemes.strategy(before.scheme), {**settings, "limit": last})
     step, ahead = settings["step"], settings["ahead"]
     _check_segment(tag, before.scheme, step or before.step, ahead or before.ahead)
     for attempt in range(ATTEMPTS):
@@ -121,7 +129,21 @@ def configure(
             rest: dict[str, Any] = dict.fromkeys(settings.keys() - _SHARED)
             with suppress(UnknownTag):  # deleted meanwhile
                 yield from requests.configure(part, None, limit=None, **shared, **rest)
-    return after
+    return schemes.in_true_order(after)
+
+
+def _check_counters(tag: str, strategy: object, settings: Mapping[str, object]) -> None:
+    """Refuse what only a counter has a use for, where a strategy does without one."""
+    for name, nothing in _COUNTERS.items() if strategy != schemes.SEGMENT else ():
+        value = settings.get(name)
+        if value not in (None, nothing):
+            raise SchemeError(
+                f"strategy {strategy!r} excludes {value!r}: its numbers come of no counter, and rise within a process "
+                "only",
+                setting=name,
+                value=value,
+                tag=tag,
+            )
 
 
 def _check_parts(record: Tag, settings: Mapping[str, Any]) -> None:

@@ -319,6 +319,14 @@ def test_a_snowflake_number_says_when_and_where_it_was_made(both: Cli) -> None:
     found = both("decode", "snow", number, "--json").json()
     assert abs(found["timestamp"] / 1000 - datetime.now(UTC).timestamp()) < 60
     assert 0 <= found["machine"] < 64
+    assert made.err.startswith("made snow: trend, strategy snowflake, ")
+    assert sheet["order"] == "trend"
+    assert not {"step", "lease", "store max"} & sheet.keys()
+    counters = {"max", "step", "limit", "lease", "ahead"}
+    as_json = both("show", "snow", "--json").json()
+    assert not counters & (as_json.keys() | as_json["store"].keys() | both("tags", "--json").json()[0].keys())
+    assert both("tags").out.splitlines()[1].split()[:3] == ["snow", "trend", "snowflake"]
+    assert both("set", "snow", "--description", "flakes").err.startswith("changed snow: trend, strategy snowflake, ")
     assert found["sequence"] >= 0
     assert shown(both("decode", "snow", number))["time"].startswith(f"{datetime.now(UTC):%Y-%m-}")
     for command in (("peek", "snow"), ("who", "snow", number), ("next", "snow", "--key", "k")):
@@ -359,6 +367,8 @@ def test_a_snowflake_machine_may_be_fixed_and_number_0_is_shown(direct: Cli, hom
         ("--cycle", "cycle"),
         ("--cycle --limit 5 --stride 2", "cycle"),
         ("--strategy nope", None),
+        ("--strategy snowflake --limit js", "limit"),
+        ("--strategy snowflake --order strict", "order"),
         ("--strategy snowflake --option colour=red", "options"),
         ("--strategy snowflake --option time_bits=60", "options"),
         ("--strategy snowflake --option epoch=2999-01-01", "options"),

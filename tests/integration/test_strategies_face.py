@@ -15,6 +15,7 @@ from issuer.strategies import Instance, Strategy, register
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
+from tests.servers.proxy import FaultProxy
 
 pytestmark = pytest.mark.live
 
@@ -81,6 +82,52 @@ def test_settings_of_a_strategy_are_fixed_and_unknown_ones_refused(ids: Issuer) 
         ids.configure("s", options={"machine_bits": 8})
     with pytest.raises(issuer.SchemeError, match="strategy"):
         ids.configure("s", strategy="segment")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"step": 5}, {"step": "auto"}, {"limit": "js"}, {"start": 7}, {"above": 7}, {"lease": 10}, {"ahead": 3}],
+)
+@pytest.mark.parametrize("strategy", ["snowflake", "odd"])
+def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(
+    ids: Issuer, strategy: str, setting: dict[str, Any]
+) -> None:
+    register("odd", Odd)
+    [name] = setting
+    with pytest.raises(issuer.SchemeError, match=f"^{name}: strategy '{strategy}' excludes") as caught:
+        ids.create("s", strategy=strategy, **setting)
+    assert (caught.value.setting, caught.value.tag, ids.tags()) == (name, "s", [])
+    made = ids.create("s", strategy=strategy)
+    with pytest.raises(issuer.SchemeError) as caught:
+        ids.configure("s", **setting)
+    assert caught.value.setting == name
+    assert ids.tags() == [made]
+
+
+def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, store: MemoryStore) -> None:
+    register("odd", Odd)
+    with pytest.raises(issuer.SchemeError, match="within a process") as caught:
+        ids.create("s", strategy="snowflake", order="strict")
+    assert caught.value.setting == "order"
+    assert ids.create("s", strategy="snowflake").order == ids.inspect("s").order == "trend"
+    odd = {"strategy": "odd"}
+    store.create("old", above=0, step=1000, limit=99, order="strict", description="", scheme=odd, timeout=5)
+    assert [tag.order for tag in ids.tags()] == [ids.inspect("old").order, ids.inspect("s").order] == ["trend", "trend"]
+    assert ids.configure("old", description="odd ones").order == "trend"
+    assert ids.next("old") < ids.next("old")
+
+
+def test_a_strategy_that_needs_no_redis_goes_on_while_redis_is_away(
+    connect: Connect, redis_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    register("odd", Odd)
+    store = MemoryStore()
+    with connect(redis=redis_proxy.url, store=store) as maker:
+        maker.create("o", strategy="odd")
+    with connect(redis=redis_proxy.url, store=store, redis_timeout=0.3) as ids:
+        redis_proxy.refuse()
+        assert [ids.next("o", timeout=2), *ids.take("o", 2)] == [1, 3, 5]
+    assert "segments of this process" not in caplog.text
 
 
 @pytest.mark.covers("3.40")
