@@ -45,6 +45,10 @@ def create(
     _check_counters(tag, strategy, {**settings, "limit": last})
     if strategy != schemes.SEGMENT:
         settings["order"] = "trend"
+    restart = given.get("restart", "never")
+    if restart != "never" and not redis:  # before its order, which is what it is because there is no Redis
+        problem = "needs Redis, whose clock decides when a period ends, and none is set"
+        raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = settings["order"] or ("strict" if redis else "trend")
     above = requests.above_of(tag, settings["start"], settings["above"], last) or 0
     # Only what has pieces can go on with those of a deleted tag: nobody else pays for a look.
@@ -60,8 +64,6 @@ def create(
         before=found.scheme if found is not None and found.deleted else None,
     )
     check(schemes.strategy(scheme), scheme.get("options", {}))
-    if scheme.get("restart", "never") != "never" and not redis:
-        raise InvalidArgument("restart needs Redis, whose clock decides when a period ends", tag=tag, value=scheme)
     _check_segment(tag, scheme, settings["step"], settings["ahead"])
     shards = scheme.get("shards")
     if shards is not None:

@@ -352,7 +352,7 @@ def test_a_snowflake_machine_may_be_fixed_and_number_0_is_shown(direct: Cli, hom
 @pytest.mark.parametrize(
     ("options", "setting"),
     [
-        ("--restart daily --format {date:%Y%m%d}-{seq}", None),  # Redis decides when a period ends
+        ("--restart daily --format {date:%Y%m%d}-{seq}", "restart"),  # Redis decides when a period ends
         ("--timezone Mars/Olympus", "timezone"),
         ("--format {nothing}", "format"),
         ("--format {seq:06d}{key}", "format"),
