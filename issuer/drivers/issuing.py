@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Generic, Protocol, TypeVar
@@ -164,8 +164,12 @@ class Issuing(Generic[L]):
         before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
         record = yield from making.create(tag, given, keys=self._terms.keys, **settings)
         if own and before is None:
-            with suppress(IssuerError):  # the tag is there; its strategy does without
+            try:
                 yield from self._serving(self._line(tag), record).found(deadline)
+            except ConfigurationError as error:  # others may be set up for it
+                log.warning("tag %r is made, but this process can give no number of it: %s", tag, error)
+            except IssuerError as error:
+                log.debug("tag %r: its strategy does without knowing that it is new: %s", tag, error)
         return record
 
     def delete(

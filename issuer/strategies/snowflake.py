@@ -109,12 +109,19 @@ class Snowflake(Strategy):
         if kind == "store":
             return stored.Stored(check_tag(namespace), instance.key, numbers, clock=self._clock, lease=lease)
         if not context.redis:
-            raise ConfigurationError(f"machine {kind!r} leases numbers in Redis, and none is set", tag=context.tag)
+            given = "" if "machine" in context.options else ", or set ISSUER_MACHINE to what no other process has"
+            raise ConfigurationError(
+                f"machine {kind!r} leases numbers in Redis, and none is set: name Redis{given}, or make a tag with the "
+                "option machine=fixed, the number being ISSUER_MACHINE, or machine=ordinal, the end of the host's name",
+                tag=context.tag,
+            )
         key, own = machines_key(context.prefix, check_tag(namespace)), "namespace" not in context.options
         if kind == "redis":
             return Leased(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
         if not instance.directory:
-            raise ConfigurationError("machine 'file': set the instance's `directory`, one that outlives the process")
+            raise ConfigurationError(
+                "machine 'file': set the instance's `directory` (ISSUER_MACHINE_FILES), one that outlives the process"
+            )
         path = folder / name / instance.file
         return Copied(key, instance.key, numbers, path, layout=self.layout, clock=self._clock, lease=lease, own=own)
 
@@ -124,7 +131,9 @@ class Snowflake(Strategy):
             return self._fitting(lambda: self.layout.machine(self.layout.workers[0] + ordinal(), self._rack()))
         machine = self.context.instance.machine
         if machine is None:
-            raise ConfigurationError("machine 'fixed': this process has none; set the instance's `machine`")
+            raise ConfigurationError(
+                "machine 'fixed': this process has none; set the instance's `machine` (ISSUER_MACHINE)"
+            )
         return self._fitting(lambda: self.layout.machine(machine, self._rack()))
 
     def _rack(self) -> int:

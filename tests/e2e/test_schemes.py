@@ -9,7 +9,7 @@ import pytest
 
 from issuer.cli import main
 from persistence.sqlite import SQLiteStore
-from tests.e2e.conftest import Cli, Ended
+from tests.e2e.conftest import Cli, Ended, Program
 from tests.e2e.terminal import Terminal
 
 KEYS = {"ISSUER_KEYS": "k1=0123456789abcdef,k2=fedcba9876543210"}
@@ -344,6 +344,18 @@ def test_a_snowflake_machine_may_be_fixed_and_number_0_is_shown(direct: Cli, hom
     assert direct("decode", "snow", number, "--json").json()["machine"] == 0
     assert re.search(r"^machine +0 +ISSUER_MACHINE$", direct("config", env=env).out, re.MULTILINE)
     assert re.search(r"^machine +none +default$", direct("config").out, re.MULTILINE)
+
+
+def test_a_snowflake_tag_that_finds_no_machine_numbers_says_so_when_it_is_made(program: Program, store: str) -> None:
+    made = program("--store", store, "create", "snow", "--strategy", "snowflake")
+    drawn = program("--store", store, "next", "snow")
+    assert (made.code, drawn.code, drawn.out) == (0, 2, "")
+    assert made.err.startswith("warning: tag 'snow' is made, but this process can give no number of it: ")
+    for said in (made.err, drawn.err):
+        assert all(way in said for way in ("none is set", "name Redis", "ISSUER_MACHINE", "machine=fixed", "ordinal"))
+    assert program("--store", store, "next", "snow", env={"ISSUER_MACHINE": "3"}).code == 0
+    chosen = program("--store", store, "create", "leased", "--strategy", "snowflake", "--option", "machine=redis")
+    assert "set ISSUER_MACHINE" not in chosen.err, "which would change nothing"
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
