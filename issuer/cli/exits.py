@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any, Final, TypeVar
 
 import click
@@ -57,20 +59,15 @@ _IN_OPTIONS: Final = (
     ),
 )
 
-#: Where a command line's context remembers that JSON is wanted.
-_AS_JSON: Final = f"{__name__}.as_json"
+#: The option with which results are JSON, and so are errors.
+_AS_JSON: Final = "--json"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def json_option(told: str = "Print JSON.") -> Callable[[_F], _F]:
     """Add `--json`: the command gets it as `as_json`, and its errors are JSON as well."""
-
-    def remember(context: click.Context, _: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
-        context.meta[_AS_JSON] = value
-        return value
-
-    return click.option("--json", "as_json", is_flag=True, callback=remember, help=told)
+    return click.option(_AS_JSON, "as_json", is_flag=True, help=told)
 
 
 def code_of(error: IssuerError) -> int:
@@ -93,16 +90,59 @@ def in_options(message: str) -> str:
 
 def told(error: IssuerError) -> dict[str, object]:
     """Return the error as JSON shows it; `retry_after` in seconds, for what is only away; `setting`: what is wrong."""
-    content: dict[str, object] = {"error": type(error).__name__, "message": in_options(str(error)), "tag": error.tag}
+    content = _content(type(error).__name__, in_options(str(error)), error.tag)
     if isinstance(error, SchemeError):
         content["setting"] = error.setting
     return content | ({"retry_after": round(error.retry_after, 3)} if isinstance(error, Unavailable) else {})
+
+
+def _content(kind: str, message: str, tag: str | None = None) -> dict[str, object]:
+    return {"error": kind, "message": message, "tag": tag}
 
 
 def complain(message: object) -> None:
     """Write `error: message` to stderr; of an error of the library `advised`."""
     shown = advised(message) if isinstance(message, IssuerError) else message
     say(f"{click.style('error:', fg='red', bold=True)} {shown}")
+
+
+class Warnings(logging.Handler):
+    """What the library warns of, as talk on stderr.
+
+    Beside JSON it is held back until the end: there an error is one object, and has the warnings in it.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__(logging.WARNING)
+        self.as_json = as_json
+        self._held: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it, now or in the end."""
+        if self.as_json:
+            self._held.append(record)
+        else:
+            self._say(record)
+
+    def end(self) -> None:
+        """Say what was held back."""
+        held, self._held = self._held, []
+        for record in held:
+            self._say(record)
+
+    def fail(self, message: object, content: dict[str, object]) -> None:
+        """Tell of the error that ends the command: by the message, or as one object, the warnings in it."""
+        if not self.as_json:
+            complain(message)
+            return
+        held, self._held = self._held, []
+        warned = {"warnings": [record.getMessage() for record in held]} if held else {}
+        say(json.dumps(content | warned))
+
+    def _say(self, record: logging.LogRecord) -> None:
+        word = record.levelname.lower()
+        hue = "yellow" if record.levelno < logging.ERROR else "red"
+        say(f"{click.style(f'{word}:', fg=hue)} {record.getMessage()}")
 
 
 class Edge(click.Group):
@@ -113,27 +153,29 @@ class Edge(click.Group):
         del ctx
         return list(self.commands)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. One that was to print JSON tells its error as JSON too, on stderr."""
-        try:
-            return super().invoke(ctx)
-        except IssuerError as error:
-            if not ctx.meta.get(_AS_JSON):
-                raise
-            say(json.dumps(told(error)))
-            ctx.exit(code_of(error))
+    def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
+        """Run the command line and exit; with standalone_mode=False, return or raise instead.
 
-    def main(self, *args: Any, **options: Any) -> Any:
-        """Run the command line and exit; with standalone_mode=False, return or raise instead."""
+        One that was to print JSON tells its error as JSON too, on stderr, if it is one of usage as well.
+        """
         ends = options.get("standalone_mode", True)
         options["standalone_mode"] = False
         if not ends:
-            return super().main(*args, **options)
+            return super().main(args, **options)
         run = super().main
-        sys.exit(_ended(lambda: run(*args, **options)))
+        said = sys.argv[1:] if args is None else args
+        warnings = Warnings(as_json=_AS_JSON in takewhile(lambda each: each != "--", said))
+        logger = logging.getLogger("issuer")
+        logger.addHandler(warnings)
+        try:
+            code = _ended(lambda: run(args, **options), warnings)
+            warnings.end()
+        finally:
+            logger.removeHandler(warnings)
+        sys.exit(code)
 
 
-def _ended(run: Callable[[], object]) -> int:
+def _ended(run: Callable[[], object], warnings: Warnings) -> int:
     code: object = FAILED
     try:
         code = run()
@@ -146,20 +188,21 @@ def _ended(run: Callable[[], object]) -> int:
         say(error.format_message())
         code = USAGE
     except click.UsageError as error:
-        if error.ctx is not None:
+        if error.ctx is not None and not warnings.as_json:
             say(error.ctx.get_usage())
-        complain(_no_option(error) if isinstance(error, click.NoSuchOption) else error.format_message())
+        problem = _no_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
+        warnings.fail(problem, _content("UsageError", problem))
         code = USAGE
     except click.ClickException as error:
-        complain(error.format_message())
+        warnings.fail(error.format_message(), _content("UsageError", error.format_message()))
         code = error.exit_code
     except IssuerError as error:
-        complain(error)
+        warnings.fail(error, told(error))
         code = code_of(error)
     except BrokenPipeError:
         _forget_stdout()
     except OSError as error:
-        complain(error)
+        warnings.fail(error, _content(type(error).__name__, str(error)))
         # If it was stdout, the interpreter's last flush would fail as well, and exit with a code of its own.
         _forget_stdout()
     return code if isinstance(code, int) else OK

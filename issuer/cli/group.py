@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 
 import click
@@ -10,16 +9,7 @@ import click
 from issuer.cli import bench, chaos, completion, demo, doctor, keeper, numbers, recovery, reference, tags, verification
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
-from issuer.cli.text import color, say
-
-
-class _Talk(logging.Handler):
-    """What the library logs, as talk on stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        word = record.levelname.lower()
-        hue = "yellow" if record.levelno < logging.ERROR else "red"
-        say(f"{click.style(f'{word}:', fg=hue)} {record.getMessage()}")
+from issuer.cli.text import color
 
 
 @click.group(
@@ -68,9 +58,6 @@ def main(
     for stream in (sys.stdout, sys.stderr):
         # A tag may have letters that this terminal's encoding lacks: better a `?` than no answer.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # typed as TextIO, which lacks it
-    talk = _Talk(logging.WARNING)
-    logging.getLogger("issuer").addHandler(talk)
-    context.call_on_close(lambda: logging.getLogger("issuer").removeHandler(talk))
 
 
 for _command in (

@@ -138,6 +138,44 @@ def test_a_limit_reached_half_way_leaves_the_numbers_printed_before_it(cli: Cli,
     assert (as_json.code, as_json.json()) == (1, [1, 2, 3])
 
 
+def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -> None:
+    ended = orders("next", "orders", "-n", "12", "--json")
+    assert (ended.code, ended.json()) == (1, list(range(1, 11)))
+    told = json.loads(ended.err)
+    assert (told["error"], told["tag"]) == ("LimitReached", "orders")
+    assert ["80 %" in warning for warning in told["warnings"]] == [True]
+
+
+def test_a_warning_beside_json_that_went_well_is_told_in_the_end(orders: Cli) -> None:
+    ended = orders("next", "orders", "-n", "9", "--json")
+    assert (ended.code, ended.json()) == (0, list(range(1, 10)))
+    assert ended.err.startswith("warning: tag 'orders': 80 %")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["next", "--json"],
+        ["next", "orders", "-n", "0", "--json"],
+        ["next", "orders", "--json", "--colour"],
+        ["next", "orders", "--key", "k", "-n", "2", "--json"],
+        ["--timeout", "soon", "next", "orders", "--json"],
+        ["sing", "--json"],
+    ],
+)
+def test_an_error_of_usage_is_json_where_the_result_would_be(orders: Cli, arguments: list[str]) -> None:
+    ended = orders(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    told = json.loads(ended.err)
+    assert (told["error"], told["tag"]) == ("UsageError", None)
+    assert told["message"]
+
+
+def test_a_tag_may_be_named_like_an_option(orders: Cli) -> None:
+    ended = orders("next", "--", "--json")
+    assert (ended.code, ended.err.startswith("error: unknown tag '--json'")) == (3, True)
+
+
 @pytest.mark.parametrize("command", [["next", "orders"], ["next", "orders", "-n", "7", "--json"]])
 def test_a_store_that_is_behind_is_a_problem_and_names_recover(orders: Cli, store: str, command: list[str]) -> None:
     halting = open_store(store)
@@ -240,6 +278,8 @@ def test_redis_without_a_store_is_a_configuration_error(cli: Cli) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_disk_that_is_full_is_an_error_and_no_traceback(start: Start, home: Path) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
+        assert start("config", stdout=full).wait(10) == 1
         assert start("tags", "--json", stdout=full).wait(10) == 1
-    assert (home / "talk").read_text().startswith("error: ")
-    assert "Traceback" not in (home / "talk").read_text()
+    plain, as_json = (home / "talk").read_text().splitlines()
+    assert plain.startswith("error: ")
+    assert json.loads(as_json)["error"] == "OSError"
