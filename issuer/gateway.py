@@ -5,6 +5,7 @@ Nobody else sees KEYS, ARGV, bytes or status words. Nothing here sends or waits;
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -121,6 +122,21 @@ class Floored:
     cur_before: int | None = None
     top_before: int | None = None
     store: str = ""
+
+
+#: What a script calls.
+_CALLED = re.compile(r"redis\.p?call\('(\w+)'")
+
+#: Commands whose rights are given by their second word, too.
+_CONTAINERS = ("CONFIG", "CLUSTER", "SENTINEL")
+
+
+def rights(call: Call[Any]) -> set[str]:
+    """Return what the server must let a user do for this call, as its ACL names it: "hget", "script|load"."""
+    if call.text:
+        return {"evalsha", "script|load", *(name.lower() for name in _CALLED.findall(call.text))}
+    name, *words = [word.decode() for word in call.packed.split(b"\r\n")[2::2]]
+    return {f"{name}|{words[0]}".lower() if name in _CONTAINERS else name.lower()}
 
 
 def pack(*words: str | int) -> bytes:

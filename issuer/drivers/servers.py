@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
 import redis
 
 from issuer.core.doctor.redis import OLDEST
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
+from issuer.gateway import Call, rights
 
-_DENIED = (
-    "denies a command that the fence needs; give this user +info +evalsha +script|load +time +hmget +hget +hset +hdel "
-    "+hincrby on the keys of the prefix"
-)
+#: The rights that all tags with a counter need.
+_RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")
+
+#: What a server says when it denies a command.
+_DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this command")
+
+#: Which one, where it says so.
+_NAMED = re.compile(r"to run the '(\S+)' command")
 
 #: What a server says when it can't be trusted with the fence, and what that means.
 _REFUSALS = (
-    ("NOPERM", _DENIED),
-    ("has no permissions", _DENIED),
-    ("No permissions", _DENIED),
-    ("can't run this command", _DENIED),
     ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
     ("BADARG", "does not run the script as it should"),
     ("unknown command", "lacks a command that every supported server has"),
@@ -39,8 +42,13 @@ def check_server(info: Mapping[str, str]) -> None:
         )
 
 
-def meaning(error: Exception, name: str, key: str, tag: str | None) -> IssuerError:  # noqa: PLR0911 - a line per case
-    """Return the public error for what redis-py raised on a call about `key`; `name` is the server's."""
+def meaning(  # noqa: PLR0911 - a line per case
+    error: Exception, name: str, key: str, tag: str | None, call: Call[Any] | None = None
+) -> IssuerError:
+    """Return the public error for what redis-py raised on a call about `key`; `name` is the server's.
+
+    `call`: what was sent last.
+    """
     text = str(error).removesuffix(".")  # what follows is no new sentence
     if isinstance(error, IssuerError):
         return error
@@ -59,6 +67,12 @@ def meaning(error: Exception, name: str, key: str, tag: str | None) -> IssuerErr
             f"`redis-cli RENAME '{key}' '{key}.old'`, then run `issuer recover {tag}`",
             tag=tag,
         )
+    if any(word in text for word in _DENIED):
+        # What the connection itself sends, as SELECT, is named in the text alone.
+        own = {*_NAMED.findall(text), *(rights(call) if call is not None else ())}.difference(_RIGHTS)
+        needed = " ".join(f"+{each}" for each in (*_RIGHTS, *sorted(own)))
+        problem = f"denies a command that this call needs; give this user {needed} on the keys of the prefix"
+        return FenceError(f"redis {name} {problem}: {text}", tag=tag)
     for word, what in _REFUSALS:
         if word in text:
             return FenceError(f"redis {name} {what}: {text}", tag=tag)

@@ -1,5 +1,6 @@
 """What a redis:// or unix:// URL may say: a user, a password, a database, a protocol."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -60,6 +61,56 @@ def test_a_password_opens_whatever_characters_it_has_and_a_wrong_one_is_a_config
             ids.create(f"b{number}")
             with pytest.raises(issuer.ConfigurationError):
                 ids.next(f"b{number}")
+
+
+@pytest.mark.parametrize("protocol", ["2", "3"])
+@pytest.mark.parametrize(
+    ("draw", "missing"),
+    [
+        (lambda ids: ids.next("a", key="z"), ("+get", "+set")),
+        (lambda ids: ids.next("snow"), ("+hgetall",)),
+        (lambda ids: ids.next("a"), ()),
+    ],
+    ids=["key", "machine numbers", "plain"],
+)
+def test_a_call_that_needs_another_right_names_it(
+    connect: Connect,
+    start_redis: StartRedis,
+    draw: Callable[[issuer.Issuer], int],
+    missing: tuple[str, ...],
+    protocol: str,
+) -> None:
+    store = MemoryStore()
+    server = start_redis()
+
+    def grant(*rights: str) -> None:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~issuer:*", "-@all", *rights)
+
+    url = f"redis://shop:secret@127.0.0.1:{server.port}/0?protocol={protocol}"
+    with connect(redis=server.url, store=store) as ids:
+        ids.create("a")
+        ids.create("snow", strategy="snowflake")
+    grant(*(RIGHTS if missing else RIGHTS[:-2]))
+    with connect(redis=url, store=store) as ids, pytest.raises(issuer.FenceError) as caught:
+        draw(ids)
+    [said] = re.findall(r"give this user (.*) on the keys", str(caught.value))
+    assert {*said.split()} == {*RIGHTS[:-1], *missing}
+    grant(*said.split())
+    with connect(redis=url, store=store) as ids:
+        assert draw(ids) >= 1
+
+
+def test_a_database_that_may_not_be_chosen_is_named(
+    connect: Connect, start_redis: StartRedis, store: MemoryStore
+) -> None:
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~issuer:*", *RIGHTS[:-1])
+    with connect(redis=f"redis://shop:secret@127.0.0.1:{server.port}/3", store=store) as ids:
+        ids.create("a")
+        with pytest.raises(issuer.FenceError, match=r"\+select"):
+            ids.next("a")
 
 
 def test_a_user_with_no_more_rights_than_the_issuer_says_it_needs_does_everything(

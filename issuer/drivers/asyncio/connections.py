@@ -205,6 +205,7 @@ class Connections:
     async def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
         """Hold these talks, and return what they end with."""
         end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
+        talk: Talk | None = None
         try:
             talk = next(talks)
             while True:
@@ -218,7 +219,7 @@ class Connections:
             value: T = done.value
             return value
         except Exception as error:
-            meant = meaning(error, self.name, key, tag)
+            meant = meaning(error, self.name, key, tag, None if talk is None else talk.call)
             if isinstance(meant, RedisUnavailable):
                 meant.tag, meant.retry_after = tag, self._route.retry_after(key)
             if meant is error:

@@ -137,6 +137,7 @@ class Connections:
     def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
         """Hold these talks, and return what they end with."""
         end = Deadline(min(self.timeout, max(SHORTEST, deadline.left())))
+        talk: Talk | None = None
         try:
             talk = next(talks)
             while True:
@@ -150,7 +151,7 @@ class Connections:
             value: T = done.value
             return value
         except Exception as error:
-            meant = meaning(error, self.name, key, tag)
+            meant = meaning(error, self.name, key, tag, None if talk is None else talk.call)
             if isinstance(meant, RedisUnavailable):
                 meant.tag, meant.retry_after = tag, self._route.retry_after(key)
             if meant is error:
