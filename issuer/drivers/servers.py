@@ -21,6 +21,9 @@ _DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this com
 #: Which one, where it says so.
 _NAMED = re.compile(r"to run the '(\S+)' command")
 
+#: What a server says when it has no such database.
+_NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
+
 #: What a server says when it can't be trusted with the fence, and what that means.
 _REFUSALS = (
     ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
@@ -42,9 +45,7 @@ def check_server(info: Mapping[str, str]) -> None:
         )
 
 
-def meaning(  # noqa: PLR0911 - a line per case
-    error: Exception, name: str, key: str, tag: str | None, call: Call[Any] | None = None
-) -> IssuerError:
+def meaning(error: Exception, name: str, key: str, tag: str | None, call: Call[Any] | None = None) -> IssuerError:
     """Return the public error for what redis-py raised on a call about `key`; `name` is the server's.
 
     `call`: what was sent last.
@@ -61,6 +62,13 @@ def meaning(  # noqa: PLR0911 - a line per case
     if not isinstance(error, redis.RedisError):
         # Another server than Redis, or a broken one: its replies make redis-py or the decoder stumble.
         return RedisUnavailable(f"redis {name} answered nothing that makes sense: {error!r}", tag=tag)
+    return _answered(text, name, key, tag, call)
+
+
+def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] | None) -> IssuerError:
+    """Return the public error for what the server answered in place of a reply."""
+    if any(word in text for word in _NO_DATABASE):
+        return ConfigurationError(f"redis {name} doesn't have the database that its URL names: {text}")
     if "WRONGTYPE" in text:
         return CorruptState(
             f"Redis key {key} holds something else than a hash: move it away with "

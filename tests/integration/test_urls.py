@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
@@ -50,15 +51,28 @@ def test_the_url_chooses_the_database(connect: Connect, start_redis: StartRedis)
             assert client.info("keyspace").keys() == {"db3"}
 
 
+@pytest.mark.parametrize("order", ["strict", "trend"])
+def test_a_database_that_is_not_there_is_no_outage(
+    connect: Connect, redis_url: str, store: MemoryStore, order: Literal["strict", "trend"]
+) -> None:
+    with connect(redis=redis_url.replace("/0", "/99"), store=store) as ids:
+        ids.create("a", order=order)
+        with pytest.raises(issuer.ConfigurationError, match="database that its URL names"):
+            ids.next("a")
+        [finding] = [each for each in ids.doctor() if each.check == "redis-reachable"]
+        assert (finding.level, type(finding.error)) == ("weak", issuer.ConfigurationError)
+
+
+@pytest.mark.parametrize("order", ["strict", "trend"])
 def test_a_password_opens_whatever_characters_it_has_and_a_wrong_one_is_a_configuration_error(
-    connect: Connect, start_redis: StartRedis, store: MemoryStore
+    connect: Connect, start_redis: StartRedis, store: MemoryStore, order: Literal["strict", "trend"]
 ) -> None:
     server = start_redis(password="p@ss:w/rd?%41")
     assert_serves(connect, server.url, store)
     bare = f"127.0.0.1:{server.port}/0"
     for number, wrong in enumerate((f"redis://:wrong@{bare}", f"redis://{bare}", f"redis://nobody:wrong@{bare}")):
         with connect(redis=wrong, store=store) as ids:
-            ids.create(f"b{number}")
+            ids.create(f"b{number}", order=order)
             with pytest.raises(issuer.ConfigurationError):
                 ids.next(f"b{number}")
 
