@@ -11,6 +11,7 @@ from issuer.clock import Deadline
 from issuer.core.supply import Supply
 from issuer.errors import ConfigurationError, IssuerError, Unavailable, UnknownTag
 from issuer.keys import PART, check_tag
+from issuer.plugins.sparing import Sparing
 from issuer.strategies.serving import Serving
 from persistence.records import Tag
 
@@ -39,6 +40,9 @@ class Roster(Generic[L]):
         self._make = make
         self._open = open
         self._lock = threading.Lock()
+        self._sparing = Sparing()
+        #: What keeps this process from looking after a tag, as it was told last: it won't get better by itself.
+        self._unable: dict[str, str] = {}
         self.lines: dict[str, L] = {}
         self.closed = False
 
@@ -85,6 +89,7 @@ class Roster(Generic[L]):
     def keep(self, records: Sequence[Tag]) -> None:
         """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
         names = {record.tag for record in records}
+        self._unable = {tag: why for tag, why in self._unable.items() if tag in names}
         for line in list(self.lines.values()):
             line.supply.kept = line.tag in names
         for record in records:
@@ -94,6 +99,8 @@ class Roster(Generic[L]):
                 line.supply.kept = True
             except ConfigurationError as error:  # without its key, say, and none of the others' business
                 self.troubled(line, error)
+            else:
+                self._unable.pop(record.tag, None)
 
     def in_use(self) -> list[L]:
         """Return the lines that a sweep has to look after."""
@@ -122,13 +129,23 @@ class Roster(Generic[L]):
                         self._open.pop(line.tag, None)
 
     def troubled(self, line: L, error: Exception) -> None:
-        """Take note of a sweep that could not look after a tag."""
+        """Take note of a sweep that could not look after a tag.
+
+        What is wrong with the settings is told once, anything else once a minute: sweeps come every second.
+        """
         if self.closed:
             return
         if isinstance(error, UnknownTag):
             self.forget_if_unknown(line)
-        level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
-        log.log(level, "tag %r: sweep: %s", line.tag, error)
+        if isinstance(error, Unavailable):
+            log.debug("tag %r: sweep: %s", line.tag, error)
+            return
+        if isinstance(error, ConfigurationError):
+            told = self._unable.get(line.tag)
+            self._unable[line.tag] = str(error)
+            if told == str(error):
+                return
+        self._sparing.say(log.warning, line.tag, str(error), "tag %r: sweep: %s", line.tag, error)
 
     def close(self) -> list[L] | None:
         """Make no more lines; return those that there are, None if it was closed before."""

@@ -56,6 +56,29 @@ def test_a_tag_made_while_it_runs_is_kept_as_well(
     assert "new tag late" in (home / "talk").read_text()
 
 
+def test_a_tag_whose_key_the_keeper_lacks_is_told_once_and_keeps_none_of_the_others_waiting(
+    with_redis: Cli, start: Start, home: Path, servers: tuple[str, ...]
+) -> None:
+    def scrambled(tag: str) -> None:
+        env = {"ISSUER_KEYS": "k1=0123456789abcdef"}
+        assert with_redis("create", tag, "--order", "trend", "--scramble", "k1", env=env).code == 0
+
+    def talk() -> str:
+        return (home / "talk").read_text()
+
+    scrambled("before")
+    with_redis("create", "orders", "--step", "50")
+    start(*servers, "keeper")
+    until(lambda: "'orders': segment 1..50 loaded" in talk(), 10, "the other one has a segment")
+    scrambled("between")
+    with_redis("create", "late", "--step", "70")
+    until(lambda: "'late': segment 1..70 loaded" in talk(), 10, "one made later, too")
+    scrambled("last")
+    until(lambda: "new tag last" in talk(), 10, "it looks around for a while")
+    until(lambda: "tag 'last': sweep: scramble: this process has no key 'k1'" in talk(), 10, "what keeps it waiting")
+    assert [talk().count(f"tag '{tag}': sweep: scramble") for tag in ("before", "between", "last")] == [1, 1, 1]
+
+
 def test_a_redis_that_goes_away_is_waited_for(
     cli: Cli, start: Start, home: Path, store: str, start_redis: Callable[..., RedisServer]
 ) -> None:
