@@ -18,6 +18,7 @@ from issuer.drivers.asyncio.runner import Runner as AsyncRunner
 from issuer.drivers.asyncio.runner import new_flight as new_async_flight
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.errors import Unavailable
 from issuer.strategies import Context, Instance, Serving
 from issuer.strategies.machines import Clock
 from persistence.contract import Store
@@ -184,6 +185,18 @@ class AwaitedDesk(Desk):
             self._end()
 
 
+def each_ms(desk: Desk, pass_time: Callable[[float], object]) -> list[int]:
+    """Draw a number in each of some thousand milliseconds; where none is to be had, wait."""
+    numbers: list[int] = []
+    for _ in range(4000):
+        try:
+            numbers.append(desk.next())
+        except Unavailable:
+            pass_time(0.25)
+        pass_time(0.001)
+    return numbers
+
+
 class Opening(Protocol):
     """Makes a Desk of either colour."""
 
@@ -192,4 +205,4 @@ class Opening(Protocol):
 
 DESKS: Mapping[str, Opening] = {"blocking": Desk, "asyncio": AwaitedDesk}
 
-__all__ = ["DESKS", "NEW_YEAR", "AwaitedDesk", "Desk", "MovedClock", "Opening", "clock"]
+__all__ = ["DESKS", "NEW_YEAR", "AwaitedDesk", "Desk", "MovedClock", "Opening", "clock", "each_ms"]

@@ -42,19 +42,21 @@ class Fixed(Machines):
         try:
             last = whole(self._file.read(), "last", self._file.path) or 0
             # The clock now, too: whoever was before may have used this millisecond, if the file was lost.
-            return self._written(max(last, self._clock.ms()))
+            floor = max(last, self._clock.ms())
+            return self._written(floor, floor)
         except BaseException:
             self._file.unlock()
             raise
 
-    def _written(self, floor: int) -> Tenure:
-        ceiling = max(floor, self._clock.ms() + AHEAD)
+    def _written(self, floor: int, before: int) -> Tenure:
+        # Never below the ceiling before, whose numbers were made: the clock may have been set back since.
+        ceiling = max(before, self._clock.ms() + AHEAD)
         self._file.write({"machineId": self._machine, "last": ceiling})
         return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
         """Raise the ceiling, in the file first."""
-        return (yield from blocking(lambda: self._written(tenure.floor)))
+        return (yield from blocking(lambda: self._written(tenure.floor, tenure.ceiling)))
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - it has one number only
         """Write down what was used, and let others have it."""
@@ -121,7 +123,7 @@ class Copied(Leased):
             known = yield from blocking(self._file.read)
             found = yield from self._resumed(known)
             self._leased = found or (yield from claim)
-            return (yield from blocking(lambda: self._written(self._leased.floor)))
+            return (yield from blocking(lambda: self._written(self._leased.floor, self._leased.floor)))
         except BaseException:
             self._file.unlock()
             raise
@@ -137,7 +139,7 @@ class Copied(Leased):
             return None
         if machine is None or machine not in self._numbers or last is None or not token:
             return None
-        before = Tenure(machine, last, 0)
+        before = Tenure(machine, last, last)
         try:
             resumed = yield from self._renew(before, token)
         except Unavailable:
@@ -147,7 +149,7 @@ class Copied(Leased):
             if not renewed / 1000 <= self._clock.elapsed() < until:
                 raise
             log.warning("%s: Redis is away; going on with machine number %d, %s", path, machine, "as its lease lasts")
-            resumed = Tenure(machine, last, ceiling, until, self._clock.elapsed())
+            resumed = Tenure(machine, last, max(last, ceiling), until, self._clock.elapsed())
         if resumed is not None:
             self._token = token
         return resumed
@@ -168,11 +170,13 @@ class Copied(Leased):
                     self._file.unlock()
                     return None
                 self._leased = renewed
-        return (yield from blocking(lambda: self._written(max(tenure.floor, self._leased.floor))))
+        floor = max(tenure.floor, self._leased.floor)
+        return (yield from blocking(lambda: self._written(floor, max(floor, tenure.ceiling))))
 
-    def _written(self, floor: int, used: int | None = None) -> Tenure:
+    def _written(self, floor: int, before: int, used: int | None = None) -> Tenure:
         leased = self._leased
-        ceiling = min(leased.ceiling, max(floor, self._clock.ms() + AHEAD))
+        # `before`: as above. It may lie above what is leased if the clock is far behind, and then nothing is issued.
+        ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
         properties: dict[str, object] = {"machineId": leased.machine}
         if self._layout.rack_bits:
             properties["workerId"] = leased.machine >> self._layout.rack_bits
@@ -197,7 +201,7 @@ class Copied(Leased):
             yield from super().release(tenure, used)
             return
         try:
-            yield from blocking(lambda: self._written(tenure.floor, used))
+            yield from blocking(lambda: self._written(tenure.floor, tenure.ceiling, used))
             yield from super().release(tenure, used)
         finally:
             self._file.unlock()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from issuer.strategies import Layout, registry
+from issuer.strategies import stored
 from issuer.strategies.machines import LEASE, MARGIN
 from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
 from tests.strategies import Desk
@@ -32,7 +33,7 @@ def test_every_option_stands_in_the_table_with_its_default() -> None:
     table = TEXT.partition("| option |")[2].partition("\n\n")[0]
     rows = {line.split("|")[1]: line for line in table.splitlines()[2:]}
     assert {name for cell in rows for name in re.findall(r"`(\w+)`", cell)} == set(OPTIONS)
-    assert f"| {LEASE:g} |" in rows[" `lease` "]
+    assert f"| {LEASE:g}; {stored.LEASE:g} with `store` |" in rows[" `lease` "]
     assert f"| {MAX_WAIT} |" in rows[" `max_wait` "]
     assert all(f"`{source}`" in rows[" `machine` "] for source in SOURCES)
     assert f"until {Layout().exhausted:%Y-%m-%d}" in rows[" `time_bits` "]

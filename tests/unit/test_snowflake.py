@@ -16,9 +16,10 @@ from issuer import clock as clock_
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, ConfigurationError, InvalidArgument, IssuerError, StrategyFailed, Unavailable
 from issuer.strategies import Context, Instance, Layout, Serving, Snowflake, registry
+from issuer.strategies.local import Fixed
 from issuer.strategies.machines import Tenure
 from issuer.strategies.ticks import OVER, Ticks
-from tests.strategies import NEW_YEAR, Desk, MovedClock
+from tests.strategies import NEW_YEAR, Desk, MovedClock, each_ms
 
 
 @pytest.fixture
@@ -264,6 +265,38 @@ def test_without_the_last_timestamp_a_restart_repeats(
     assert min(after) < max(before)
 
 
+def set_back(desk: Opener, moved: MovedClock) -> tuple[list[int], list[int]]:
+    """Numbers; the clock is set back, a heartbeat comes, the process is killed; numbers of the next one."""
+    first = desk()
+    before = first.take(10)
+    for _ in range(100):
+        moved.sleep(0.01)
+        before.append(first.next())
+    moved.step(-5500)
+    moved.sleep(1.1)
+    first.sweep()
+    strategy: Any = first.serving.strategy
+    strategy._machines._file.unlock()
+    second = desk()
+    return before, each_ms(second, moved.sleep)
+
+
+@pytest.mark.covers("3.38")
+def test_a_heartbeat_after_the_clock_was_set_back_forgets_nothing(desk: Opener, moved: MovedClock) -> None:
+    before, after = set_back(desk, moved)
+    assert after
+    assert min(after) > max(before)
+
+
+def test_if_the_ceiling_went_back_with_the_clock_a_restart_repeats(
+    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Fixed._written
+    monkeypatch.setattr(Fixed, "_written", lambda self, floor, _before: written(self, floor, floor))
+    before, after = set_back(desk, moved)
+    assert set(before) & set(after)
+
+
 def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedClock) -> None:
     ids = desk()
     started(ids)
@@ -387,7 +420,7 @@ def test_what_is_closed_or_forked_gives_nothing_any_more(moved: MovedClock) -> N
     ("options", "problem"),
     [
         ({"machines": "redis"}, "no option 'machines'; there are epoch, lease, machine"),
-        ({"machine": "zookeeper"}, "machine is one of redis, file, ordinal, fixed, not 'zookeeper'"),
+        ({"machine": "zookeeper"}, "machine is one of redis, store, file, ordinal, fixed, not 'zookeeper'"),
         ({"machine": "redis"}, "leases numbers in Redis, and none is set"),
         ({"machine": 5}, "machine is a text"),
         ({"lease": 1}, r"lease is a number 5..2.592e\+06, not 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,20 @@ from typing import Any
 import pytest
 import redis
 
-from issuer.errors import ConfigurationError, CorruptState, NoMachineNumber, RedisUnavailable
+from issuer.errors import (
+    ClockBehind,
+    ConfigurationError,
+    CorruptState,
+    NoMachineNumber,
+    RedisUnavailable,
+)
 from issuer.strategies import Instance, Layout, Snowflake, Strategy, known, register, registry
 from issuer.strategies.contract import own_ip
 from issuer.strategies.files import Properties
+from issuer.strategies.local import Copied
 from issuer.strategies.machines import Clock
 from tests.servers.fake import FencedFakeServer
-from tests.strategies import Desk, MovedClock
+from tests.strategies import Desk, MovedClock, each_ms
 
 # ------------------------------------------------------------------------------------------------ by name
 
@@ -342,6 +350,53 @@ def test_without_the_rule_of_the_file_numbers_are_repeated(host: Host, monkeypat
     monkeypatch.setattr(Properties, "read", for_ever)
     numbers, go_on = passed_on(host)
     assert set(go_on()) & set(numbers)
+
+
+def set_back(host: Host, *, below_the_floor: bool = False) -> tuple[list[int], list[int]]:
+    """Numbers of a host's only machine; the clock is set back, the process is killed; numbers of the next one."""
+    options: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
+    first = host.start(found=True, **options)
+    before = [first.next()]
+    for _ in range(100):
+        host.pass_time(0.01)
+        before.append(first.next())
+    if below_the_floor:
+        # The number goes to another process, on a host whose clock is a minute behind.
+        first.close()
+        host.opened.remove(first)
+        host.moved.step(-60_000)
+        first = host.start(port=2, **options)
+        with pytest.raises(ClockBehind):
+            first.next()
+    else:
+        host.moved.step(-5500)
+    host.pass_time(1.1)
+    first.sweep()
+    host.crash(first)
+    second = host.start(port=2 if below_the_floor else 8112, **options)
+    if below_the_floor:
+        with suppress(ClockBehind):
+            second.next()
+        host.pass_time(57)
+    return before, each_ms(second, host.pass_time)
+
+
+@pytest.mark.covers("3.34", "3.38")
+@pytest.mark.parametrize("below_the_floor", [False, True])
+def test_a_restart_after_the_clock_was_set_back_goes_on_above(host: Host, below_the_floor: bool) -> None:
+    before, after = set_back(host, below_the_floor=below_the_floor)
+    assert after
+    assert min(after) > max(before)
+
+
+@pytest.mark.parametrize("below_the_floor", [False, True])
+def test_if_the_copys_ceiling_went_back_with_the_clock_a_restart_repeats(
+    host: Host, monkeypatch: pytest.MonkeyPatch, below_the_floor: bool
+) -> None:
+    written = Copied._written
+    monkeypatch.setattr(Copied, "_written", lambda self, floor, _before, used=None: written(self, floor, 0, used))
+    before, after = set_back(host, below_the_floor=below_the_floor)
+    assert set(before) & set(after)
 
 
 # ------------------------------------------------------------------------------------------------ claiming
