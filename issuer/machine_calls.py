@@ -15,12 +15,14 @@ from issuer.scripts import script
 class Claimed:
     """What `machine_claim` answered. With "yours": issue no timestamp up to `floor`, ms since 1970.
 
-    `wait`: seconds that it is held or unsettled for; with "ahead", seconds that the ceiling is too high.
+    `wait`: seconds that it is held or unsettled for; with "ahead", seconds that the ceiling is too high. `store`: with
+    "otherstore", the id of the one that the hash belongs to.
     """
 
-    status: Literal["yours", "held", "settling", "ahead", "notmaster", "corrupt"]
+    status: Literal["yours", "held", "settling", "ahead", "otherstore", "notmaster", "corrupt"]
     floor: int = 0
     wait: float = 0.0
+    store: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,23 @@ class Released:
 
 
 def machine_claim(
-    key: str, number: int, holder: str, token: str, ceiling: int, *, lease: float, margin: float, first: int
+    key: str,
+    number: int,
+    holder: str,
+    token: str,
+    ceiling: int,
+    *,
+    lease: float,
+    margin: float,
+    first: int,
+    store: str,
 ) -> Call[Claimed]:
     """`machine_claim`: lease that number for `lease` seconds.
 
-    `ceiling`: ms since 1970. `first`: 1 if the namespace was made just now, by this process.
+    `ceiling`: ms since 1970. `first`: 1 if the tag was made just now, by this process, and its namespace is its own.
+    `store`: the id of the store.
     """
-    words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first)
+    words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
     return _call("machine_claim", key, words, _claimed)
 
 
@@ -75,9 +87,12 @@ def machines(key: str) -> Call[Mapping[int, Machine]]:
     return Call(pack("HGETALL", key), "", _machines, repeatable=True, key=key)
 
 
-def machines_key(prefix: str, namespace: str) -> str:
-    """Return the key of a namespace's hash, encoded as a tag's: different namespaces never share one."""
-    return redis_key(f"{prefix}:machines", namespace)
+def machines_key(prefix: str, tag: str, namespace: str | None) -> str:
+    """Return the key of a hash of machine numbers: the tag's own, or those of a namespace that tags share.
+
+    A tag and a namespace of one name are two: what is new for the one may be in use in the other.
+    """
+    return redis_key(f"{prefix}:machines", tag) if namespace is None else redis_key(f"{prefix}:namespace", namespace)
 
 
 def _call(name: str, key: str, words: tuple[str | int, ...], decode: Any, *, repeatable: bool = False) -> Call[Any]:
@@ -93,6 +108,8 @@ def _claimed(reply: Any) -> Claimed:
     status, *rest = [word.decode() for word in reply]
     if status == "yours":
         return Claimed("yours", floor=int(rest[0]))
+    if status == "otherstore":
+        return Claimed("otherstore", store=rest[0])
     return Claimed(status, wait=int(rest[0]) / 1000 if rest else 0.0)
 
 

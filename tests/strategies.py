@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
+
+import pytest
 
 from issuer import clock
 from issuer.clock import Deadline
@@ -19,10 +22,11 @@ from issuer.drivers.asyncio.runner import new_flight as new_async_flight
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import Unavailable
-from issuer.strategies import Context, Instance, Serving
+from issuer.strategies import Context, Instance, Serving, Snowflake, registry
 from issuer.strategies.machines import Clock
 from persistence.contract import Store
 from persistence.opening import open_store
+from tests.servers.fake import FencedFakeServer
 
 T = TypeVar("T")
 
@@ -30,6 +34,9 @@ T = TypeVar("T")
 NEW_YEAR = 1_704_067_200_000
 
 _LONGEST = 30.0
+
+#: Of desks that don't name one: those that lease from one Redis have to have one store.
+_STORE = open_store("memory://")
 
 
 class MovedClock:
@@ -71,7 +78,7 @@ class Desk:
         **more: Any,
     ) -> None:
         connections = self._connections(redis, timeout)
-        self.runner: Any = self._runner(store or open_store("memory://"), connections, timeout)
+        self.runner: Any = self._runner(store or _STORE, connections, timeout)
         self.timeout = timeout
         self.alarms: list[Exception] = []
         context = Context(
@@ -185,6 +192,49 @@ class AwaitedDesk(Desk):
             self._end()
 
 
+class Host:
+    """A host whose processes keep a copy of their machine number, and a server that can go away."""
+
+    def __init__(self, server: FencedFakeServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.server = server
+        self.folder = folder
+        self.moved = MovedClock(Clock().ms())
+        monkeypatch.setattr("issuer.clock.sleep", self.moved.sleep)
+        monkeypatch.setitem(registry._registered, "moved", lambda given: Snowflake(given, clock=self.moved.clock))
+        self.opened: list[Desk] = []
+
+    def start(self, port: int = 8112, *, found: bool = False, **options: Any) -> Desk:
+        instance = Instance("sequence-client", port, "192.168.0.222", directory=str(self.folder))
+        options = {"machine": "file", **options}
+        desk = Desk("moved", options, redis=self.server.client(), instance=instance)
+        self.opened.append(desk)
+        if found:
+            desk.found()
+        return desk
+
+    def machine(self, desk: Desk) -> int:
+        desk.next()
+        strategy = desk.serving.strategy
+        assert isinstance(strategy, Snowflake)
+        assert strategy.machine is not None
+        return strategy.machine
+
+    def crash(self, desk: Desk) -> None:
+        """What a kill leaves: the file, the lease in Redis, and no lock."""
+        strategy: Any = desk.serving.strategy
+        strategy._machines._file.unlock()
+        self.opened.remove(desk)
+
+    def pass_time(self, seconds: float) -> None:
+        self.moved.sleep(seconds)
+        self.server.time_offset += seconds
+
+    @property
+    def file(self) -> Path:
+        (found,) = self.folder.glob("*/*.properties")
+        return found
+
+
 def each_ms(desk: Desk, pass_time: Callable[[float], object]) -> list[int]:
     """Draw a number in each of some thousand milliseconds; where none is to be had, wait."""
     numbers: list[int] = []
@@ -205,4 +255,4 @@ class Opening(Protocol):
 
 DESKS: Mapping[str, Opening] = {"blocking": Desk, "asyncio": AwaitedDesk}
 
-__all__ = ["DESKS", "NEW_YEAR", "AwaitedDesk", "Desk", "MovedClock", "Opening", "clock", "each_ms"]
+__all__ = ["DESKS", "NEW_YEAR", "AwaitedDesk", "Desk", "Host", "MovedClock", "Opening", "clock", "each_ms"]

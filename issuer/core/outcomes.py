@@ -78,12 +78,17 @@ def refused(
             "this Redis is no master, so its numbers can't be trusted: point the issuer at the master", tag=tag
         )
     if reply.status == "otherstore" and isinstance(reply, (Opened, Floored)):
-        return ConfigurationError(
-            f"Redis key {key} belongs to another store (id {reply.store}, this one is {store}): two stores on one "
-            "prefix would issue the same numbers; give each its own prefix",
-            tag=tag,
-        )
+        return other_store(key, reply.store, store, tag)
     return CorruptState(
         f"Redis key {key} holds fields that no issuer writes: look at it with HGETALL, then run `issuer recover {tag}`",
+        tag=tag,
+    )
+
+
+def other_store(key: str, theirs: str, ours: str, tag: str | None = None) -> ConfigurationError:
+    """Return the error for a hash of another store's."""
+    return ConfigurationError(
+        f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
+        "prefix would issue the same numbers; give each its own prefix",
         tag=tag,
     )

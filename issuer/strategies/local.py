@@ -120,6 +120,7 @@ class Copied(Leased):
             return (yield from claim)
         self._copies = True
         try:
+            yield from self._identify()
             known = yield from blocking(self._file.read)
             found = yield from self._resumed(known)
             self._leased = found or (yield from claim)
@@ -134,8 +135,9 @@ class Copied(Leased):
         machine, last, ceiling = (whole(known, name, path) for name in ("machineId", "last", "ceiling"))
         renewed, lease = whole(known, "renewed", path), whole(known, "lease", path)
         token = known.get("token", "")
-        # A copy that came here from another machine, or with one that was cloned, tells nothing of this process.
-        if not self._boot or known.get("boot") != self._boot:
+        # A copy that came here from another machine, or with one that was cloned, tells nothing of this process; nor
+        # does one of another store's tag.
+        if not self._boot or known.get("boot") != self._boot or known.get("store") != self._store:
             return None
         if machine is None or machine not in self._numbers or last is None or not token:
             return None
@@ -191,6 +193,7 @@ class Copied(Leased):
                 "renewed": sent,
                 "lease": round(self._lease * 1000),
                 "boot": self._boot,
+                "store": self._store,
             }
         self._file.write(properties)
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from issuer import machine_calls
+from issuer.core.outcomes import other_store
+from issuer.core.retire import identity
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, NoMachineNumber
 from issuer.machine_calls import Claimed, Machine, Released, Renewed
@@ -115,7 +117,7 @@ class Leased(Machines):
         margin: float = MARGIN,
         own: bool = False,
     ) -> None:
-        """`key`: of the hash. `numbers`: those to choose from. `own`: nobody else uses the namespace but this tag."""
+        """`key`: of the hash. `numbers`: those to choose from. `own`: no other tag uses the hash."""
         self._key = key
         self._holder = holder
         self._numbers = numbers
@@ -124,16 +126,19 @@ class Leased(Machines):
         self._margin = margin
         self._own = own
         self._token = ""
+        #: The store's id, once it is known: it never changes.
+        self._store = ""
 
     def claim(self) -> Steps[Tenure]:
         """Lease a number: the one that this holder had last if it is free, else any."""
         return (yield from self._claim(0))
 
     def found(self) -> Steps[Tenure | None]:
-        """Lease the first number of a namespace that is this tag's own and can't have been forgotten."""
+        """Lease the first number of a tag that shares none with others, and can't have been forgotten."""
         return (yield from self._claim(1)) if self._own else None
 
     def _claim(self, first: int) -> Steps[Tenure]:
+        yield from self._identify()
         shown = yield from send(machine_calls.machines(self._key))
         soonest = self._lease + self._margin
         for number in _candidates(self._numbers, shown, self._holder):
@@ -150,6 +155,7 @@ class Leased(Machines):
                     lease=self._lease,
                     margin=self._margin,
                     first=first,
+                    store=self._store,
                 )
             )
             if claimed.status == "yours":
@@ -163,6 +169,9 @@ class Leased(Machines):
             "lease is over",
             retry_after=max(0.001, soonest),
         )
+
+    def _identify(self) -> Steps[None]:
+        self._store = self._store or (yield from identity())
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
         """Renew the lease. It counts from before the request was sent, so that it ends here before it ends there."""
@@ -209,6 +218,8 @@ class Leased(Machines):
                 f"{self._margin:g} s that are borne: set it",
                 retry_after=max(0.001, reply.wait),
             )
+        if isinstance(reply, Claimed) and reply.status == "otherstore":
+            return other_store(self._key, reply.store, self._store)
         if reply.status == "notmaster":
             return FenceError("this Redis is no master, so its machine numbers can't be trusted: name the master")
         return CorruptState(f"Redis key {self._key} holds fields that no issuer writes: look at it with HGETALL")

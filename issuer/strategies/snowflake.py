@@ -96,7 +96,8 @@ class Snowflake(Strategy):
         """Return where machine numbers come from."""
         context, instance = self.context, self.context.instance
         kind = text(context.options, "machine", "fixed" if instance.machine is not None else "redis")
-        namespace = text(context.options, "namespace", context.tag)
+        shared = check_tag(text(context.options, "namespace", "")) if "namespace" in context.options else None
+        namespace = shared or context.tag
         lease = number(context.options, "lease", stored.LEASE if kind == "store" else LEASE, 5, 30 * 86_400)
         if kind not in SOURCES:
             raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {kind!r}", tag=context.tag)
@@ -107,22 +108,23 @@ class Snowflake(Strategy):
             return Fixed(machine, folder / f"issuer-{name}-{machine}.properties", clock=self._clock)
         numbers = self._fitting(lambda: self.layout.machines(self._rack()))
         if kind == "store":
-            return stored.Stored(check_tag(namespace), instance.key, numbers, clock=self._clock, lease=lease)
+            return stored.Stored(namespace, instance.key, numbers, clock=self._clock, lease=lease)
         if not context.redis:
             given = "" if "machine" in context.options else ", or set ISSUER_MACHINE to what no other process has"
             raise ConfigurationError(
                 f"machine {kind!r} leases numbers in Redis, and none is set: name Redis{given}, or make a tag with the "
-                "option machine=fixed, the number being ISSUER_MACHINE, or machine=ordinal, the end of the host's name",
+                "option machine=store, which takes them from the store, machine=fixed, the number being ISSUER_MACHINE, "
+                "or machine=ordinal, the end of the host's name",
                 tag=context.tag,
             )
-        key, own = machines_key(context.prefix, check_tag(namespace)), "namespace" not in context.options
+        key, own = machines_key(context.prefix, context.tag, shared), shared is None
         if kind == "redis":
             return Leased(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
         if not instance.directory:
             raise ConfigurationError(
                 "machine 'file': set the instance's `directory` (ISSUER_MACHINE_FILES), one that outlives the process"
             )
-        path = folder / name / instance.file
+        path = folder / _file_name(key) / instance.file
         return Copied(key, instance.key, numbers, path, layout=self.layout, clock=self._clock, lease=lease, own=own)
 
     def _given(self, kind: str) -> int:

@@ -57,10 +57,11 @@ def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening =
     if kind == "own":
         return opening("counted", {"path": str(place / "counter")})
     options: dict[str, Any] = {"machine": kind.removeprefix("snowflake-")}
-    if kind in LEASED:
-        return opening("snowflake", options, redis=redis, instance=instance)
-    if kind == STORED:
-        return opening("snowflake", options, instance=instance, store=open_store(f"sqlite:///{place}/machines.db"))
+    if kind in LEASED or kind == STORED:
+        place.mkdir(exist_ok=True)
+        store = open_store(f"sqlite:///{place}/machines.db")
+        leasing = redis if kind in LEASED else None
+        return opening("snowflake", options, redis=leasing, instance=instance, store=store)
     if kind == "snowflake-ordinal":
         socket.gethostname = lambda: f"orders-{index}"
     else:

@@ -50,7 +50,7 @@ def redis_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if kind not in LEASED:
         return ""
     url: str = request.getfixturevalue("redis_url")
-    with open_kind(kind, tmp_path / "maker", url, 99) as maker:
+    with open_kind(kind, tmp_path, url, 99) as maker:
         maker.found()
     return url
 

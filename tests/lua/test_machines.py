@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.lua.hashes import INTACT, mutated
+from tests.lua.hashes import INTACT, STORE, mutated
 from tests.lua.test_mutations import NOTMASTER
 from tests.servers.fake import FencedFakeServer
 from tests.servers.redis import RedisServer
@@ -47,9 +47,10 @@ class MachinesHash:
         lease: int | str = LEASE,
         margin: int | str = MARGIN,
         first: int = 0,
+        store: str = STORE,
     ) -> list[str]:
         ceiling = self.now() + int(lease) if ceiling is None else ceiling
-        return self.call("machine_claim", number, "tests.0.1", token, ceiling, lease, margin, first)
+        return self.call("machine_claim", number, "tests.0.1", token, ceiling, lease, margin, first, store)
 
     def renew(
         self,
@@ -197,6 +198,14 @@ def test_a_missing_hash_has_to_settle_unless_it_was_made_just_now(machines: Mach
     assert machines.claim(6, "b")[0] == "yours"
 
 
+def test_the_hash_of_another_store_is_refused_and_left_alone(machines: MachinesHash) -> None:
+    machines.claim(5, "a")
+    assert machines.fields()["store"] == STORE
+    before = machines.fields()
+    assert machines.claim(6, "b", store="another", lease=2 * LEASE) == ["otherstore", STORE]
+    assert machines.fields() == before
+
+
 def test_a_server_clock_that_went_back_has_to_settle_too(fake_server: FencedFakeServer) -> None:
     machines = MachinesHash(fake_server.client(decode_responses=True))
     machines.claim(5, "a", first=1)
@@ -247,7 +256,9 @@ def test_a_field_that_is_no_number_is_corrupt(machines: MachinesHash, name: str)
         lambda each: each.claim("five"),
         lambda each: each.claim(5, ""),
         lambda each: each.claim(5, "a", ceiling="soon"),
-        lambda each: each.call("machine_claim", 5, "h", "a", 1, "long", 1, 0),
+        lambda each: each.claim(5, "a", store=""),
+        lambda each: each.call("machine_claim", 5, "h", "a", 1, "long", 1, 0, STORE),
+        lambda each: each.call("machine_claim", 5, "h", "a", 1, 1, 1, 0),
         lambda each: each.renew("5:x"),
         lambda each: each.renew(5, "", ceiling=1),
         lambda each: each.renew(5, "a", ceiling=""),
@@ -281,6 +292,16 @@ def granted(claim: Callable[[], list[str]]) -> list[str]:
 
     until(asked)
     return replies[-1]
+
+
+def two_stores(start: Start, texts: Mapping[str, str]) -> list[str]:
+    """Redis is emptied, and a tag of this name is new in one of two stores: in the other one its numbers are held."""
+    here = hash_on(start(), texts)
+    here.settled()
+    first = here.claim(5, "a")
+    here.client.flushall()
+    assert here.claim(6, "b", first=1, store="another")[0] == "yours"
+    return held_at_once(first, here.claim(5, "c"))
 
 
 def lagging_failover(start: Start, texts: Mapping[str, str]) -> list[str]:
@@ -443,6 +464,11 @@ MUTATIONS = [
     Mutation("settling, when emptied", emptied, {"machine_claim": [(SETTLING, "")]}),
     Mutation("the reign", lagging_failover, {"machine_claim": [(NEW_REIGN, "if now < since then")]}),
     Mutation("a hash that is missing", emptied, {"machine_claim": [("first == '1' and not state[1]", "not state[1]")]}),
+    Mutation(
+        "the store",
+        two_stores,
+        {"machine_claim": [("if state[4] and state[4] ~= store then return {'otherstore', state[4]} end\n", "")]},
+    ),
     Mutation("role:master", writable_replica, {"machine_claim": [NOTMASTER]}),
     Mutation("claim: held", two_claims, {"machine_claim": [(HELD, "if false then")]}),
     Mutation("renew: the token", two_tokens, {"machine_renew": [("owner ~= token or ", "")]}),

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from issuer.strategies import Layout, registry
-from issuer.strategies import stored
+from issuer.strategies import Layout, registry, stored
 from issuer.strategies.machines import LEASE, MARGIN
 from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
 from tests.strategies import Desk

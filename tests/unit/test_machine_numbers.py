@@ -1,0 +1,331 @@
+"""Machine numbers in files and in Redis, with a clock that only the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from issuer.errors import (
+    ClockBehind,
+    ConfigurationError,
+    CorruptState,
+    NoMachineNumber,
+    RedisUnavailable,
+)
+from issuer.machine_calls import machines_key
+from issuer.strategies import Instance, Layout
+from issuer.strategies.files import Properties
+from issuer.strategies.local import Copied
+from persistence.opening import open_store
+from tests.audit import repeats
+from tests.strategies import Desk, Host, each_ms
+
+# ------------------------------------------------------------------------------------------------ the file
+
+
+@pytest.mark.covers("3.37")
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / Instance("sequence-client", 8112, "192.168.0.222").file
+    file = Properties(path)
+    file.lock()
+    assert file.read() == {}
+    file.write({"machineId": 5, "workerId": 1, "rackId": 1})
+    assert path.read_text() == "machineId=5\nworkerId=1\nrackId=1\n"
+    assert Properties(path).read() == {"machineId": "5", "workerId": "1", "rackId": "1"}
+    path.write_text("# by hand\n\n! too\nmachineId = 7\n")
+    assert file.read() == {"machineId": "7"}
+    path.write_text("machineId\n")
+    with pytest.raises(CorruptState, match="without `=`"):
+        file.read()
+
+
+def test_one_at_a_time_has_the_lock(tmp_path: Path) -> None:
+    one, two = Properties(tmp_path / "a"), Properties(tmp_path / "a")
+    one.lock()
+    one.lock()
+    with pytest.raises(ConfigurationError, match="in use"):
+        two.lock()
+    one.unlock()
+    two.lock()
+
+
+@pytest.mark.covers("3.34", "3.37")
+def test_a_leased_number_is_copied_into_the_file(host: Host) -> None:
+    desk = host.start(found=True, rack_bits=2)
+    machine = host.machine(desk)
+    assert host.file.name == "sequence-client:8112:3232235742.properties"
+    properties = Properties(host.file).read()
+    assert properties["machineId"] == str(machine)
+    assert Layout(worker_bits=8, rack_bits=2).machine(int(properties["workerId"]), int(properties["rackId"])) == machine
+    desk.close()
+    assert "token" not in Properties(host.file).read()
+
+
+@pytest.mark.covers("3.34")
+def test_a_restart_goes_on_with_the_same_number_though_redis_is_away(host: Host) -> None:
+    desk = host.start(found=True)
+    machine, before = host.machine(desk), desk.take(10)
+    host.crash(desk)
+    host.server.connected = False
+    host.pass_time(4)
+    again = host.start()
+    assert host.machine(again) == machine
+    assert min(again.take(10)) > max(before)
+
+
+@pytest.mark.covers("3.34")
+def test_with_redis_away_the_file_counts_until_the_lease_may_have_passed_on(host: Host) -> None:
+    desk = host.start(found=True)
+    host.machine(desk)
+    host.crash(desk)
+    host.server.connected = False
+    host.pass_time(29)
+    again = host.start()
+    assert again.next()
+    host.pass_time(1)
+    with pytest.raises(RedisUnavailable):
+        again.next()
+    host.crash(again)
+    with pytest.raises(RedisUnavailable):
+        host.start().next()
+
+
+@pytest.mark.parametrize("change", [{"boot": "another"}, {"store": "another"}, {"token": ""}, {"machineId": "5000"}])
+def test_with_redis_away_a_file_from_elsewhere_does_not_count(host: Host, change: dict[str, str]) -> None:
+    desk = host.start(found=True)
+    host.machine(desk)
+    host.crash(desk)
+    file = Properties(host.file)
+    file.write({**file.read(), **change})
+    host.server.connected = False
+    with pytest.raises(RedisUnavailable):
+        host.start().next()
+
+
+def test_a_restart_with_redis_there_renews_the_lease_of_the_one_before(host: Host) -> None:
+    desk = host.start(found=True)
+    machine, before = host.machine(desk), desk.take(10)
+    host.crash(desk)
+    host.pass_time(4)
+    again = host.start()
+    assert host.machine(again) == machine
+    assert min(again.take(10)) > max(before)
+
+
+def test_a_twin_of_the_same_name_has_a_number_of_its_own(host: Host) -> None:
+    one = host.start(found=True)
+    machine = host.machine(one)
+    assert host.machine(host.start()) != machine
+    assert host.machine(host.start(port=8113)) != machine
+
+
+def test_a_heartbeat_keeps_the_number_for_hours(host: Host) -> None:
+    desk = host.start(found=True)
+    machine = host.machine(desk)
+    for _ in range(400):
+        host.pass_time(5)
+        desk.sweep()
+        desk.next()
+    assert host.machine(desk) == machine
+    assert host.moved.slept < 2001
+
+
+@pytest.mark.parametrize("source", ["file", "redis"])
+def test_without_a_scheduler_the_callers_renew_what_is_over(host: Host, source: str) -> None:
+    desk = host.start(found=True, machine=source)
+    machine = host.machine(desk)
+    for _ in range(5):
+        host.pass_time(35)
+        assert host.machine(desk) == machine
+
+
+@pytest.mark.parametrize("source", ["file", "redis"])
+def test_closing_with_redis_away_raises_nothing_and_the_number_lapses(host: Host, source: str) -> None:
+    desk = host.start(found=True, machine=source, machine_bits=1)
+    machine = host.machine(desk)
+    host.server.connected = False
+    desk.close()
+    host.server.connected = True
+    host.pass_time(41)
+    assert {host.machine(host.start(port, machine="redis", machine_bits=1)) for port in (8112, 2)} == {0, 1}
+    assert machine in {0, 1}
+
+
+def passed_on(host: Host) -> tuple[list[int], Callable[[], list[int]]]:
+    """A process with a file is killed, its only number passes on; returns the other's numbers, and how to go on."""
+    options: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
+    first = host.start(found=True, **options)
+    host.machine(first)
+    host.crash(first)
+    host.pass_time(45)
+    other = Desk("moved", {**options, "machine": "redis"}, redis=host.server.client(), instance=Instance("other", 1))
+    numbers = other.take(10)
+    host.server.connected = False
+    again = host.start(**options)
+    return numbers, lambda: again.take(10)
+
+
+def test_the_rule_of_the_file_prevents_repeats(host: Host) -> None:
+    _, go_on = passed_on(host)
+    with pytest.raises(RedisUnavailable):
+        go_on()
+
+
+def test_without_the_rule_of_the_file_numbers_are_repeated(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Properties.read
+
+    def for_ever(self: Properties) -> dict[str, str]:
+        known = read(self)
+        return {**known, "lease": "1000000000", "ceiling": str(2**62)} if "lease" in known else known
+
+    monkeypatch.setattr(Properties, "read", for_ever)
+    numbers, go_on = passed_on(host)
+    assert set(go_on()) & set(numbers)
+
+
+def set_back(host: Host, *, below_the_floor: bool = False) -> tuple[list[int], list[int]]:
+    """Numbers of a host's only machine; the clock is set back, the process is killed; numbers of the next one."""
+    options: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
+    first = host.start(found=True, **options)
+    before = [first.next()]
+    for _ in range(100):
+        host.pass_time(0.01)
+        before.append(first.next())
+    if below_the_floor:
+        # The number goes to another process, on a host whose clock is a minute behind.
+        first.close()
+        host.opened.remove(first)
+        host.moved.step(-60_000)
+        first = host.start(port=2, **options)
+        with pytest.raises(ClockBehind):
+            first.next()
+    else:
+        host.moved.step(-5500)
+    host.pass_time(1.1)
+    first.sweep()
+    host.crash(first)
+    second = host.start(port=2 if below_the_floor else 8112, **options)
+    if below_the_floor:
+        with suppress(ClockBehind):
+            second.next()
+        host.pass_time(57)
+    return before, each_ms(second, host.pass_time)
+
+
+@pytest.mark.covers("3.34", "3.38")
+@pytest.mark.parametrize("below_the_floor", [False, True])
+def test_a_restart_after_the_clock_was_set_back_goes_on_above(host: Host, below_the_floor: bool) -> None:
+    before, after = set_back(host, below_the_floor=below_the_floor)
+    assert after
+    assert min(after) > max(before)
+
+
+@pytest.mark.parametrize("below_the_floor", [False, True])
+def test_if_the_copys_ceiling_went_back_with_the_clock_a_restart_repeats(
+    host: Host, monkeypatch: pytest.MonkeyPatch, below_the_floor: bool
+) -> None:
+    written = Copied._written
+    monkeypatch.setattr(Copied, "_written", lambda self, floor, _before, used=None: written(self, floor, 0, used))
+    before, after = set_back(host, below_the_floor=below_the_floor)
+    assert set(before) & set(after)
+
+
+# ------------------------------------------------------------------------------------------------ claiming
+
+
+def test_a_namespace_that_redis_may_have_forgotten_has_to_settle(host: Host) -> None:
+    with pytest.raises(NoMachineNumber, match=r"none is leased for 40 s more") as caught:
+        host.start().next()
+    assert 39 < caught.value.retry_after <= 40
+    host.pass_time(40.1)
+    assert host.start(port=1).next()
+
+
+def named_like_a_tag(host: Host) -> list[int]:
+    """Redis is emptied, and then somebody makes a tag that is named like the namespace of another one."""
+    options: dict[str, Any] = {"machine": "redis", "namespace": "snow", "machine_bits": 1, "sequence_bits": 21}
+    desks = [Desk("moved", options, tag="y", redis=host.server.client(), instance=Instance("y", n)) for n in range(3)]
+    with suppress(NoMachineNumber):
+        desks[0].next()
+    host.pass_time(41)
+    numbers = desks[0].take(10)
+    host.server.client().flushall()
+    options = {"machine": "redis", "machine_bits": 1, "sequence_bits": 21}
+    with Desk("moved", options, tag="snow", redis=host.server.client()) as snow:
+        snow.found()
+    for desk in desks[1:]:
+        with suppress(NoMachineNumber):
+            numbers += desk.take(10)
+    return numbers + desks[0].take(10)
+
+
+def test_a_tag_named_like_a_namespace_ends_no_waiting_there(host: Host) -> None:
+    numbers = named_like_a_tag(host)
+    assert len(numbers) == 20
+    assert not repeats(numbers)
+
+
+def test_with_one_key_for_both_numbers_are_repeated(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "issuer.strategies.snowflake.machines_key"
+    monkeypatch.setattr(own, lambda prefix, tag, shared: machines_key(prefix, shared or tag, None))
+    assert repeats(named_like_a_tag(host))
+
+
+def test_another_stores_tag_of_that_name_is_refused(host: Host) -> None:
+    host.start(found=True, machine="redis").next()
+    with (
+        Desk("moved", {"machine": "redis"}, redis=host.server.client(), store=open_store("memory://")) as other,
+        pytest.raises(ConfigurationError, match="belongs to another store"),
+    ):
+        other.next()
+
+
+def test_when_all_numbers_are_held_the_error_says_for_how_long(host: Host) -> None:
+    host.start(port=1, found=True, machine_bits=1).next()
+    host.start(port=2, machine_bits=1).next()
+    with pytest.raises(NoMachineNumber, match=r"all 2 machine numbers.*more machine bits") as caught:
+        host.start(port=3, machine_bits=1).next()
+    assert 30 < caught.value.retry_after <= 41
+
+
+def test_a_clock_ahead_of_the_servers_is_told(host: Host) -> None:
+    host.moved.step(3_600_000)
+    with pytest.raises(NoMachineNumber, match=r"clock is 3\.6e\+03 s ahead of Redis's"):
+        host.start(found=True)
+
+
+def test_a_lost_reply_leaves_the_number_to_nobody(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = host.start(port=1, found=True, machine_bits=1)
+    first.next()
+    second = host.start(port=2, machine_bits=1)
+    claimed = second.runner.redis.call
+
+    losing = ["a claim"]
+
+    def lost(call: Any, *args: Any, **options: Any) -> Any:
+        reply = claimed(call, *args, **options)
+        if losing and b"sequence-client.2" in call.packed:
+            losing.clear()
+            raise RedisUnavailable("the reply was lost")
+        return reply
+
+    monkeypatch.setattr(second.runner.redis, "call", lost)
+    with pytest.raises(RedisUnavailable, match="the reply was lost"):
+        second.next()
+    with pytest.raises(NoMachineNumber, match="all 2"):
+        second.next()
+    host.pass_time(29)
+    first.sweep()
+    host.pass_time(12)
+    assert {host.machine(first), host.machine(second)} == {0, 1}
+
+
+def test_redis_by_its_own_client_is_fine(fake_redis: redis.Redis) -> None:
+    with Desk("snowflake", {}, redis=fake_redis) as desk:
+        desk.found()
+        assert desk.take(3)
