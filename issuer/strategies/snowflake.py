@@ -40,7 +40,7 @@ log = logging.getLogger("issuer.strategies")
 #: The options of a scheme: those of the layout, and
 #: machine    "redis", "store", "file", "ordinal" or "fixed": where the machine number comes from
 #: namespace  tags that name the same one share their machine numbers; the tag itself if missing
-#: lease      seconds that a machine number is leased for, 5..2592000
+#: lease      seconds that a machine number is leased for, 5..2592000; not with a namespace, but from the store
 #: max_wait   ms that a call waits for a clock that went back, 0..60000; further behind it is refused at once
 OPTIONS = (*layout_.OPTIONS, "machine", "namespace", "lease", "max_wait")
 
@@ -84,6 +84,7 @@ class Snowflake(Strategy):
             raise ConfigurationError(f"the present is outside of the layout: {layout}")
         whole(options, "max_wait", MAX_WAIT, 0, 60_000)
         number(options, "lease", LEASE, 5, 30 * 86_400)
+        _shared(options)
         if "machine" in options and options["machine"] not in SOURCES:
             raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {options['machine']!r}")
 
@@ -96,7 +97,7 @@ class Snowflake(Strategy):
         """Return where machine numbers come from."""
         context, instance = self.context, self.context.instance
         kind = text(context.options, "machine", "fixed" if instance.machine is not None else "redis")
-        shared = check_tag(text(context.options, "namespace", "")) if "namespace" in context.options else None
+        shared = _shared(context.options)
         namespace = shared or context.tag
         lease = number(context.options, "lease", stored.LEASE if kind == "store" else LEASE, 5, 30 * 86_400)
         if kind not in SOURCES:
@@ -273,6 +274,22 @@ class Snowflake(Strategy):
         self._closed = True
         self._ticks.after_fork()
         self._machines.after_fork()
+
+
+def _shared(options: Mapping[str, Scalar]) -> str | None:
+    """Return the namespace that a tag shares with others, None if it has its own. Raises ConfigurationError."""
+    if "namespace" not in options:
+        return None
+    try:
+        namespace = check_tag(options["namespace"])
+    except InvalidArgument as error:
+        raise ConfigurationError(f"option namespace is named as a tag is: {error}") from error
+    if "lease" in options and options.get("machine") != "store":
+        # When Redis was emptied, whoever asks first says how long leases lasted: it has to be true of all of them.
+        raise ConfigurationError(
+            f"option lease can't be set where tags share a namespace: there it is {LEASE:g} s for all of them"
+        )
+    return namespace
 
 
 def _file_name(name: str) -> str:

@@ -77,6 +77,9 @@ def test_a_fixed_machine_number_needs_no_redis(connect: Connect) -> None:
 def test_settings_of_a_strategy_are_fixed_and_unknown_ones_refused(ids: Issuer) -> None:
     with pytest.raises(issuer.ConfigurationError, match="nobody"):
         ids.create("x", strategy="nobody knows it")
+    for wrong in ({"namespace": ""}, {"namespace": "both", "lease": 60}):
+        with pytest.raises(issuer.SchemeError, match="options: option"):
+            ids.create("s", strategy="snowflake", options=wrong)
     ids.create("s", strategy="snowflake", options={"machine_bits": 6})
     with pytest.raises(issuer.SchemeError, match="options"):
         ids.configure("s", options={"machine_bits": 8})

@@ -276,6 +276,32 @@ def test_with_one_key_for_both_numbers_are_repeated(host: Host, monkeypatch: pyt
     assert repeats(named_like_a_tag(host))
 
 
+def unequal_leases(host: Host) -> list[int]:
+    """Two tags share the only machine number, one with a long lease; then Redis is emptied."""
+    options: dict[str, Any] = {"machine": "redis", "namespace": "both", "worker_bits": 1, "rack_bits": 1}
+    long, short = (
+        Desk("moved", {**options, "lease": lease}, tag=tag, redis=host.server.client(), instance=Instance(tag))
+        for tag, lease in (("long", 120), ("short", 5))
+    )
+    with suppress(NoMachineNumber):
+        long.next()
+    host.pass_time(131)
+    numbers = long.take(10)
+    host.server.client().flushall()
+    for seconds in (0, 16):
+        host.pass_time(seconds)
+        with suppress(NoMachineNumber):
+            numbers += short.take(10)
+    return numbers + long.take(10)
+
+
+def test_tags_that_share_a_namespace_have_one_lease(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="lease can't be set where tags share a namespace"):
+        unequal_leases(host)
+    monkeypatch.setattr("issuer.strategies.snowflake._shared", lambda options: options["namespace"])
+    assert repeats(unequal_leases(host))
+
+
 def test_another_stores_tag_of_that_name_is_refused(host: Host) -> None:
     host.start(found=True, machine="redis").next()
     with (
