@@ -235,6 +235,27 @@ class Host:
         return found
 
 
+class Opener:
+    """Opens snowflake desks on one host, with the moved clock."""
+
+    def __init__(self, moved: MovedClock, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moved = moved
+        self.directory = directory
+        self.opened: list[Desk] = []
+        monkeypatch.setitem(registry._registered, "moved", lambda context: Snowflake(context, clock=moved.clock))
+
+    def __call__(self, machine: int = 1, **options: Any) -> Desk:
+        instance = Instance(application="tests", ip="192.0.2.5", machine=machine, directory=str(self.directory))
+        opened = Desk("moved", options, instance=instance)
+        self.opened.append(opened)
+        return opened
+
+
+def started(desk: Desk) -> int:
+    """The first number; the clock has moved past what the start leaves out."""
+    return desk.next()
+
+
 def each_ms(desk: Desk, pass_time: Callable[[float], object]) -> list[int]:
     """Draw a number in each of some thousand milliseconds; where none is to be had, wait."""
     numbers: list[int] = []
@@ -255,4 +276,16 @@ class Opening(Protocol):
 
 DESKS: Mapping[str, Opening] = {"blocking": Desk, "asyncio": AwaitedDesk}
 
-__all__ = ["DESKS", "NEW_YEAR", "AwaitedDesk", "Desk", "Host", "MovedClock", "Opening", "clock", "each_ms"]
+__all__ = [
+    "DESKS",
+    "NEW_YEAR",
+    "AwaitedDesk",
+    "Desk",
+    "Host",
+    "MovedClock",
+    "Opener",
+    "Opening",
+    "clock",
+    "each_ms",
+    "started",
+]

@@ -11,10 +11,15 @@ from pathlib import Path
 from issuer.errors import ConfigurationError, CorruptState, Unavailable
 
 
+class LockLost(ConfigurationError):
+    """The lock file was removed, or is another one: somebody else may have the lock of that name by now."""
+
+
 class Properties:
     """A properties file, `name=value` a line, under a lock that one process on this host can hold.
 
-    In a forked child call `forget`: the lock stays its parent's.
+    In a forked child call `forget`: the lock stays its parent's. The lock is a file, `.lock`, that somebody may remove,
+    as what tidies up a temporary directory does: so each write looks whether it is there, and makes it look used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +62,12 @@ class Properties:
         return {name.strip(): value.strip() for name, _, value in pairs}
 
     def write(self, properties: Mapping[str, object]) -> None:
-        """Replace what it holds, whole and for good. Raises Unavailable; then it is as it was before."""
+        """Replace what it holds, whole and for good. Raises Unavailable; then it is as it was before.
+
+        Raises LockLost if the lock is lost by the end of it: don't use what was to be written, a twin may have read the
+        file before.
+        """
+        self._check_lock()
         fresh = self.path.with_name(self.path.name + ".new")
         text = "".join(f"{name}={value}\n" for name, value in properties.items())
         try:
@@ -69,6 +79,23 @@ class Properties:
             fresh.replace(self.path)
         except OSError as error:
             raise Unavailable(f"{self.path} can't be written: {error.strerror}") from error
+        self._check_lock()
+
+    def _check_lock(self) -> None:
+        if self._lock is None:
+            return
+        try:
+            os.utime(self._lock)
+            there = os.path.samestat(os.fstat(self._lock), Path(f"{self.path}.lock").stat())
+        except FileNotFoundError:
+            there = False
+        except OSError as error:
+            raise Unavailable(f"{self.path}.lock can't be looked at: {error.strerror}") from error
+        if not there:
+            raise LockLost(
+                f"{self.path}.lock was removed while this process held it, so that another one may have its machine "
+                "number; set the instance's `directory` to one that nobody tidies up"
+            )
 
     def unlock(self) -> None:
         """Let others have it. The file stays."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from issuer.core.steps import Steps
 from issuer.errors import ConfigurationError, Unavailable
-from issuer.strategies.files import Properties, whole
+from issuer.strategies.files import LockLost, Properties, whole
 from issuer.strategies.layout import Layout
 from issuer.strategies.machines import LEASE, MARGIN, Clock, Leased, Machines, Tenure, blocking
 
@@ -55,8 +55,16 @@ class Fixed(Machines):
         return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Raise the ceiling, in the file first."""
-        return (yield from blocking(lambda: self._written(tenure.floor, tenure.ceiling)))
+        """Raise the ceiling, in the file first. None if the lock is lost: a twin may have begun above the ceiling."""
+        return (yield from blocking(lambda: self._renewed(tenure)))
+
+    def _renewed(self, tenure: Tenure) -> Tenure | None:
+        try:
+            return self._written(tenure.floor, tenure.ceiling)
+        except LockLost as error:
+            log.warning("%s", error)
+            self._file.unlock()
+            return None
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - it has one number only
         """Write down what was used, and let others have it."""
@@ -173,7 +181,13 @@ class Copied(Leased):
                     return None
                 self._leased = renewed
         floor = max(tenure.floor, self._leased.floor)
-        return (yield from blocking(lambda: self._written(floor, max(floor, tenure.ceiling))))
+        try:
+            return (yield from blocking(lambda: self._written(floor, max(floor, tenure.ceiling))))
+        except LockLost as error:
+            # A twin may have resumed the lease, with the token out of the file.
+            log.warning("%s", error)
+            self._file.unlock()
+            return None
 
     def _written(self, floor: int, before: int, used: int | None = None) -> Tenure:
         leased = self._leased

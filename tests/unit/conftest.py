@@ -1,9 +1,11 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from issuer import clock
 from tests.servers.fake import FencedFakeServer
-from tests.strategies import Host
+from tests.strategies import Host, MovedClock, Opener
 from tests.surrounding import COLOURS, Face, Faced
 
 
@@ -17,3 +19,20 @@ def face(request: pytest.FixtureRequest) -> Faced:
 def host(fake_server: FencedFakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     """A host whose processes keep a copy of their machine number."""
     return Host(fake_server, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    """A clock that only the test and sleeping calls move."""
+    made = MovedClock()
+    monkeypatch.setattr(clock, "sleep", made.sleep)
+    return made
+
+
+@pytest.fixture
+def desk(moved: MovedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
+    """Opens snowflake desks on one host; what was opened is closed."""
+    opener = Opener(moved, tmp_path, monkeypatch)
+    yield opener
+    for opened in opener.opened:
+        opened.close()

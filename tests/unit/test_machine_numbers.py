@@ -16,6 +16,7 @@ from issuer.errors import (
     CorruptState,
     NoMachineNumber,
     RedisUnavailable,
+    Unavailable,
 )
 from issuer.machine_calls import machines_key
 from issuer.strategies import Instance, Layout
@@ -233,6 +234,33 @@ def test_if_the_copys_ceiling_went_back_with_the_clock_a_restart_repeats(
     monkeypatch.setattr(Copied, "_written", lambda self, floor, _before, used=None: written(self, floor, 0, used))
     before, after = set_back(host, below_the_floor=below_the_floor)
     assert set(before) & set(after)
+
+
+def without_its_lock(host: Host) -> list[int]:
+    """Numbers of a process whose lock was removed, and of a twin that has come since."""
+    first = host.start(found=True)
+    numbers = first.take(10)
+    (lock,) = host.folder.glob("*/*.lock")
+    lock.unlink()
+    second = host.start()
+    for _ in range(100):
+        host.pass_time(0.1)
+        for each in (first, second):
+            with suppress(Unavailable):
+                each.sweep()
+                numbers += each.take(10)
+    return numbers
+
+
+def test_a_process_whose_lock_was_removed_leaves_its_number_to_the_twin(host: Host) -> None:
+    numbers = without_its_lock(host)
+    assert len(numbers) > 1000
+    assert not repeats(numbers)
+
+
+def test_without_a_look_at_the_lock_twins_go_on_with_one_number(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Properties, "_check_lock", lambda _file: None)
+    assert repeats(without_its_lock(host))
 
 
 # ------------------------------------------------------------------------------------------------ claiming

@@ -4,65 +4,24 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from issuer import clock as clock_
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, ConfigurationError, InvalidArgument, IssuerError, StrategyFailed, Unavailable
-from issuer.strategies import Context, Instance, Layout, Serving, Snowflake, registry
-from issuer.strategies.local import Fixed
+from issuer.strategies import Context, Instance, Layout, Serving, Snowflake
 from issuer.strategies.machines import Tenure
 from issuer.strategies.ticks import OVER, Ticks
-from tests.strategies import NEW_YEAR, Desk, MovedClock, each_ms
-
-
-@pytest.fixture
-def moved(monkeypatch: pytest.MonkeyPatch) -> MovedClock:
-    """A clock that only the test and sleeping calls move."""
-    made = MovedClock()
-    monkeypatch.setattr(clock_, "sleep", made.sleep)
-    return made
-
-
-@pytest.fixture
-def desk(moved: MovedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
-    opener = Opener(moved, tmp_path, monkeypatch)
-    yield opener
-    for opened in opener.opened:
-        opened.close()
-
-
-class Opener:
-    """Opens snowflake desks on one host, with the moved clock."""
-
-    def __init__(self, moved: MovedClock, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.moved = moved
-        self.directory = directory
-        self.opened: list[Desk] = []
-        monkeypatch.setitem(registry._registered, "moved", lambda context: Snowflake(context, clock=moved.clock))
-
-    def __call__(self, machine: int = 1, **options: Any) -> Desk:
-        instance = Instance(application="tests", ip="192.0.2.5", machine=machine, directory=str(self.directory))
-        opened = Desk("moved", options, instance=instance)
-        self.opened.append(opened)
-        return opened
+from tests.strategies import NEW_YEAR, Desk, MovedClock, Opener, started
 
 
 def snowflake(desk: Desk) -> Snowflake:
     found = desk.serving.strategy
     assert isinstance(found, Snowflake)
     return found
-
-
-def started(desk: Desk) -> int:
-    """The first number; the clock has moved past what the start leaves out."""
-    return desk.next()
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -221,111 +180,6 @@ def test_without_the_guard_a_clock_that_went_back_repeats(
     monkeypatch.setattr(Serving, "_checked", lambda *given: list(given[1]))
     broken = back_and_forth(desk(machine=2), moved)
     assert len(broken) > len(set(broken))
-
-
-# ------------------------------------------------------------------------------------------------ restarts
-
-
-def restarted(desk: Opener, moved: MovedClock, *, crash: bool) -> tuple[list[int], list[int]]:
-    """Numbers of a process, and of the next one with its machine number, whose clock is 2 s behind."""
-    first = desk()
-    before = first.take(10)
-    if crash:
-        # What a kill leaves: the file, and no lock.
-        strategy: Any = first.serving.strategy
-        strategy._machines._file.unlock()
-    else:
-        first.close()
-    moved.step(-2000)
-    second = desk()
-    after: list[int] = []
-    for _ in range(8):
-        with suppress(Unavailable):
-            after += second.take(10)
-        moved.sleep(1)
-        second.sweep()
-    return before, after
-
-
-@pytest.mark.covers("3.38")
-@pytest.mark.parametrize("crash", [False, True])
-def test_a_restart_goes_on_above_the_last_timestamp_though_the_clock_went_back(
-    desk: Opener, moved: MovedClock, crash: bool
-) -> None:
-    before, after = restarted(desk, moved, crash=crash)
-    assert after
-    assert min(after) > max(before)
-
-
-def test_without_the_last_timestamp_a_restart_repeats(
-    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("issuer.strategies.local.whole", lambda *_: 0)
-    before, after = restarted(desk, moved, crash=False)
-    assert min(after) < max(before)
-
-
-def set_back(desk: Opener, moved: MovedClock) -> tuple[list[int], list[int]]:
-    """Numbers; the clock is set back, a heartbeat comes, the process is killed; numbers of the next one."""
-    first = desk()
-    before = first.take(10)
-    for _ in range(100):
-        moved.sleep(0.01)
-        before.append(first.next())
-    moved.step(-5500)
-    moved.sleep(1.1)
-    first.sweep()
-    strategy: Any = first.serving.strategy
-    strategy._machines._file.unlock()
-    second = desk()
-    return before, each_ms(second, moved.sleep)
-
-
-@pytest.mark.covers("3.38")
-def test_a_heartbeat_after_the_clock_was_set_back_forgets_nothing(desk: Opener, moved: MovedClock) -> None:
-    before, after = set_back(desk, moved)
-    assert after
-    assert min(after) > max(before)
-
-
-def test_if_the_ceiling_went_back_with_the_clock_a_restart_repeats(
-    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = Fixed._written
-    monkeypatch.setattr(Fixed, "_written", lambda self, floor, _before: written(self, floor, floor))
-    before, after = set_back(desk, moved)
-    assert set(before) & set(after)
-
-
-def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedClock) -> None:
-    ids = desk()
-    started(ids)
-    for _ in range(5):
-        moved.sleep(10)
-        number = ids.next()
-        (file,) = desk.directory.glob("*.properties")
-        last = dict(line.split("=") for line in file.read_text().splitlines())["last"]
-        assert Layout().decompose(number).timestamp <= int(last)
-
-
-def test_a_file_that_cannot_be_written_stops_the_numbers(desk: Opener, moved: MovedClock) -> None:
-    ids = desk()
-    started(ids)
-    (file,) = desk.directory.glob("*.properties")
-    file.with_name(file.name + ".new").mkdir()
-    moved.sleep(2)
-    assert ids.next()
-    moved.sleep(2)
-    with pytest.raises(Unavailable, match="can't be written"):
-        ids.next()
-    file.with_name(file.name + ".new").rmdir()
-    assert ids.next()
-
-
-def test_two_with_one_fixed_number_on_a_host_are_told(desk: Opener) -> None:
-    started(desk(machine=5))
-    with pytest.raises(ConfigurationError, match="in use"):
-        desk(machine=5).next()
 
 
 # ------------------------------------------------------------------------------------------------ threads
