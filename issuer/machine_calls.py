@@ -133,7 +133,7 @@ def _machines(reply: Any) -> dict[int, Machine]:
     return {
         int(number): Machine(
             fields.get(f"{number}:holder", ""),
-            bool(fields.get(f"{number}:token")),
+            f"{number}:token" in fields,
             _whole(fields.get(f"{number}:lapses")),
             _whole(fields.get(f"{number}:last")),
         )

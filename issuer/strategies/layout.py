@@ -130,10 +130,10 @@ class Layout:
         """The racks that there may be."""
         return range(1, 1 << self.rack_bits) if self.rack_bits else range(1)
 
-    def machines(self, rack: int) -> list[int]:
+    def machines(self, rack: int) -> range:
         """Return the machine numbers of a rack. Raises InvalidArgument."""
-        _check("rack", rack, self.racks)
-        return [self.machine(worker, rack) for worker in self.workers]
+        first = self.machine(self.workers[0], rack)
+        return range(first, 1 << self.machine_bits, 1 << self.rack_bits)
 
     def check_machine(self, machine: int) -> int:
         """Return it if there is such a machine. Raises InvalidArgument."""

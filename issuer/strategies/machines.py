@@ -11,6 +11,7 @@ on its own clock. Renewals go on meanwhile.
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 import random
@@ -21,6 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TypeVar
 
 from issuer import machine_calls
@@ -44,8 +46,9 @@ MARGIN = 10.0
 #: A lease is renewed when a third of it has passed: two renewals may fail.
 RENEW_AFTER = 1 / 3
 
-#: How many numbers are tried before the rest counts as held too.
+#: How many numbers are tried before it is looked again which are free, and how often: each time others were quicker.
 TRIES = 16
+ROUNDS = 32
 
 
 def _elapsed() -> float:
@@ -139,9 +142,26 @@ class Leased(Machines):
 
     def _claim(self, first: int) -> Steps[Tenure]:
         yield from self._identify()
-        shown = yield from send(machine_calls.machines(self._key))
+        soonest = 0.0
+        for _ in range(ROUNDS):
+            shown = yield from send(machine_calls.machines(self._key))
+            free = _free(self._numbers, shown, self._holder)
+            # Only where none is free: those whose holders are silent may have lapsed.
+            tenure, soonest = yield from self._tried(free or _silent(self._numbers, shown), first)
+            if tenure is not None:
+                return tenure
+            if not free:
+                break
+        raise NoMachineNumber(
+            f"all {len(self._numbers)} machine numbers of {self._key} are held: use more machine bits, or wait until a "
+            "lease is over",
+            retry_after=max(0.001, soonest),
+        )
+
+    def _tried(self, numbers: Sequence[int], first: int) -> Steps[tuple[Tenure | None, float]]:
+        """Lease one of these. Returns None if all are held, and for how many seconds at least they are."""
         soonest = self._lease + self._margin
-        for number in _candidates(self._numbers, shown, self._holder):
+        for number in numbers:
             # What this process can't account for: a reply that was lost leaves the number to nobody until it lapses.
             token = secrets.token_hex(8)
             sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
@@ -160,15 +180,11 @@ class Leased(Machines):
             )
             if claimed.status == "yours":
                 self._token = token
-                return self._tenure(number, claimed.floor, ceiling, sent)
+                return self._tenure(number, claimed.floor, ceiling, sent), 0.0
             if claimed.status != "held":
                 raise self._refused(claimed)
             soonest = min(soonest, claimed.wait)
-        raise NoMachineNumber(
-            f"all {len(self._numbers)} machine numbers of {self._key} are held: use more machine bits, or wait until a "
-            "lease is over",
-            retry_after=max(0.001, soonest),
-        )
+        return None, soonest
 
     def _identify(self) -> Steps[None]:
         self._store = self._store or (yield from identity())
@@ -225,17 +241,36 @@ class Leased(Machines):
         return CorruptState(f"Redis key {self._key} holds fields that no issuer writes: look at it with HGETALL")
 
 
-def _candidates(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str) -> Iterator[int]:
-    """Yield the numbers worth trying: the holder's own first, then new ones, then those that are free the longest."""
-    nobody = Machine("", held=False, lapses=0, last=0)
-    # At random, so that many processes that start at once don't all try the same.
-    mixed = random.sample(numbers, len(numbers))
+def mixed(numbers: Sequence[int]) -> Iterator[int]:
+    """Yield each once, in an order that is another one each time, and make no list of them: there may be millions.
 
-    def rank(number: int) -> tuple[bool, bool, int, int]:
-        known = shown.get(number, nobody)
-        return known.holder != holder, known.held, known.lapses, known.last
+    Processes that start at once don't all try the same one then.
+    """
+    size = len(numbers)
+    at, step = random.randrange(size), random.randint(1, size)  # noqa: S311 - nothing secret
+    while math.gcd(step, size) != 1:
+        step = step % size + 1
+    for _ in range(size):
+        yield numbers[at]
+        at = (at + step) % size
 
-    yield from sorted(mixed, key=rank)[:TRIES]
+
+def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str) -> list[int]:
+    """Return TRIES numbers that nobody holds, or all: first those that this holder had before, then others."""
+    ours = [number for number, known in shown.items() if known.holder == holder and not known.held]
+    ours = [number for number in mixed(ours) if number in numbers] if ours else []
+    others = (
+        number
+        for number in mixed(numbers)
+        if (known := shown.get(number)) is None or (not known.held and known.holder != holder)
+    )
+    return list(islice(chain(ours, others), TRIES))
+
+
+def _silent(numbers: Sequence[int], shown: Mapping[int, Machine]) -> list[int]:
+    """Return the TRIES numbers whose leases end first, or ended long ago."""
+    held = [number for number in shown if number in numbers]
+    return heapq.nsmallest(TRIES, held, key=lambda number: shown[number].lapses)
 
 
 def ordinal(hostname: str | None = None) -> int:

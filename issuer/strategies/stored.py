@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from issuer.core.scheme import PART_OF
 from issuer.core.steps import Steps, ask
 from issuer.errors import NoMachineNumber
 from issuer.keys import part_tag
-from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure
+from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
 from persistence.contract import Store
 from persistence.errors import TagPresent
 from persistence.records import HIGHEST, Reservation, Tag
@@ -151,4 +150,4 @@ def _candidates(numbers: Sequence[int], holder: str) -> Iterator[int]:
     """Yield them all: first the one that this holder tries first each time, then the others at random."""
     usual = numbers[zlib.crc32(holder.encode()) % len(numbers)]
     yield usual
-    yield from (number for number in random.sample(numbers, len(numbers)) if number != usual)
+    yield from (number for number in mixed(numbers) if number != usual)

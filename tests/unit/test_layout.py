@@ -57,7 +57,8 @@ def test_worker_and_rack_count_from_1_and_stand_one_behind_the_other() -> None:
     assert RACKS.machine(255, 3) == 0b1111111111
     assert RACKS.decompose(RACKS.compose(EPOCH, RACKS.machine(7, 2))) == Parts(EPOCH, 0b11110, 7, 2, 0)
     assert (RACKS.workers, RACKS.racks) == (range(1, 256), range(1, 4))
-    assert RACKS.machines(2)[:2] == [0b0110, 0b1010]
+    assert list(RACKS.machines(2)) == [RACKS.machine(worker, 2) for worker in RACKS.workers]
+    assert list(USUAL.machines(0)) == list(range(1024))
     with pytest.raises(InvalidArgument, match=r"worker is 1..255, not 0"):
         RACKS.machine(0, 1)
     with pytest.raises(InvalidArgument, match=r"rack is 1..3, not 4"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from issuer.machine_calls import machines_key
 from issuer.strategies import Instance, Layout
 from issuer.strategies.files import Properties
 from issuer.strategies.local import Copied
+from issuer.strategies.machines import mixed
 from persistence.opening import open_store
 from tests.audit import repeats
 from tests.strategies import Desk, Host, each_ms
@@ -337,6 +339,57 @@ def test_another_stores_tag_of_that_name_is_refused(host: Host) -> None:
         pytest.raises(ConfigurationError, match="belongs to another store"),
     ):
         other.next()
+
+
+def test_as_many_processes_of_one_name_as_there_are_numbers_get_one_each(host: Host) -> None:
+    """Whoever has the name holds some already: they are no better than others."""
+    options: dict[str, Any] = {"machine": "redis", "machine_bits": 5}
+    desks = [host.start(found=not each, **options) for each in range(32)]
+    assert {host.machine(desk) for desk in desks} == set(range(32))
+    with pytest.raises(NoMachineNumber):
+        host.start(**options).next()
+
+
+def test_one_that_is_free_is_found_though_others_are_quicker(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"machine": "redis", "machine_bits": 5}
+    for each in range(15):
+        host.start(found=not each, **options).next()
+    slow, once = host.start(port=1, **options), ["seen"]
+    look = slow.runner.redis.call
+
+    def looked(call: Any, *args: Any, **more: Any) -> Any:
+        reply = look(call, *args, **more)
+        if once and b"HGETALL" in call.packed:
+            once.clear()
+            for _ in range(16):
+                host.start(**options).next()
+        return reply
+
+    monkeypatch.setattr(slow.runner.redis, "call", looked)
+    assert slow.next()
+
+
+def test_what_lapsed_is_taken_last(host: Host) -> None:
+    options: dict[str, Any] = {"machine": "redis", "machine_bits": 1}
+    lapsed = host.machine(host.start(found=True, **options))
+    host.pass_time(60)
+    assert host.machine(host.start(port=1, **options)) == 1 - lapsed
+    assert host.machine(host.start(port=2, **options)) == lapsed
+
+
+@pytest.mark.parametrize("source", ["redis", "store"])
+def test_of_millions_of_machine_numbers_no_list_is_made(host: Host, source: str) -> None:
+    tracemalloc.start()
+    try:
+        host.start(found=True, machine=source, machine_bits=22, time_bits=40, sequence_bits=1).next()
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 12, 255, 1024])
+def test_mixed_numbers_are_all_of_them_once(size: int) -> None:
+    assert sorted(mixed(range(size))) == list(range(size))
 
 
 def test_when_all_numbers_are_held_the_error_says_for_how_long(host: Host) -> None:
