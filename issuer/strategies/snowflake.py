@@ -114,7 +114,7 @@ class Snowflake(Strategy):
             given = "" if "machine" in context.options else ", or set ISSUER_MACHINE to what no other process has"
             raise ConfigurationError(
                 f"machine {kind!r} leases numbers in Redis, and none is set: name Redis{given}, or make a tag with the "
-                "option machine=store, which takes them from the store, machine=fixed, the number being ISSUER_MACHINE, "
+                "option machine=store, which takes them from the store, machine=fixed, the number in ISSUER_MACHINE, "
                 "or machine=ordinal, the end of the host's name",
                 tag=context.tag,
             )
