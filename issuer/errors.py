@@ -234,7 +234,8 @@ class StoreBehind(IssuerError):
             super().__init__(
                 f"the store is behind: tag {tag!r} has had a later scheme ({scheme}) than the store knows, and values "
                 f"would come again. Its reservations are stopped: run `issuer recover {tag}` with the journals; "
-                "without them, set its scheme anew, above all values that were given, and recover",
+                "without them, set its scheme anew, above all values that were given (stride_above, or where each "
+                "scramble key begins), and recover",
                 tag=tag,
             )
             return

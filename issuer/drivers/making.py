@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from issuer import gateway
 from issuer.core import parts, requests, retire
 from issuer.core import scheme as schemes
 from issuer.core.extend import known
-from issuer.core.steps import Steps, ask
-from issuer.errors import InvalidArgument, SchemeError, TagExists, UnknownTag
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import InvalidArgument, SchemeError, StoreBehind, TagExists, UnknownTag
 from issuer.keys import check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.given import changed, made
@@ -113,6 +114,8 @@ def configure(
         if given or last is not None:
             scheme, counter_limit = changed(before, given, limit=last, keys=keys)
             seen = before.version
+            if key is not None and scheme.get("id", "") != before.scheme_id:
+                yield from _check_witness(before, key, given)
         try:
             after = yield from requests.configure(tag, key, limit=counter_limit, scheme=scheme, seen=seen, **settings)
             break
@@ -132,6 +135,20 @@ def configure(
             with suppress(UnknownTag):  # deleted meanwhile
                 yield from requests.configure(part, None, limit=None, **shared, **rest)
     return schemes.in_true_order(after)
+
+
+def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
+    """Refuse to make values otherwise if Redis has seen a later scheme than the store, which went back to before it.
+
+    What the lost one has made of counters isn't known, so the new one could make it again: unless the caller says above
+    which values it begins.
+    """
+    if given.get("stride_above") is not None or not isinstance(given.get("scramble", ""), str):
+        return
+    hash = yield from send(gateway.peek(key))
+    found = hash.scheme or ""
+    if schemes.turn(found) > schemes.turn(record.scheme_id):
+        raise StoreBehind(record.tag, max=record.max, scheme=found)
 
 
 def _check_counters(tag: str, strategy: object, settings: Mapping[str, object]) -> None:

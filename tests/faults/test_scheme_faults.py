@@ -238,6 +238,27 @@ def test_a_store_restored_from_before_a_change_is_not_believed(
     assert repeats(numbers) == []
 
 
+def _changed_again(make: Make, store: MemoryStore) -> list[int]:
+    """Make the lost change again, after the store was restored to before it."""
+    _, fresh, numbers = _restored(make, store, {"stride": 2, "offset": 1})
+    with suppress(issuer.StoreBehind):
+        fresh.configure("a", stride=10, offset=3)
+    with suppress(issuer.StoreBehind):
+        numbers += make(scheduler=None).take("a", 300)
+    return numbers
+
+
+@pytest.mark.live
+def test_a_lost_change_is_not_made_again_without_a_word_from_where_on(make: Make, store: MemoryStore) -> None:
+    assert repeats(_changed_again(make, store)) == []
+
+
+@pytest.mark.live
+def test_mutation_a_lost_change_is_made_again(make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("issuer.drivers.making._check_witness", lambda *_: iter(()))
+    assert repeats(_changed_again(make, store)) != []
+
+
 @pytest.mark.live
 def test_mutation_a_store_restored_from_before_a_change_gives_values_twice(
     make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
