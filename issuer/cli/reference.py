@@ -53,7 +53,7 @@ def config(session: Session, *, as_json: bool) -> None:
     if as_json:
         show_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
         return
-    columns = [Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True)]
+    columns = [Column("SETTING"), Column("VALUE", flexible=True, wraps=True), Column("SOURCE", flexible=True)]
     rows = [(name, _shown(name, value), source)
             for name, (value, source) in settings.items()]  # fmt: skip
     show(table(columns, rows, screen_width()))

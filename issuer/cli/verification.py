@@ -15,7 +15,7 @@ from issuer.cli.exits import FAILED, OK, PROBLEM, code_of, complain, json_option
 from issuer.cli.numbers import read, value_argument
 from issuer.cli.provenance import ambiguous, content, state, utc
 from issuer.cli.session import Session
-from issuer.cli.text import moment, numbered, plain, say, screen_width, shortened, show, show_json
+from issuer.cli.text import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.core.discrepancies import Discrepancy
 from issuer.core.verification import MOST
 from issuer.errors import IssuerError, NotDecodable, UnknownTag
@@ -118,8 +118,9 @@ def _report(findings: list[Discrepancy], room: int | None) -> str:
         lines.append(_bold(f"{plain(finding.tag)}  {finding.kind}{span}", room))
         for entry in finding.entries:
             who = f"{plain(entry.host)} pid {entry.pid}, {plain(entry.reason)}"
-            told = f"  {utc(entry.time)}  {who}, {entry.low + 1}..{entry.high}"
-            lines.append(told if room is None else shortened(told, room))
+            told = f"{utc(entry.time)}  {who}, {entry.low + 1}..{entry.high}"
+            cells = None if room is None else room - INDENTED
+            lines += [" " * INDENTED + line for line in folded(told, cells)]
         if not finding.entries:
             told, blanks = plain(str(finding)), " " * INDENTED
             wide = INDENTED + len(told) if room is None else room

@@ -71,6 +71,7 @@ def test_findings_fit_the_terminal(orders: Cli, home: Path, store: str) -> None:
             lines = terminal.text.splitlines()
         assert len(lines) > 3
         assert max(map(len, lines)) <= width
+        assert "a-host-with-a-rather-long-name.in.some.domain.example.org" in "".join("".join(lines).split())
 
 
 @pytest.mark.live
