@@ -116,7 +116,7 @@ class Administration:
 
         `start` and `above` only raise: numbers below are skipped, in Redis too. A `limit` below `max` is refused. A
         changed `lease` reaches every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are
-        changed in each of them.
+        changed in each of them; a part alone can't be changed.
         """
         steps = making.configure(
             tag,
@@ -134,7 +134,10 @@ class Administration:
         return self._run(steps, self._deadline(timeout), tag)
 
     def delete(self, tag: str, *, timeout: float | None = None) -> None:
-        """Retire a tag: its calls raise UnknownTag from now on. Made again, it goes on above. Raises UnknownTag."""
+        """Retire a tag: its calls raise UnknownTag from now on. Made again, it goes on above.
+
+        Raises UnknownTag; InvalidArgument for a part of a tag, which goes with its tag.
+        """
         deadline = self._deadline(timeout)
         self._run(self._issuing.delete(check_tag(tag), self._key, self._roster.drop, deadline), deadline, tag)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from issuer.core.scheme import PART_OF, PARTS
 from issuer.core.steps import Steps, ask
-from issuer.errors import ConfigurationError
+from issuer.errors import ConfigurationError, InvalidArgument
 from persistence.journal import Known
 from persistence.records import Tag
 
@@ -32,6 +32,15 @@ def of(record: Tag) -> Steps[list[str]]:
 def is_part(record: Tag, of_tag: str) -> bool:
     """Whether it was made as a part of that tag. `orders#17` may be a tag of a user's own."""
     return bool(record.scheme.get(PART_OF) == of_tag)
+
+
+def check_whole(record: Tag) -> Steps[None]:
+    """InvalidArgument if the tag is a part of one that is there: it is made, changed and deleted with that."""
+    whole = record.scheme.get(PART_OF)
+    found = (yield from ask(lambda store, timeout: store.get(str(whole), timeout=timeout))) if whole else None
+    if found is not None and not found.deleted and has_parts(found):
+        problem = f"tag {record.tag!r} is a part of {whole!r}, and is changed and deleted with it: name {whole!r}"
+        raise InvalidArgument(problem, tag=record.tag, value=whole)
 
 
 def stranger(name: str, of_tag: str) -> ConfigurationError:

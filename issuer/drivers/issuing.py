@@ -118,7 +118,7 @@ class Issuing(Generic[L]):
                 record = part.line.supply.record or part.record
                 return self._issued(part, self._terms.texts(record), counter)
             except UnknownTag:
-                if part.restart_key is None:
+                if part.line.tag == tag:
                     raise
                 yield from self._make(part)
             except OtherStrategyError:
@@ -136,9 +136,10 @@ class Issuing(Generic[L]):
                 yield from supply.learn(make=False)
             counter = yield from supply.upcoming()
         except UnknownTag:
-            if part.restart_key is None:
+            if supply.tag == tag:
                 raise
-            counter = yield from after(part.record, 0, part.line.supply.key)
+            gone = yield from ask(lambda store, timeout: store.get(supply.tag, timeout=timeout))
+            counter = yield from after(part.record, 0 if gone is None else gone.max, supply.key)
         except OtherStrategyError as error:
             strategy = schemes.strategy(part.record.scheme)
             raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
@@ -236,22 +237,20 @@ class Issuing(Generic[L]):
         return (yield from supply.obtain(1, deadline))[0]
 
     def _make(self, part: _Part[L]) -> Steps[None]:
-        """Make the tag of a restart key that comes for the first time, like the tag whose part it is."""
+        """Make the part: of a restart key that comes for the first time, or one that was deleted, above its numbers."""
         record = yield from known(part.record.tag)
-        made = {name: value for name, value in record.scheme.items() if name != "keyed"}
-        made[schemes.PART_OF] = record.tag
 
         def create(store: Store, timeout: float) -> Tag:
             return store.create(
                 part.line.tag,
                 above=0,
                 step=record.step,
-                limit=record.limit,
+                limit=making.limit_of_parts(record),
                 order=record.order,
                 lease=record.lease,
                 ahead=record.ahead,
                 description=record.description,
-                scheme=made,
+                scheme=making.scheme_of_parts(record.tag, record.scheme),
                 timeout=timeout,
             )
 

@@ -17,7 +17,7 @@ from issuer.numbers import limits
 from issuer.numbers.given import changed, made
 from issuer.numbers.scheme import shard_layout
 from issuer.strategies.registry import check
-from persistence.errors import TagPresent, VersionMoved
+from persistence.errors import LimitTooLow, TagPresent, VersionMoved
 from persistence.records import HIGHEST, Order, Tag
 
 #: What a tag's parts have in common with it.
@@ -70,8 +70,7 @@ def create(
     if shards is not None:
         if last != HIGHEST:
             raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=limit, tag=tag)
-        most = shard_layout(shards).most("sequence")
-        yield from _shards(tag, 1 << int(shards["shard_bits"]), most, redis=redis, settings=settings)
+        yield from _shards(tag, scheme, redis=redis, settings=settings)
     return (yield from requests.create(tag, limit=counter_limit, scheme=scheme, redis=redis, **settings))
 
 
@@ -82,16 +81,29 @@ def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: obj
         raise InvalidArgument(problem, tag=tag, value=size)
 
 
-def _shards(tag: str, count: int, limit: int, *, redis: bool, settings: Mapping[str, Any]) -> Steps[None]:
+def scheme_of_parts(tag: str, scheme: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scheme of each part of a tag with this one: a shard counts plainly, a series as the tag would."""
+    own = {} if "shards" in scheme else {name: value for name, value in scheme.items() if name != "keyed"}
+    return {**own, schemes.PART_OF: tag}
+
+
+def limit_of_parts(record: Tag) -> int:
+    """Return the last counter of each part of the tag."""
+    shards = record.scheme.get("shards")
+    return record.limit if shards is None else shard_layout(shards).most("sequence")
+
+
+def _shards(tag: str, scheme: Mapping[str, Any], *, redis: bool, settings: Mapping[str, Any]) -> Steps[None]:
     """Make a tag for each shard, before the tag that they are parts of: so that what was begun can be done again."""
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is not None and not record.deleted:
         raise TagExists(tag)
-    mark = {schemes.PART_OF: tag}
-    for shard in range(count):
+    shards = scheme["shards"]
+    limit, own = shard_layout(shards).most("sequence"), scheme_of_parts(tag, scheme)
+    for shard in range(1 << int(shards["shard_bits"])):
         name = part_tag(tag, str(shard))
         try:
-            yield from requests.create(name, limit=limit, scheme=mark, redis=redis, **settings)
+            yield from requests.create(name, limit=limit, scheme=own, redis=redis, **settings)
         except TagPresent:
             if not parts.is_part((yield from known(name)), tag):
                 raise parts.stranger(name, tag) from None
@@ -105,6 +117,7 @@ def configure(
     limit = settings.pop("limit")
     last = None if limit is None else limits.number(limit)
     before = after = yield from known(tag)
+    yield from parts.check_whole(before)
     _check_parts(before, settings)
     _check_counters(tag, schemes.strategy(before.scheme), {**settings, "limit": last})
     step, ahead = settings["step"], settings["ahead"]
@@ -131,9 +144,8 @@ def configure(
     shared = {name: settings[name] for name in _SHARED}
     if any(value is not None for value in shared.values()):
         for part in (yield from parts.of(after)):
-            rest: dict[str, Any] = dict.fromkeys(settings.keys() - _SHARED)
             with suppress(UnknownTag):  # deleted meanwhile
-                yield from requests.configure(part, None, limit=None, **shared, **rest)
+                yield from _share(part, limit_of_parts(after), {**dict.fromkeys(settings), **shared})
     return schemes.in_true_order(after)
 
 
@@ -149,6 +161,14 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
     found = hash.scheme or ""
     if schemes.turn(found) > schemes.turn(record.scheme_id):
         raise StoreBehind(record.tag, max=record.max, scheme=found)
+
+
+def _share(part: str, limit: int, settings: Mapping[str, Any]) -> Steps[None]:
+    """Change a part as its tag was changed, and give it the limit of all parts: older programs let it have its own."""
+    try:
+        yield from requests.configure(part, None, limit=limit, **settings)
+    except LimitTooLow:  # by its own limit it has gone beyond
+        yield from requests.configure(part, None, limit=None, **settings)
 
 
 def _check_counters(tag: str, strategy: object, settings: Mapping[str, object]) -> None:
@@ -174,12 +194,23 @@ def _check_parts(record: Tag, settings: Mapping[str, Any]) -> None:
 
 
 def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:
-    """Retire a tag, and its parts after it; return their names. `key_of`: where a tag's hash is, None without Redis."""
+    """Retire a tag, and its parts after it; return their names. `key_of`: where a tag's hash is, None without Redis.
+
+    Of a tag that is deleted the parts are deleted that a delete before was kept from; then UnknownTag is raised.
+    """
     record = yield from ask(lambda store, timeout: store.get(check_tag(tag), timeout=timeout))
-    yield from retire.delete(tag, key_of(tag))
+    if record is not None:
+        yield from parts.check_whole(record)
+    gone: UnknownTag | None = None
+    try:
+        yield from retire.delete(tag, key_of(tag))
+    except UnknownTag as error:
+        gone = error
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
         with suppress(UnknownTag):  # somebody else does the same
             yield from retire.delete(part, key_of(part))
+    if gone is not None:
+        raise gone
     return names

@@ -64,6 +64,80 @@ def test_what_would_hold_for_some_of_the_numbers_only_is_refused(make: Make, cha
     assert ids.tags() == before
 
 
+def test_a_part_is_deleted_and_changed_with_its_tag_alone(make: Make) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL)
+    ids.create("cust", keyed=True)
+    ids.issue("cust", restart_key="a")
+    before = ids.tags()
+    for part, whole in (("users#1", "users"), ("cust#a", "cust")):
+        with pytest.raises(issuer.InvalidArgument, match=f"part of '{whole}'") as caught:
+            ids.delete(part)
+        assert (caught.value.tag, caught.value.value) == (part, whole)
+        for change in ({"limit": 5}, {"step": 5}, {"description": "x"}, {"stride": 2, "offset": 1}):
+            with pytest.raises(issuer.InvalidArgument, match=f"part of '{whole}'"):
+                ids.configure(part, **change)
+    assert ids.tags() == before
+    ids.halt("users#1")
+    assert [done.tag for done in ids.recover("users#1")] == ["users#1"]
+    ids.delete("users")
+    ids.delete("cust")
+    assert ids.tags() == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_shard_that_was_deleted_alone_is_made_again_above_its_numbers(
+    make: Make, store: MemoryStore, known: bool
+) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL, step=5)
+    first = [ids.issue("users", shard_key="a") for _ in range(3)]
+    part = f"users#{first[0].shard}"
+    made = next(each for each in ids.tags() if each.tag == part)
+    gone = store.delete(part, timeout=5)
+    other = ids if known else make(prefix="new")
+    assert other.peek("users", shard_key="a").counter == (4 if known else gone.max + 1)
+    again = [other.issue("users", shard_key="a", timeout=10) for _ in range(20)]
+    numbers = [each.value for each in (*first, *again)]
+    assert numbers == sorted(set(numbers))
+    assert {each.shard for each in again} == {first[0].shard}
+    [remade] = [each for each in other.tags() if each.tag == part]
+    assert (remade.limit, remade.step, remade.scheme) == (made.limit, made.step, made.scheme)
+    ids.delete("users")
+    assert ids.tags() == []
+    with pytest.raises(issuer.UnknownTag):
+        make().next("users", shard_key="a", timeout=5)
+
+
+def test_a_part_with_a_limit_of_its_own_gets_that_of_all_with_the_next_change(make: Make, store: MemoryStore) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL, step=5)
+    ids.create("cust", keyed=True, limit=100)
+    number = ids.issue("users", shard_key="a")
+    [ids.issue("cust", restart_key=key) for key in "ab"]
+    part, most = f"users#{number.shard}", {each.limit for each in ids.tags() if each.tag.startswith("users#")}
+    store.configure(part, limit=10, timeout=5)
+    store.configure("cust#b", limit=1000, raise_to=500, timeout=5)
+    with pytest.raises(issuer.LimitReached):
+        [ids.issue("users", shard_key="a") for _ in range(10)]
+    ids.configure("users", step=7)
+    ids.configure("cust", step=7)
+    assert ids.issue("users", shard_key="a", timeout=10).counter == 11
+    assert {each.limit for each in ids.tags() if each.tag.startswith("users#")} == most
+    assert [(each.limit, each.step) for each in ids.tags() if "cust#" in each.tag] == [(100, 7), (1000, 7)]
+
+
+def test_a_delete_that_stopped_half_way_is_ended_by_the_next(make: Make, store: MemoryStore) -> None:
+    ids = make()
+    ids.create("users", shards=SMALL)
+    store.delete("users", timeout=5)
+    store.delete("users#0", timeout=5)
+    assert len(ids.tags()) == 3
+    with pytest.raises(issuer.UnknownTag):
+        ids.delete("users")
+    assert ids.tags() == []
+
+
 def test_halt_stops_the_parts_and_recover_lets_them_go_on(make: Make) -> None:
     ids, other = make(), make()
     ids.create("users", shards=SMALL, step=5)
