@@ -238,14 +238,13 @@ class Source:
         return record.lease if record.lease is not None else self._means.lease or self.ahead
 
     def _go_direct(self, deadline: Deadline) -> Steps[bool]:
-        """Redis is away: a trend tag goes on with segments of its own. False for a strict one."""
+        """Redis is away: a trend tag goes on with segments of its own. False for a strict one.
+
+        Raises OtherStrategyError, whatever the order, for a tag that has no use for Redis here.
+        """
         if self._record is None and not (yield from self._try_to_learn(deadline)):
             return False
-        if self._record is None:
-            return False
-        if strategy(self._record.scheme) != SEGMENT:
-            raise OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag)
-        if self._record.order == "strict":
+        if (yield from self.counted()).order == "strict":
             return False
         with self._mode_lock:
             if not self._direct:
