@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from issuer.core.steps import Steps
+from issuer import machine_calls
+from issuer.core.steps import Steps, send
 from issuer.errors import ConfigurationError, Unavailable
 from issuer.strategies.files import LockLost, Properties, whole
 from issuer.strategies.layout import Layout
@@ -189,37 +190,44 @@ class Copied(Leased):
             self._file.unlock()
             return None
 
-    def _written(self, floor: int, before: int, used: int | None = None) -> Tenure:
+    def _written(self, floor: int, before: int) -> Tenure:
         leased = self._leased
         # `before`: as above. It may lie above what is leased if the clock is far behind, and then nothing is issued.
         ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
+        self._write(ceiling)
+        return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
+
+    def _write(self, last: int, *, ours: bool = True, alone: bool = True) -> None:
+        """Replace the file. `ours`: the lease can be renewed by it; `alone`: without Redis it counts by itself."""
+        leased = self._leased
         properties: dict[str, object] = {"machineId": leased.machine}
         if self._layout.rack_bits:
             properties["workerId"] = leased.machine >> self._layout.rack_bits
             properties["rackId"] = leased.machine & ((1 << self._layout.rack_bits) - 1)
-        properties["last"] = ceiling if used is None else used
-        if used is None:
+        properties["last"] = last
+        if ours:
+            properties |= {"token": self._token, "boot": self._boot, "store": self._store}
+        if alone:
             # When the renewal was sent, rounded down, so that the lease doesn't seem to last longer.
             sent = int((leased.until - self._lease) * 1000)
-            properties |= {
-                "token": self._token,
-                "ceiling": leased.ceiling,
-                "renewed": sent,
-                "lease": round(self._lease * 1000),
-                "boot": self._boot,
-                "store": self._store,
-            }
+            properties |= {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
         self._file.write(properties)
-        return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Write down what was used, then give the number back."""
+        """Write down what was used, then give the number back.
+
+        With Redis away it is kept for the next process of this name. What was sent may have been carried out, though:
+        from then on the file doesn't count by itself.
+        """
         if not self._copies:
             yield from super().release(tenure, used)
             return
         try:
-            yield from blocking(lambda: self._written(tenure.floor, tenure.ceiling, used))
+            yield from blocking(lambda: self._write(used))
+            yield from send(machine_calls.machines(self._key))  # to see whether Redis is there
+            yield from blocking(lambda: self._write(used, alone=False))
             yield from super().release(tenure, used)
+            yield from blocking(lambda: self._write(used, ours=False, alone=False))
         finally:
             self._file.unlock()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 
+from issuer.core.steps import Steps
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,
@@ -23,7 +24,7 @@ from issuer.machine_calls import machines_key
 from issuer.strategies import Instance, Layout
 from issuer.strategies.files import Properties
 from issuer.strategies.local import Copied
-from issuer.strategies.machines import mixed
+from issuer.strategies.machines import Leased, Tenure, mixed
 from persistence.opening import open_store
 from tests.audit import repeats
 from tests.strategies import Desk, Host, each_ms
@@ -159,6 +160,55 @@ def test_closing_with_redis_away_raises_nothing_and_the_number_lapses(host: Host
     assert machine in {0, 1}
 
 
+def test_an_orderly_stop_with_redis_away_keeps_the_number_for_the_next_process(host: Host) -> None:
+    desk = host.start(found=True)
+    machine, before = host.machine(desk), desk.take(10)
+    host.server.connected = False
+    desk.close()
+    host.pass_time(4)
+    again = host.start()
+    assert host.machine(again) == machine
+    again.close()
+    host.server.connected = True
+    last = host.start()
+    assert host.machine(last) == machine
+    assert min(last.take(10)) > max(before)
+
+
+def released_in_doubt(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The only machine number is given back, but the reply is lost; another process has it; then Redis is away."""
+    options: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
+    first = host.start(found=True, **options)
+    numbers = first.take(10)
+    release = Leased.release
+
+    def lost(self: Leased, tenure: Tenure, used: int) -> Steps[None]:
+        yield from release(self, tenure, used)
+        raise RedisUnavailable("the reply was lost")
+
+    with monkeypatch.context() as losing:
+        losing.setattr(Leased, "release", lost)
+        first.close()
+    other = Desk("moved", {**options, "machine": "redis"}, redis=host.server.client(), instance=Instance("other", 1))
+    numbers += other.take(10)
+    host.server.connected = False
+    with suppress(RedisUnavailable):
+        numbers += host.start(**options).take(10)
+    return numbers
+
+
+def test_a_number_that_may_have_been_given_back_is_not_gone_on_with(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not repeats(released_in_doubt(host, monkeypatch))
+
+
+def test_if_the_file_still_counts_by_itself_they_are_repeated(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Copied._write
+    monkeypatch.setattr(Copied, "_write", lambda self, last, **_more: write(self, last))
+    assert repeats(released_in_doubt(host, monkeypatch))
+
+
 def passed_on(host: Host) -> tuple[list[int], Callable[[], list[int]]]:
     """A process with a file is killed, its only number passes on; returns the other's numbers, and how to go on."""
     options: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
@@ -233,7 +283,7 @@ def test_if_the_copys_ceiling_went_back_with_the_clock_a_restart_repeats(
     host: Host, monkeypatch: pytest.MonkeyPatch, below_the_floor: bool
 ) -> None:
     written = Copied._written
-    monkeypatch.setattr(Copied, "_written", lambda self, floor, _before, used=None: written(self, floor, 0, used))
+    monkeypatch.setattr(Copied, "_written", lambda self, floor, _before: written(self, floor, 0))
     before, after = set_back(host, below_the_floor=below_the_floor)
     assert set(before) & set(after)
 
