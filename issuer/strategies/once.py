@@ -14,7 +14,11 @@ LONGEST = 30.0
 
 
 class Once:
-    """One at a time; whoever comes meanwhile waits for the end, and is told the same error."""
+    """One at a time; whoever comes meanwhile waits for the end.
+
+    They are told the same error if asking again won't better it. Otherwise, as when whoever did it had little time, the
+    next one does it.
+    """
 
     def __init__(self, what: str, tag: str, flight: Callable[[], Flight]) -> None:
         """Make one; `what` is under way, for messages."""
@@ -23,17 +27,19 @@ class Once:
         self._board = Board(flight, longest=LONGEST)
 
     def do(self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline) -> Steps[None]:
-        """Run the steps, or wait for somebody else who does, until it is done. Raises what they raise."""
+        """Run the steps, or wait for somebody else who does, until it is done. Raises what they raise; Unavailable."""
         while not done():
             flight, first = self._board.enter()
             if first:
                 yield from self._fly(flight, steps)
                 return
             yield from wait(flight, min(deadline.left(), self._board.left(flight)))
-            if flight.landed and flight.error is not None:
-                raise renewed(flight.error)
+            verdict = flight.verdict()
+            if verdict is not None:
+                raise verdict
             if deadline.left() <= 0 and not done():
-                raise Unavailable(f"tag {self._tag!r}: {self._what} took too long", tag=self._tag)
+                late = Unavailable(f"tag {self._tag!r}: {self._what} took too long", tag=self._tag)
+                raise renewed(flight.error or late)
 
     def _fly(self, flight: Flight, steps: Callable[[], Steps[None]]) -> Steps[None]:
         try:

@@ -7,7 +7,7 @@ import pytest
 
 from issuer.strategies import Instance
 from persistence.memory import MemoryStore
-from persistence.records import HIGHEST
+from persistence.records import HIGHEST, Order
 from tests.colours import Connect
 from tests.servers.ports import free_port
 
@@ -19,7 +19,7 @@ def store() -> MemoryStore:
 
 @pytest.mark.parametrize("order", ["strict", "trend"])
 def test_what_needs_no_redis_is_served_without_it(
-    connect: Connect, store: MemoryStore, tmp_path: Path, order: str
+    connect: Connect, store: MemoryStore, tmp_path: Path, order: Order
 ) -> None:
     scheme = {"strategy": "snowflake", "options": {"machine": "fixed"}}
     store.create("s", above=0, step=1, limit=HIGHEST, order=order, description="", scheme=scheme, timeout=1)

@@ -1,0 +1,89 @@
+"""What several callers need is done by one of them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from issuer.clock import Deadline
+from issuer.core.steps import Step, Steps, Wait
+from issuer.drivers.blocking.runner import Runner, new_flight
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
+from issuer.strategies.machines import blocking
+from issuer.strategies.once import Once
+from persistence.memory import MemoryStore
+from tests.waiting import until
+
+
+class Crew(Runner):
+    """Threads that need the same thing; the first one finds it as `works` says, once the test lets it go on."""
+
+    def __init__(self, pool: ThreadPoolExecutor, works: list[IssuerError | None]) -> None:
+        super().__init__(MemoryStore(), None, 1.0)
+        self.once = Once("it", "orders", new_flight)
+        self.works = works
+        self.done = False
+        self.tried = 0
+        self.waiting = 0
+        self.go = threading.Event()
+        self._pool = pool
+
+    def ask(self, seconds: float) -> Future[None]:
+        deadline = Deadline(seconds)
+        return self._pool.submit(lambda: self.run(self.once.do(self._found, lambda: self.done, deadline), deadline))
+
+    def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
+        self.waiting += isinstance(step, Wait)
+        return super()._result(step, deadline, tag)
+
+    def _found(self) -> Steps[None]:
+        yield from blocking(self._find)
+
+    def _find(self) -> None:
+        error = self.works[self.tried]
+        self.tried += 1
+        assert self.go.wait(10)
+        if error is not None:
+            raise error
+        self.done = True
+
+
+@pytest.fixture
+def crew() -> Iterator[Callable[..., Crew]]:
+    with ThreadPoolExecutor(4) as pool:
+        yield lambda *works: Crew(pool, list(works))
+
+
+def test_one_does_it_for_all(crew: Callable[..., Crew]) -> None:
+    asked = crew(None)
+    waiting = [asked.ask(10) for _ in range(4)]
+    asked.go.set()
+    assert [each.result(10) for each in waiting] == [None] * 4
+    assert asked.tried == 1
+
+
+def test_whoever_has_time_left_goes_on_where_another_had_none(crew: Callable[..., Crew]) -> None:
+    asked = crew(RedisUnavailable("no answer in time"), None)
+    hasty = asked.ask(0.5)
+    until(lambda: asked.tried == 1)
+    patient = asked.ask(10)
+    until(lambda: asked.waiting == 1)
+    asked.go.set()
+    with pytest.raises(RedisUnavailable, match="no answer in time"):
+        hasty.result(10)
+    assert patient.result(10) is None
+    assert asked.tried == 2
+
+
+def test_what_asking_again_will_not_better_is_told_to_all(crew: Callable[..., Crew]) -> None:
+    asked = crew(ConfigurationError("wrong"), None)
+    first = asked.ask(10)
+    until(lambda: asked.tried == 1)
+    others = [asked.ask(10) for _ in range(3)]
+    until(lambda: asked.waiting == 3)
+    asked.go.set()
+    errors = [each.exception(10) for each in (first, *others)]
+    assert [type(error) for error in errors] == [ConfigurationError] * 4
+    assert len({id(error) for error in errors}) == 4
+    assert asked.tried == 1
