@@ -1,7 +1,6 @@
 """Schemes when things go wrong: changes that overtake each other, stores that went back, keys, parts, strategies."""
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,18 +11,17 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer import Issuer, gateway
+from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core import retire
 from issuer.numbers.scheme import Scheme
-from issuer.scripts import Script, script
+from issuer.scripts import script
 from issuer.strategies.contract import Instance
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Tag
 from tests.audit import repeats
 from tests.colours import Connect
-from tests.lua.hashes import mutated
 from tests.schemes import KEYS, Make, processes
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -205,109 +203,6 @@ def test_a_keys_number_stays_what_it_was_after_a_change(make: Make) -> None:
     given = ids.next("a", key="k")
     other.configure("a", stride=10, offset=3)
     assert [each.next("a", key="k") for each in (ids, other, make())] == [given] * 3
-
-
-# ------------------------------------------------------------------------------------------------ restored stores
-
-
-def _restored(make: Make, store: MemoryStore, first: dict[str, Any]) -> tuple[Issuer, Issuer, list[int]]:
-    """Change a tag, draw, and restore the store from before; return an issuer that saw that, a new one, the numbers."""
-    ids = make(scheduler=None)
-    ids.create("a", step=50, **first)
-    numbers = ids.take("a", 50)
-    backup = store.snapshot()
-    ids.configure("a", stride=10, offset=3)
-    numbers += ids.take("a", 30)
-    store.restore(backup)
-    fresh = make(scheduler=None)
-    fresh.recover("a")
-    return ids, fresh, numbers
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("first", [{}, {"stride": 2, "offset": 1}])
-def test_a_store_restored_from_before_a_change_is_not_believed(
-    make: Make, store: MemoryStore, first: dict[str, Any]
-) -> None:
-    # A strict tag: its hash is the witness of what was issued, and it says that there was a later scheme.
-    ids, fresh, numbers = _restored(make, store, first)
-    for each in (fresh, ids):
-        with pytest.raises(issuer.StoreBehind, match="scheme"):
-            numbers += each.take("a", 200)
-        fresh.recover("a")
-    fresh.configure("a", stride=10, offset=3, stride_above=100_000)
-    numbers += [*fresh.take("a", 200), *ids.take("a", 100)]
-    assert repeats(numbers) == []
-
-
-def _changed_again(make: Make, store: MemoryStore) -> list[int]:
-    """Make the lost change again, after the store was restored to before it."""
-    _, fresh, numbers = _restored(make, store, {"stride": 2, "offset": 1})
-    with suppress(issuer.StoreBehind):
-        fresh.configure("a", stride=10, offset=3)
-    with suppress(issuer.StoreBehind):
-        numbers += make(scheduler=None).take("a", 300)
-    return numbers
-
-
-@pytest.mark.live
-def test_a_lost_change_is_not_made_again_without_a_word_from_where_on(make: Make, store: MemoryStore) -> None:
-    assert repeats(_changed_again(make, store)) == []
-
-
-@pytest.mark.live
-def test_mutation_a_lost_change_is_made_again(make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("issuer.drivers.making._check_witness", lambda *_: iter(()))
-    assert repeats(_changed_again(make, store)) != []
-
-
-@pytest.mark.live
-def test_mutation_a_store_restored_from_before_a_change_gives_values_twice(
-    make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, fresh, numbers = _restored(make, store, {"stride": 2, "offset": 1})
-    monkeypatch.setattr("issuer.core.scheme.turn", lambda _: 0)
-    assert repeats([*numbers, *fresh.take("a", 500)])
-
-
-def _restored_and_restarted(make: Make, store: MemoryStore, server: RedisServer, *, early: bool) -> list[int]:
-    """Let Redis restart between a restore of the store and a draw; `early`: an issuer asks before `recover` has run."""
-    ids = make(scheduler=None)
-    ids.create("a", step=50, stride=2, offset=1)
-    numbers = ids.take("a", 50)
-    backup = store.snapshot()
-    ids.configure("a", stride=10, offset=3)
-    numbers += ids.take("a", 30)
-    store.restore(backup)
-    fresh = make(scheduler=None)
-    if not early:
-        fresh.recover("a")
-    server.restore(server.snapshot())
-    with suppress(issuer.StoreBehind):
-        numbers += fresh.take("a", 300)
-    fresh.recover("a")
-    with suppress(issuer.StoreBehind):
-        numbers += fresh.take("a", 300)
-    return numbers
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("early", [False, True])
-def test_a_new_reign_hides_no_store_from_before_a_change(
-    make: Make, store: MemoryStore, server: RedisServer, early: bool
-) -> None:
-    assert repeats(_restored_and_restarted(make, store, server, early=early)) == []
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("early", [False, True])
-def test_mutation_a_hash_of_an_older_reign_is_armed_for_an_earlier_scheme(
-    make: Make, store: MemoryStore, server: RedisServer, monkeypatch: pytest.MonkeyPatch, early: bool
-) -> None:
-    text = mutated(open=[("if not missing and scheme ~= own", "if current and scheme ~= own")])["open"]
-    mutant = Script("open", text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-    monkeypatch.setattr(gateway, "script", lambda name: mutant if name == "open" else script(name))
-    assert repeats(_restored_and_restarted(make, store, server, early=early))
 
 
 # ------------------------------------------------------------------------------------------------ parts
