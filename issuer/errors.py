@@ -2,7 +2,8 @@
 
     IssuerError
     ├── ConfigurationError    settings that contradict each other, or a backend that can't be used as it is set up
-    │   └── SchemeError       a setting of how a tag's numbers are made is wrong, or can't be changed any more
+    │   ├── SchemeError       a setting of how a tag's numbers are made is wrong, or can't be changed any more
+    │   └── ForeignHash       the tag's hash in Redis belongs to another store: two stores share a prefix
     ├── InvalidArgument       (also a ValueError) an argument out of range; nothing was changed
     │   └── NotDecodable      a number or text that the tag can't have given
     ├── FormatOverflow        a number is too wide for the tag's format
@@ -28,6 +29,7 @@ Each carries the values it speaks of as attributes, None where there is none; wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 
@@ -71,6 +73,29 @@ class SchemeError(ConfigurationError):
         super().__init__(f"{setting}: {message}", tag=tag)
         self.setting = setting
         self.value = value
+
+
+class ForeignHash(ConfigurationError):
+    """The tag's hash in Redis was armed for another store, and its numbers are that store's. Nothing was changed.
+
+    `key`: of the hash; `owner`: the id of the store that it belongs to; `store`: the id of this one; `taken`: the
+    highest number in the hash, None if that wasn't looked at.
+    """
+
+    def __init__(self, tag: str, *, key: str, owner: str, store: str, taken: int | None = None) -> None:
+        at_least = "the other store's max" if taken is None else f"at least {taken}, which is in that hash"
+        name = quote(tag)
+        super().__init__(
+            f"Redis key {key} belongs to another store (id {owner}, this one is {store}), and its numbers are that "
+            "store's: give each store its own prefix. If numbers were drawn from this hash for this store's users, "
+            f"raise the tag above them first, under the new prefix: `issuer recover {name} --at-least N`, or `issuer "
+            f"create {name} --above N` if this store doesn't know it; N is {at_least}",
+            tag=tag,
+        )
+        self.key = key
+        self.owner = owner
+        self.store = store
+        self.taken = taken
 
 
 class NotDecodable(InvalidArgument):

@@ -328,6 +328,11 @@ class Hash:
     scheme: str | None = None
     corrupt: str | None = None
 
+    @property
+    def top(self) -> int:
+        """The highest number that it holds, as far as its fields can be read; 0 if it holds none."""
+        return max(field or 0 for field in (self.cur, self.max, self.mark, self.next_cur, self.next_max))
+
 
 def peek(key: str) -> Call[Hash]:
     """Read the hash for people to look at: no script, nothing changed."""

@@ -6,6 +6,7 @@ from issuer.errors import (
     ConfigurationError,
     CorruptState,
     FenceError,
+    ForeignHash,
     InvalidArgument,
     IssuerError,
     JournalDamaged,
@@ -78,17 +79,16 @@ def refused(
             "this Redis is no master, so its numbers can't be trusted: point the issuer at the master", tag=tag
         )
     if reply.status == "otherstore" and isinstance(reply, (Opened, Floored)):
-        return other_store(key, reply.store, store, tag)
+        return ForeignHash(tag, key=key, owner=reply.store, store=store)
     return CorruptState(
         f"Redis key {key} holds fields that no issuer writes: look at it with HGETALL, then run `issuer recover {tag}`",
         tag=tag,
     )
 
 
-def other_store(key: str, theirs: str, ours: str, tag: str | None = None) -> ConfigurationError:
-    """Return the error for a hash of another store's."""
+def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
+    """Return the error for a hash of machine numbers of another store's; of a tag's it is ForeignHash."""
     return ConfigurationError(
         f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
-        "prefix would issue the same numbers; give each its own prefix",
-        tag=tag,
+        "prefix would issue the same numbers; give each its own prefix"
     )

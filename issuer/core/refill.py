@@ -151,13 +151,15 @@ class Refill(Source):
             return False
         if self._direct:
             return self.hand is not None and self.hand.due
-        hash = yield from send(gateway.peek(self.key))
+        hash = yield from self.look()
         if hash.cur is None or hash.mark is None:
             return True
         return hash.next_max is None and hash.cur >= hash.mark
 
     def fetch(self) -> Steps[int]:
         """Fetch the next segment now, if one is due. Returns how many were loaded: 0 or 1."""
+        if not self._direct:
+            yield from self._identity_soon()
         if not (yield from self._due()):
             return 0
         flight, leads = self._segments.enter()
@@ -234,6 +236,7 @@ class Refill(Source):
         record = yield from self.counted()
         steps = extend(record, self.key, seen=self.taken(), window=self._means.window, election=self._election)
         extension = yield from self._public(steps)
+        self.owned = True  # `open` refuses every other store's
         if extension.tag is not None:
             self.record = extension.tag
         if extension.outcome == "loaded":
@@ -315,6 +318,7 @@ class Refill(Source):
 
     def _drawn_ahead(self, size: int, deadline: Deadline) -> Steps[Lease]:
         while True:
+            yield from self.refuse_foreign(probe=False)
             drawn = yield from send(gateway.lease(self.key, size, self.window, self.scheme_id), probe=False)
             if drawn.status == "ok":
                 break

@@ -60,8 +60,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if key is not None:
         hash = yield from send(gateway.peek(key))
         # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
-        fields = (hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max)
-        highest = max(highest, *(field or 0 for field in fields))
+        highest = max(highest, hash.top)
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)

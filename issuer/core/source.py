@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from issuer import gateway
 from issuer.clock import LONGEST_PAUSE, Deadline, monotonic
-from issuer.core import direct, lease
+from issuer.core import direct, lease, ownership
 from issuer.core.arithmetic import spent
 from issuer.core.extend import Election, known
 from issuer.core.flight import Board, Flight, renewed
 from issuer.core.hand import Hand
 from issuer.core.lease import Lease
+from issuer.core.ownership import PATIENCE, PATIENCE_ALONE, Identity
 from issuer.core.retire import identity
 from issuer.core.scheme import PARTS, SEGMENT, OtherStrategyError, Scheme, countable, last_value, strategy, turn
-from issuer.core.steps import Steps, hurried, public
-from issuer.errors import InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
+from issuer.core.steps import Steps, hurried, public, send
+from issuer.errors import ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from persistence.records import Reservation, Tag
 
 T = TypeVar("T")
@@ -38,7 +41,7 @@ class Means:
     `attend`: has the scheduler sweep from now on. `window`: how long an elected loader has, in seconds.
     `auto_create`: make a tag at its first use. `lease`: how many numbers of a trend tag are drawn ahead if the tag
     doesn't say so itself. `open`: where open numbers are laid. `scheme`: how a tag's numbers are made of its counter;
-    None: they are the counter. It raises ConfigurationError where that can't be done here.
+    None: they are the counter. It raises ConfigurationError where that can't be done here. `identity`: the store's.
     """
 
     redis: bool
@@ -52,6 +55,7 @@ class Means:
     lease: int
     open: MutableMapping[str, Iterator[int]]
     scheme: Callable[[Tag], Scheme | None]
+    identity: Identity
 
 
 class Source:
@@ -82,8 +86,8 @@ class Source:
         self.window = means.window if means.scheduled else None
         self._record: Tag | None = None
         self._learnt_at = 0.0
-        #: The store's id, once it is known: it never changes, and numbers in hand must not wait for the store.
-        self._store_id = ""
+        #: Whether the tag's hash was seen to be this store's. Until then each draw goes the long way, and looks.
+        self.owned = False
         #: The born that leases came under when the record was read last.
         self._born = ""
         #: When it made sense to ask Redis again, when it was asked last in vain.
@@ -161,13 +165,15 @@ class Source:
 
     def learn(self, *, make: bool = True) -> Steps[Tag]:
         """Read the tag's record, making the tag if that is allowed, here and in general. Raises UnknownTag."""
-        self.record = record = yield from self._public(known(self.tag, make=make and self._means.auto_create))
         yield from self._identity()
+        try:
+            self.record = record = yield from self._public(known(self.tag, make=make and self._means.auto_create))
+        except UnknownTag:
+            if self._means.redis:
+                with suppress(Unavailable):  # whose hash it is tells more
+                    yield from self.look(probe=False)
+            raise
         return record
-
-    def _identity(self) -> Steps[str]:
-        self._store_id = self._store_id or (yield from self._public(identity()))
-        return self._store_id
 
     def _try_to_learn(self, deadline: Deadline, within: float | None = None) -> Steps[bool]:
         if deadline.left() <= 0:
@@ -191,10 +197,60 @@ class Source:
             # Deleted: what is in hand of it goes too, or it would be served to its end, unchecked.
             with self._mode_lock:
                 self._record = None
-                if self.hand is not None:
-                    self.hand.empty()
-                self._settle()
+                self._empty_hand()
             raise
+        except ForeignHash:
+            with self._mode_lock:
+                self.owned = False
+                self._empty_hand()
+            raise
+
+    def _empty_hand(self) -> None:
+        if self.hand is not None:
+            self.hand.empty()
+        self._settle()
+
+    # ------------------------------------------------------------------ whose hash it is
+
+    def _identity(self) -> Steps[str]:
+        """Return the store's id, waiting for it if need be."""
+        store = self._means.identity
+        store.known = store.known or (yield from self._public(identity()))
+        return store.known
+
+    def _identity_soon(self) -> Steps[str]:
+        """Return the store's id, "" if it isn't known and the store doesn't say it soon."""
+        store = self._means.identity
+        if store.wanted:
+            began, patience = monotonic(), PATIENCE if self._means.scheduled else PATIENCE_ALONE
+            try:
+                yield from hurried(self._identity(), patience)
+            except Unavailable:
+                if monotonic() - began > patience / 2:  # not a caller without time, or an answer that came at once
+                    store.in_vain()
+        return store.known
+
+    def refuse_foreign(self, *, probe: bool) -> Steps[None]:
+        """Before a draw: raise ForeignHash if the tag's hash was armed for another store. `probe`: see Send.
+
+        Nothing is done once the hash was seen to be ours: from then on the sweep looks. It does so as well where the
+        store has not said its id soon, as the numbers in Redis don't wait for a store that hangs.
+        """
+        if self.owned:
+            return
+        if (yield from self._identity_soon()):
+            yield from self.look(probe=probe)
+        self._means.attend()
+
+    def look(self, *, probe: bool = True) -> Steps[gateway.Hash]:
+        """Return the tag's hash. Raises ForeignHash if it isn't ours, as far as the store's id is known."""
+        return (yield from self._public(self._looked(probe)))
+
+    def _looked(self, probe: bool) -> Steps[gateway.Hash]:  # noqa: FBT001 - of `look`
+        hash = yield from send(gateway.peek(self.key), probe=probe)
+        if self._means.identity.known:
+            self.owned = ownership.check(self.tag, self.key, hash, self._means.identity.known)
+        return hash
 
     # ------------------------------------------------------------------ where the numbers come from
 

@@ -66,7 +66,8 @@ class Supply(Refill):
         self.used_at = monotonic()
         if self._record is None and self._means.lease and self._means.redis and monotonic() > self._unknown_until:
             # In a hurry: Redis may hold numbers, and they don't wait for a store that hangs.
-            learnt = yield from self._try_to_learn(deadline, within=HURRY)
+            known = yield from self._identity_soon()
+            learnt = known and (yield from self._try_to_learn(deadline, within=HURRY))
             if not learnt:
                 self._unknown_until = monotonic() + CHECK_AFTER
                 self._means.attend()  # a sweep has more time for it
@@ -112,6 +113,7 @@ class Supply(Refill):
                 if first is None or first.status == "notmaster":  # perhaps another server is, meanwhile
                     # Who can go on without Redis doesn't wait to see whether it is still away.
                     probe = attempt > 0 or (self._record is not None and self._record.order == "strict")
+                    yield from self.refuse_foreign(probe=probe)
                     drawn_as = self.scheme_id
                     first = yield from send(gateway.draw(self.key, n, self.window, drawn_as), probe=probe)
                 drawn = first
@@ -176,6 +178,7 @@ class Supply(Refill):
 
     def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int | None]:
         """Draw for the key; None: now it makes sense to ask again."""
+        yield from self.refuse_foreign(probe=True)
         drawn_as = self.scheme_id
         drawn = yield from send(gateway.once(self.key, kept, self.window, drawn_as, ttl))
         if turn(drawn.scheme) > turn(self.scheme_id):
@@ -206,6 +209,8 @@ class Supply(Refill):
         if held is not None:
             return held
         record = yield from self.counted()
+        if self._means.redis:
+            yield from self.refuse_foreign(probe=True)
         return (yield from self._public(upcoming(record, self.key if self._means.redis else None)))
 
     def reserve(self, n: int) -> Steps[range]:
@@ -271,14 +276,14 @@ class Supply(Refill):
             self.prefetch_segment()
 
     def refresh(self) -> Steps[None]:
-        """Read the tag's record, if that was long ago."""
+        """Read the tag's record, if that was long ago, and the store's id, if it isn't known."""
         if self.stale:
             yield from self.learn()
 
     @property
     def stale(self) -> bool:
-        """Whether the tag's record should be read."""
-        return self._record is None or monotonic() - self._learnt_at > LEARN_AFTER
+        """Whether the tag's record should be read, or the store asked for its id."""
+        return self._record is None or not self._means.identity.known or monotonic() - self._learnt_at > LEARN_AFTER
 
     def _sweep_leases(self, hand: Hand[Lease | Reservation]) -> Steps[None]:
         """Check the leases of a tag in use; those of a quiet one when it is used again."""

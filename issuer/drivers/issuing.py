@@ -163,7 +163,7 @@ class Issuing(Generic[L]):
         """Make a tag; see Issuer.create. A strategy gets to know that its tag is new, and never was there before."""
         own = given.get("strategy", schemes.SEGMENT) != schemes.SEGMENT
         before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
-        record = yield from making.create(tag, given, keys=self._terms.keys, **settings)
+        record = yield from making.create(tag, given, keys=self._terms.keys, key_of=self._terms.key, **settings)
         if own and before is None:
             try:
                 yield from self._serving(self._line(tag), record).found(deadline)

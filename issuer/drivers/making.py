@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +10,7 @@ from issuer import gateway
 from issuer.core import parts, requests, retire
 from issuer.core import scheme as schemes
 from issuer.core.extend import known
+from issuer.core.ownership import refuse_foreign
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import InvalidArgument, SchemeError, StoreBehind, TagExists, UnknownTag
 from issuer.keys import check_tag, part_tag
@@ -37,9 +38,19 @@ _PIECES = {"stride", "offset", "scramble"}
 
 
 def create(
-    tag: str, given: Mapping[str, Any], *, keys: Mapping[str, bytes], limit: int | str, redis: bool, **settings: Any
+    tag: str,
+    given: Mapping[str, Any],
+    *,
+    keys: Mapping[str, bytes],
+    limit: int | str,
+    redis: bool,
+    key_of: Callable[[str], str],
+    **settings: Any,
 ) -> Steps[Tag]:
-    """Make a tag, and the tags of its shards; see Issuer.create. `given`: what makes its scheme."""
+    """Make a tag, and the tags of its shards; see Issuer.create. `given`: what makes its scheme.
+
+    `key_of`: where a tag's hash is, if there is Redis.
+    """
     check_tag(tag)
     last = requests.whole(limits.number(limit), "limit", 1, HIGHEST)
     strategy = given.get("strategy", schemes.SEGMENT)
@@ -67,10 +78,13 @@ def create(
     check(schemes.strategy(scheme), scheme.get("options", {}))
     _check_segment(tag, scheme, settings["step"], settings["ahead"])
     shards = scheme.get("shards")
+    if shards is not None and last != HIGHEST:
+        raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=limit, tag=tag)
+    names = [] if shards is None else [part_tag(tag, str(shard)) for shard in range(1 << int(shards["shard_bits"]))]
+    if redis:
+        yield from refuse_foreign([(name, key_of(name)) for name in (tag, *names)])
     if shards is not None:
-        if last != HIGHEST:
-            raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=limit, tag=tag)
-        yield from _shards(tag, scheme, redis=redis, settings=settings)
+        yield from _shards(tag, names, scheme, redis=redis, settings=settings)
     return (yield from requests.create(tag, limit=counter_limit, scheme=scheme, redis=redis, **settings))
 
 
@@ -93,15 +107,15 @@ def limit_of_parts(record: Tag) -> int:
     return record.limit if shards is None else shard_layout(shards).most("sequence")
 
 
-def _shards(tag: str, scheme: Mapping[str, Any], *, redis: bool, settings: Mapping[str, Any]) -> Steps[None]:
+def _shards(
+    tag: str, names: Sequence[str], scheme: Mapping[str, Any], *, redis: bool, settings: Mapping[str, Any]
+) -> Steps[None]:
     """Make a tag for each shard, before the tag that they are parts of: so that what was begun can be done again."""
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is not None and not record.deleted:
         raise TagExists(tag)
-    shards = scheme["shards"]
-    limit, own = shard_layout(shards).most("sequence"), scheme_of_parts(tag, scheme)
-    for shard in range(1 << int(shards["shard_bits"])):
-        name = part_tag(tag, str(shard))
+    limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
+    for name in names:
         try:
             yield from requests.create(name, limit=limit, scheme=own, redis=redis, **settings)
         except TagPresent:
@@ -116,6 +130,8 @@ def configure(
     check_tag(tag)
     limit = settings.pop("limit")
     last = None if limit is None else limits.number(limit)
+    if key is not None and (given or any(each is not None for each in (last, settings["start"], settings["above"]))):
+        yield from refuse_foreign([(tag, key)])  # what follows changes the store, and then the hash
     before = after = yield from known(tag)
     yield from parts.check_whole(before)
     _check_parts(before, settings)

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.supply import Supply
-from issuer.errors import ConfigurationError, IssuerError, Unavailable, UnknownTag
+from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.keys import PART, check_tag
 from issuer.plugins.sparing import Sparing
 from issuer.strategies.serving import Serving
@@ -66,19 +66,25 @@ class Roster(Generic[L]):
         It isn't retired: whoever has just begun to wait at it may know better, after an outage.
         """
         if line.supply.disposable:
-            with self._lock:
-                if self.lines.get(line.tag) is line:
-                    del self.lines[line.tag]
-                    self._open.pop(line.tag, None)
+            self._remove(line)
 
     def drop(self, tag: str) -> L | None:
         """Forget a tag that was deleted; return its line, which gives no numbers any more."""
-        with self._lock:
-            line = self.lines.pop(tag, None)
-            self._open.pop(tag, None)
+        line = self.lines.get(tag)
         if line is not None:
-            line.supply.retire(UnknownTag(tag))
+            self._end(line, UnknownTag(tag))
         return line
+
+    def _end(self, line: L, why: IssuerError) -> None:
+        """Forget a line: it gives no numbers any more, and those who wait at it are told why."""
+        line.supply.retire(why)  # first, as it lays its draws open until then
+        self._remove(line)
+
+    def _remove(self, line: L) -> None:
+        with self._lock:
+            if self.lines.get(line.tag) is line:
+                del self.lines[line.tag]
+                self._open.pop(line.tag, None)
 
     def lay_open(self, line: L, numbers: Iterator[int]) -> None:
         """Let `next` find these, unless the line was dropped meanwhile."""
@@ -123,10 +129,7 @@ class Roster(Generic[L]):
         for line in list(self.lines.values()):
             supply = line.supply
             if supply.used_at <= since and PART in line.tag and supply.idle and not supply.kept and not line.serving:
-                with self._lock:
-                    if self.lines.get(line.tag) is line:
-                        del self.lines[line.tag]
-                        self._open.pop(line.tag, None)
+                self._remove(line)
 
     def troubled(self, line: L, error: Exception) -> None:
         """Take note of a sweep that could not look after a tag.
@@ -137,6 +140,8 @@ class Roster(Generic[L]):
             return
         if isinstance(error, UnknownTag):
             self.forget_if_unknown(line)
+        if isinstance(error, ForeignHash):
+            self._end(line, error)  # the next caller has a new line, which looks before it draws
         if isinstance(error, Unavailable):
             log.debug("tag %r: sweep: %s", line.tag, error)
             return

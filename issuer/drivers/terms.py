@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from issuer.core.doctor.facts import Facts
 from issuer.core.flight import Flight
+from issuer.core.ownership import Identity
 from issuer.core.source import Job, Means
 from issuer.errors import IssuerError, SchemeError
 from issuer.keys import redis_key
@@ -62,6 +63,7 @@ class Terms:
     instance: Instance
     alarm: Callable[[IssuerError], None]
     _schemes: dict[tuple[str, str], Scheme] = field(default_factory=dict)
+    _identity: Identity = field(default_factory=Identity)
 
     def scheme(self, tag: Tag) -> Scheme | None:
         """Return how the tag's numbers are made of its counter; None: they are the counter."""
@@ -132,4 +134,5 @@ class Terms:
             lease=self.lease,
             open=open,
             scheme=self.scheme,
+            identity=self._identity,
         )

@@ -1,5 +1,8 @@
 """The commands that mean something else, or more, with a real Redis."""
 
+import json
+from pathlib import Path
+
 import redis
 
 import issuer
@@ -118,6 +121,33 @@ def test_another_stores_hash_is_refused(with_redis: Cli, redis_client: redis.Red
     ended = with_redis("set", "orders", "--above", "50")
     assert (ended.code, ended.out) == (2, "")
     assert "another store" in ended.err
+
+
+def test_a_mistyped_store_is_given_no_number_of_the_right_one(
+    with_redis: Cli, cli: Cli, redis_client: redis.Redis, redis_url: str, home: Path
+) -> None:
+    with_redis("create", "orders", "--step", "100")
+    with_redis("next", "orders", "-n", "5")
+    hash = redis_client.hgetall("issuer:{orders}")
+    mistyped = "--redis", redis_url, "--store", f"sqlite:///{home / 'idz.db'}"
+    for command in (["next", "orders"], ["next", "orders", "-n", "3"], ["next", "orders", "--key", "k"],
+                    ["peek", "orders"], ["create", "orders"], ["set", "orders", "--above", "9"]):  # fmt: skip
+        ended = cli(*mistyped, *command)
+        assert (ended.code, ended.out) == (2, "")
+        assert "another store" in ended.err
+        assert "issuer recover orders --at-least N" in ended.err
+    assert json.loads(cli(*mistyped, "next", "orders", "--json").err)["error"] == "ForeignHash"
+    assert cli(*mistyped, "tags", "--json").json() == []
+    assert redis_client.hgetall("issuer:{orders}") == hash
+    assert with_redis("next", "orders").out == "6\n"
+
+    # As the message says: first above what that hash has held, then a prefix of its own.
+    own = *mistyped, "--prefix", "b"
+    assert cli(*own, "create", "orders", "--above", "100").code == 0
+    finding = next(each for each in cli(*mistyped, "doctor", "--json").json() if each["check"] == "tag-two-stores")
+    assert "issuer --prefix NEW recover orders --at-least N" in finding["remedy"]
+    assert cli(*own, "recover", "orders", "--at-least", "250", "--yes").code == 0
+    assert cli(*own, "next", "orders").out == "251\n"
 
 
 def test_a_prefix_keeps_two_worlds_apart(with_redis: Cli, redis_client: redis.Redis) -> None:

@@ -152,10 +152,13 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
                 "weak",
                 f"tag {tag.record.tag}",
                 f"its hash belongs to the store {hash.store}; this one is {facts.store_id}",
-                "Two stores on one prefix reserve the same numbers. Each is refused the other's hash, so calls of one "
-                "of them fail; whoever flushes Redis lets both in.",
-                "Give each store its own prefix. If this store replaces the other one: choose a new prefix, and raise "
-                "it above the other's max with `issuer recover --at-least`.",
+                "The numbers in it were reserved in the other store, and this one would hand them out again. So draws "
+                "on this store are refused with ForeignHash, but for those of a process that began while it was away; "
+                "whoever empties Redis lets each store repeat the other's numbers.",
+                "Give each store its own prefix. Before a number is drawn under the new one, raise the tag there above "
+                "those that were drawn here by mistake, or that the other store gave if this one replaces it: issuer "
+                f"--prefix NEW recover {quote(tag.record.tag)} --at-least N, with the other store's max as N"
+                f" ({hash.top} or more).",
                 tag.record.tag,
             )
 

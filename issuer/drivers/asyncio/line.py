@@ -197,7 +197,8 @@ class Line:
         self._node = None
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
         if redis is not None:
-            self._node = redis.node(self._key)
+            if self.supply.owned:
+                self._node = redis.node(self._key)
             if self._packed_as != self.supply.scheme_id:
                 self._pack()
         return numbers

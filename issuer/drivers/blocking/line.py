@@ -213,7 +213,8 @@ class Line:
         drawn = gateway.drawn(first) if isinstance(first, list) else first
         numbers = self.run(self.supply.obtain(n, deadline, drawn), deadline)
         if self._redis is not None:
-            self._node = self._redis.node(self._key)
+            if self.supply.owned:
+                self._node = self._redis.node(self._key)
             if self._packed_as != self.supply.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]

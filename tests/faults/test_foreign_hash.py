@@ -1,0 +1,384 @@
+"""Two stores on one prefix: a hash that was armed for one gives the other's processes no number.
+
+Store A issues 1..5 of "orders"; the processes under test are on store B.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import issuer
+from issuer import ForeignHash, Issuer
+from issuer.core import ownership
+from persistence.memory import MemoryStore
+from persistence.records import HIGHEST, Order
+from tests.audit import repeats
+from tests.colours import Connect
+from tests.faults.hanging import HangingStore
+from tests.servers.proxy import FaultProxy
+from tests.waiting import until
+
+KEY = "issuer:{orders}"
+
+#: How a number is asked for, each way with a look of its own.
+WAYS: dict[str, Callable[[Issuer], Any]] = {
+    "next": lambda ids: ids.next("orders"),
+    "next in time": lambda ids: ids.next("orders", timeout=2),
+    "take": lambda ids: ids.take("orders", 3)[0],
+    "issue": lambda ids: ids.issue("orders").value,
+    "key": lambda ids: ids.next("orders", key="cart-7"),
+    "stream": lambda ids: next(ids.stream("orders")),
+    "peek": lambda ids: ids.peek("orders").value,
+}
+
+Mode = tuple[dict[str, Any], dict[str, Any]]
+
+#: How the numbers come, as arguments of `connect` and of `create`.
+MODES: dict[str, Mode] = {
+    "strict": ({}, {"order": "strict"}),
+    "trend": ({}, {"order": "trend"}),
+    "leased": ({"lease": 20}, {"order": "trend"}),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Callable[[Issuer], Any]:
+    return WAYS[request.param]
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    return MODES[request.param]
+
+
+@dataclass
+class Scene:
+    """A Redis, a client of it, and an issuer on store A that has issued 1..5."""
+
+    connect: Connect
+    url: str
+    client: redis.Redis
+    owner: Issuer
+
+    def on(self, store: object, **settings: Any) -> Issuer:
+        """Make an issuer on that store."""
+        return self.connect(**{"redis": self.url, "store": store, **settings})
+
+    @property
+    def hash(self) -> Any:
+        return self.client.hgetall(KEY)
+
+    def empty(self) -> None:
+        """Forget the hash."""
+        self.client.delete(KEY)
+
+    def taken_over(self) -> None:
+        """Put a third store's hash in the place of what is there, in one step: nobody can arm it in between."""
+        with issuer.connect(redis=self.url, store=MemoryStore(), prefix="third", scheduler=None) as ids:
+            ids.create("orders", step=1_000_000)
+            ids.next("orders")
+        self.client.rename("third:{orders}", KEY)
+
+
+@pytest.fixture
+def scene(connect: Connect, redis_client: redis.Redis, redis_url: str) -> Iterator[Scene]:
+    with issuer.connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
+        ids.create("orders", step=100)
+        assert ids.take("orders", 5) == [1, 2, 3, 4, 5]
+        yield Scene(connect, redis_url, redis_client, ids)
+
+
+def made_in(store: MemoryStore, order: Order = "trend") -> MemoryStore:
+    """Make the tag in that store, as under a prefix of its own."""
+    store.create("orders", above=0, step=100, limit=HIGHEST, order=order, description="", timeout=1)
+    return store
+
+
+def trusting(*_: object) -> bool:
+    """Stand in for the look at whose hash it is."""
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------- the first draw
+
+
+@pytest.mark.parametrize("order", ["strict", "trend", None])
+def test_the_first_draw_is_refused_and_changes_nothing(
+    scene: Scene, way: Callable[[Issuer], Any], order: Order | None
+) -> None:
+    store = MemoryStore() if order is None else made_in(MemoryStore(), order)
+    hash, records = scene.hash, store.snapshot().tags
+    for settings in ({}, {"lease": 20}):
+        with scene.on(store, **settings) as ids:
+            for _ in range(3):
+                with pytest.raises(ForeignHash, match="another store") as caught:
+                    way(ids)
+                error = caught.value
+                assert (error.tag, error.key, error.taken) == ("orders", KEY, 100)
+                assert error.owner == hash[b"store"].decode()
+                assert error.store == store.store_id(timeout=1)
+    assert (scene.hash, store.snapshot().tags) == (hash, records)
+    assert scene.client.keys() == [KEY.encode()]
+    assert scene.owner.next("orders") == 6
+
+
+@pytest.mark.parametrize("order", ["strict", "trend"])
+def test_without_the_look_the_other_stores_numbers_are_handed_out(
+    scene: Scene, way: Callable[[Issuer], Any], order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard taken out: 6 is what A's users get next, and what B's own store has not reserved."""
+    monkeypatch.setattr(ownership, "check", trusting)
+    store = made_in(MemoryStore(), order)
+    with scene.on(store, scheduler=None) as ids:
+        assert way(ids) == 6
+        assert store.snapshot().tags["orders"].max == 0
+        wrong = ids.take("orders", 10)
+    with scene.on(store, prefix="own", scheduler=None) as ids:
+        assert repeats([1, 2, 3, 4, 5, *wrong, *ids.take("orders", 100)]) != []
+
+
+def test_warm_is_refused_too(scene: Scene) -> None:
+    for store in (MemoryStore(), made_in(MemoryStore())):
+        with scene.on(store) as ids, pytest.raises(ForeignHash):
+            ids.warm("orders")
+    assert scene.owner.next("orders") == 6
+
+
+def test_a_caller_without_time_is_refused_once_the_stores_id_is_known(scene: Scene) -> None:
+    with scene.on(MemoryStore(), scheduler=None) as ids:
+        ids.create("other")
+        ids.next("other")
+        with pytest.raises(ForeignHash):
+            ids.next("orders", timeout=0)
+    assert scene.owner.next("orders") == 6
+
+
+def test_a_series_whose_hash_is_another_stores_is_refused_and_not_made(scene: Scene) -> None:
+    store = MemoryStore()
+    scene.owner.create("bills", keyed=True)
+    scene.owner.issue("bills", restart_key="acme")
+    with scene.on(store, scheduler=None) as ids:
+        ids.create("bills", keyed=True)
+        with pytest.raises(ForeignHash) as caught:
+            ids.issue("bills", restart_key="acme")
+        assert caught.value.tag == "bills#acme"
+        assert ids.issue("bills", restart_key="zeta").counter == 1
+    assert set(store.snapshot().tags) == {"bills", "bills#zeta"}
+
+
+def test_what_the_message_says_ends_it_without_a_repeat(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = made_in(MemoryStore())
+    with monkeypatch.context() as patch, scene.on(store, scheduler=None) as ids:
+        patch.setattr(ownership, "check", trusting)
+        wrong = ids.take("orders", 7)  # as by a process that began while its store was away
+    with scene.on(store, scheduler=None) as ids, pytest.raises(ForeignHash) as caught:
+        ids.next("orders")
+    taken = caught.value.taken
+    assert taken is not None
+    with scene.on(store, prefix="own", scheduler=None) as ids:
+        ids.recover("orders", at_least=taken)
+        assert repeats([*wrong, *ids.take("orders", 500)]) == []
+
+
+# ------------------------------------------------------------------------------------------------- create and configure
+
+
+def test_create_is_refused_and_makes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.owner.create("users", shards=True, app=1)
+    scene.owner.issue("users", shard_key="alice")
+    hashes = {key: scene.client.hgetall(key) for key in scene.client.keys()}  # noqa: SIM118 - no dictionary
+    store = MemoryStore()
+    with scene.on(store, scheduler=None) as ids:
+        asked: dict[str, dict[str, Any]] = {"orders": {}, "users": {"shards": True, "app": 1}}
+        for name, settings in asked.items():
+            with pytest.raises(ForeignHash) as caught:
+                ids.create(name, **settings)
+            assert str(caught.value.tag).partition("#")[0] == name
+        assert store.snapshot().tags == {}
+        assert {key: scene.client.hgetall(key) for key in hashes} == hashes
+        ids.create("fresh")
+        monkeypatch.setattr(ownership, "check", trusting)
+        ids.create("orders")
+        assert set(store.snapshot().tags) == {"fresh", "orders"}
+
+
+@pytest.mark.parametrize("settings", [{"start": 500}, {"above": 500}, {"format": "B{seq:09d}"}, {"limit": 10**6}])
+def test_configure_is_refused_before_it_changes_the_store(
+    scene: Scene, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made_in(MemoryStore())
+    hash, records = scene.hash, store.snapshot().tags
+    with scene.on(store, scheduler=None) as ids:
+        with pytest.raises(ForeignHash):
+            ids.configure("orders", **settings)
+        assert (scene.hash, store.snapshot().tags) == (hash, records)
+        monkeypatch.setattr(ownership, "check", trusting)
+        try:
+            ids.configure("orders", **settings)
+        except ForeignHash:  # by the script, when the store has changed already
+            assert "limit" not in settings
+        assert store.snapshot().tags != records
+        assert scene.hash == hash
+
+
+def test_what_does_not_touch_redis_can_be_changed(scene: Scene) -> None:
+    with scene.on(made_in(MemoryStore()), scheduler=None) as ids:
+        assert ids.configure("orders", step=7, description="B's").step == 7
+
+
+def test_a_tag_is_made_while_redis_is_away_and_looked_at_when_it_is_back(scene: Scene, redis_proxy: FaultProxy) -> None:
+    with scene.on(MemoryStore(), redis=redis_proxy.url, scheduler=None, redis_timeout=0.2) as ids:
+        redis_proxy.refuse()
+        assert ids.create("orders").max == 0
+        redis_proxy.pass_through()
+        with pytest.raises(ForeignHash):
+            ids.next("orders")
+    assert scene.owner.next("orders") == 6
+
+
+# ------------------------------------------------------------------------------------------ a store that hangs, or away
+
+
+def test_a_store_that_hangs_holds_nobody_up_and_the_sweep_finds_out_when_it_is_back(scene: Scene, mode: Mode) -> None:
+    settings, tag = mode
+    store = HangingStore()
+    made_in(store, tag["order"])
+    store.hang()
+    with scene.on(store, timeout=10, **settings) as ids:
+        numbers: list[int] = []
+        took = [_took(ids, numbers) for _ in range(30)]
+        assert numbers == list(range(6, 36))
+        assert max(took) < 1.0  # the store's time-out is 3 s
+        assert sorted(took)[-3] < 0.3
+        store.resume()
+        until(lambda: _refused(ids), message="the sweep has found out")
+        for _ in range(20):
+            refused = _refused(ids)
+            assert refused is not None
+            assert refused.taken is not None
+            assert refused.taken >= max(numbers)
+
+
+def test_a_store_that_hangs_and_is_the_hashs_own_is_served_throughout(scene: Scene, mode: Mode) -> None:
+    scene.empty()
+    settings, tag = mode
+    store = HangingStore()
+    with issuer.connect(redis=scene.url, store=store, scheduler=None) as other:
+        other.create("orders", step=10_000, **tag)
+        numbers = [other.next("orders")]
+        store.hang()
+        with scene.on(store, timeout=10, **settings) as ids:
+            took = [_took(ids, numbers) for _ in range(30)]
+            assert max(took) < 1.0
+            store.resume()
+            supply = ids._roster.line("orders").supply
+            until(lambda: ids.next("orders") and supply.owned, message="the sweep has looked")
+            assert ids._roster.line("orders").supply is supply
+        assert numbers == sorted(set(numbers))
+
+
+def test_without_a_scheduler_a_store_that_hangs_is_waited_for_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "ASK_AGAIN", 600.0)
+    store = HangingStore()
+    made_in(store, "strict")
+    store.hang()
+    with scene.on(store, timeout=10, scheduler=None) as ids:
+        numbers: list[int] = []
+        took = [_took(ids, numbers) for _ in range(30)]
+        assert took[0] < 2.0
+        assert max(took[1:]) < 0.3
+        store.resume()
+        ids.next("orders")
+        monkeypatch.setattr(ownership, "ASK_AGAIN", 0.0)
+        with pytest.raises(ForeignHash):
+            ids.next("orders")
+
+
+def _took(ids: Issuer, numbers: list[int]) -> float:
+    began = time.monotonic()
+    numbers.append(ids.next("orders"))
+    return time.monotonic() - began
+
+
+def _refused(ids: Issuer) -> ForeignHash | None:
+    try:
+        ids.next("orders")
+    except ForeignHash as error:
+        return error
+    return None
+
+
+# ------------------------------------------------------------------------------ a hash that another store arms later on
+
+
+def test_a_hash_that_another_store_arms_later_is_found_by_the_sweep(scene: Scene, mode: Mode) -> None:
+    scene.empty()
+    settings, tag = mode
+    with scene.on(MemoryStore(), **settings) as ids:
+        ids.create("orders", step=100_000, **tag)
+        ids.take("orders", 50)
+        scene.taken_over()
+        until(lambda: _refused(ids), message="the sweep has found out")
+        hash = scene.hash
+        for way in WAYS.values():
+            with pytest.raises(ForeignHash):
+                way(ids)
+        assert scene.hash == hash
+        scene.empty()  # the other store's tag is at its end, and the one of this store goes on
+        assert ids.next("orders") > 100_000
+
+
+def test_a_tick_finds_it_as_well(scene: Scene) -> None:
+    scene.empty()
+    with scene.on(MemoryStore(), scheduler=None) as ids:
+        ids.create("orders", step=100_000)
+        ids.take("orders", 50)
+        scene.taken_over()
+        assert ids.next("orders") == 2  # the third store's: nobody has looked
+        assert ids.tick() == 0
+        assert _refused(ids) is not None
+
+
+def test_without_the_look_the_sweep_lets_the_other_stores_numbers_out(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard taken out."""
+    scene.empty()
+    monkeypatch.setattr(ownership, "check", trusting)
+    with scene.on(MemoryStore(), scheduler=None) as ids:
+        ids.create("orders", step=100_000)
+        numbers = ids.take("orders", 50)
+        scene.taken_over()
+        ids.tick()
+        assert repeats([*numbers, *ids.take("orders", 50)]) != []
+
+
+def test_a_tag_served_direct_does_not_rejoin_another_stores_hash(scene: Scene, redis_proxy: FaultProxy) -> None:
+    store = made_in(MemoryStore())
+    redis_proxy.refuse()
+    with scene.on(store, redis=redis_proxy.url) as ids:
+        assert ids.next("orders") == 1  # reserved in its own store
+        redis_proxy.pass_through()
+        until(lambda: _refused(ids), message="Redis is back")
+    assert scene.owner.next("orders") == 6
+
+
+def test_it_is_told_once(scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A keeper meets the hash at each sweep."""
+    store = f"sqlite:///{tmp_path / 'b.db'}"
+    with scene.on(store, redis=None, scheduler=None) as made:
+        made.create("orders", order="trend")
+    with scene.on(store, scheduler=None) as ids:
+        for _ in range(3):
+            ids.keep()
+            assert ids.tick() == 0
+    told = [each.levelname for each in caplog.records if "another store" in each.message]
+    assert told == ["WARNING"]
+    assert scene.owner.next("orders") == 6
