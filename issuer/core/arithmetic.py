@@ -42,6 +42,20 @@ def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
     return used * 1000 / (span + quiet)
 
 
+#: So many reservations are a first segment and two that followed it; over so many ms they are no mere burst.
+FEW, BURST = 3, 3000
+
+
+def telling(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
+    """Whether these reservations, the newest `most` of a tag, show at what rate it is used.
+
+    Whole segments of the present size count: what was handed back was too much. After `most` of them in a row there is
+    no doubt, however short that took.
+    """
+    whole = [entry for entry in entries if entry.high - entry.low >= segment]
+    return len(whole) >= FEW and (whole[0].time - whole[-1].time >= BURST or len(whole) == most)
+
+
 def runway(remaining: int | None, per_second: float | None) -> float | None:
     """Seconds that the numbers in hand last at this rate; None where one of the two is unknown."""
     if remaining is None or not per_second:

@@ -105,7 +105,7 @@ class Terms:
     def facts(self, redis: str | None) -> Facts:
         """Return what is known before anybody is asked, for `doctor`; `redis` is its name, None if there is none."""
         window = self.store_timeout + GRACE
-        return Facts(store=self.store.url, timeout=self.timeout, window=window, redis=redis)
+        return Facts(store=self.store.url, timeout=self.timeout, window=window, lease=self.lease, redis=redis)
 
     def described(self, kind: str, redis: Named | None) -> str:
         """Return how an issuer of that kind shows itself; `redis` None: direct."""

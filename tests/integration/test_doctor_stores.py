@@ -121,7 +121,9 @@ def test_halted_tags_limits_and_hashes_that_somebody_else_wrote_to(
 def test_a_step_that_is_too_small_for_the_rate(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
     ids = opened(start_redis().url)
     ids.create("orders", step=10)
-    ids.take("orders", 100)
+    ids.create("young", step=10)
+    ids.take("orders", 1200)
+    ids.take("young", 100)
     finding = fires(ids, tags.runway, "advice")
     assert finding.remedy.startswith("issuer set orders --step ")
     assert int(finding.remedy.rpartition(" ")[2]) > 10

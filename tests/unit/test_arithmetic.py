@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from issuer.core.arithmetic import mark, rate, runway
+from issuer.core.arithmetic import BURST, mark, rate, runway, telling
 from persistence.records import HIGHEST, LedgerEntry
 
 TWENTY_PERCENT = Fraction(1, 5)
@@ -91,3 +91,28 @@ class TestRunway:
     @pytest.mark.parametrize(("left", "per_second"), [(None, 1.0), (1, None), (None, None), (1, 0.0)])
     def test_what_is_unknown_stays_unknown(self, left: int | None, per_second: float | None) -> None:
         assert runway(left, per_second) is None
+
+
+class TestTelling:
+    """Of what few numbers a young tag gave, nobody can tell its rate."""
+
+    @staticmethod
+    def reservations(*moments: int, size: int = 10) -> list[LedgerEntry]:
+        """Return ledger entries of those times, in ms, the newest first."""
+        return [
+            LedgerEntry(tag="orders", low=0, high=size, time=moment, host="h", pid=1, reason="load")
+            for moment in sorted(moments, reverse=True)
+        ]
+
+    def test_two_segments_that_followed_the_first_tell_it_if_they_took_some_seconds(self) -> None:
+        assert telling(self.reservations(0, 5, BURST), 10, 100)
+        assert not telling(self.reservations(0, 5, BURST - 1), 10, 100)
+        assert not telling(self.reservations(0, BURST), 10, 100)
+        assert not telling([], 10, 100)
+
+    def test_what_was_handed_back_tells_nothing(self) -> None:
+        assert not telling(self.reservations(0, BURST, 2 * BURST, size=3), 10, 100)
+
+    def test_so_many_in_a_row_tell_it_however_fast_they_came(self) -> None:
+        assert telling(self.reservations(*range(100)), 10, 100)
+        assert not telling(self.reservations(*range(99)), 10, 100)

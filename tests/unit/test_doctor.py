@@ -16,7 +16,7 @@ from issuer.core.doctor.finding import Finding, Level
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import Hash
-from persistence.records import HIGHEST, StoreFacts, Tag, now_ms
+from persistence.records import HIGHEST, Order, StoreFacts, Tag, now_ms
 
 REPLID = "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb"
 
@@ -105,6 +105,10 @@ def with_store(**facts: Any) -> Facts:
 def with_tag(hash: Hash | None = HASH, **facts: Any) -> Facts:
     record = replace(ORDERS, **{name: facts.pop(name) for name in ("limit", "halted", "step") if name in facts})
     return healthy(records=[record], tags=[TagFacts(record=record, **{"hash": hash, "rate": 0.1, **facts})])
+
+
+def leased(order: Order, *, lease: int | None = None, ahead: int = 1, default: int = 0) -> Facts:
+    return healthy(records=[replace(ORDERS, order=order, lease=lease, ahead=ahead)], lease=default)
 
 
 #: A day that lasts longer than the tests, and its counters.
@@ -214,6 +218,8 @@ CASES: list[tuple[Check, Facts, str, Level]] = [
     (tags.limit, with_scheme({**DAILY, "timezone": "Mars/Olympus"}, TODAY), "tag-limit", "unknown"),
     (tags.limit, with_scheme(STRIDE, 33, limit=33), "tag-limit", "weak"),
     (tags.runway, with_tag(rate=1.0), "tag-runway", "advice"),
+    (tags.lease, leased("trend", lease=200), "tag-lease", "advice"),
+    (tags.lease, leased("trend", default=1000), "tag-lease", "advice"),
     (tags.two_stores, with_tag(replace(HASH, store="s2")), "tag-two-stores", "weak"),
     (tags.behind, with_tag(store_max=1999), "tag-store-behind", "weak"),
     (tags.corrupt, with_tag(replace(HASH, corrupt="cur")), "tag-corrupt", "weak"),
@@ -282,6 +288,11 @@ def test_what_only_looks_like_a_weakness_is_well(facts: Facts, name: str) -> Non
         (with_scheme({"strategy": "snowflake"}, 0), "tag-limit"),
         (with_tag(rate=1000 / 1200), "tag-runway"),
         (with_tag(rate=None), "tag-runway"),
+        (leased("trend", lease=199), "tag-lease"),
+        (leased("trend", lease=0, default=1000), "tag-lease"),
+        (leased("trend", lease=1000, ahead=6), "tag-lease"),
+        (leased("strict", default=1000), "tag-lease"),
+        (replace(leased("trend", lease=1000), redis=None, servers=[], draw=None), "tag-lease"),
         (with_tag(store_max=2000), "tag-store-behind"),
         (with_tag(replace(HASH, store="s2"), store_max=1000), "tag-store-behind"),
         (with_tag(replace(HASH, store=None)), "tag-two-stores"),
@@ -298,10 +309,34 @@ def test_what_is_to_be_done_about_a_part_is_said_of_its_tag() -> None:
     remedies = {(finding.check, finding.tag): finding.remedy for finding in found}
     assert remedies["tag-limit", "users#1"] == "Go on with another tag than users: its parts keep their limit."
     assert remedies["tag-limit", "orders#1"] == "issuer set 'orders#1' --limit N"
-    assert remedies["tag-runway", "users#1"] == "issuer set users --step 10800"
-    assert remedies["tag-runway", "cust#a#b"] == "issuer set cust --step 10800"
-    assert remedies["tag-runway", "orders#1"] == "issuer set 'orders#1' --step 10800"
+    assert remedies["tag-runway", "users#1"] == "issuer set users --step 11000"
+    assert remedies["tag-runway", "cust#a#b"] == "issuer set cust --step 11000"
+    assert remedies["tag-runway", "orders#1"] == "issuer set 'orders#1' --step 11000"
     assert not [finding for finding in found if finding.tag in ("users", "cust")]
+
+
+def test_a_halt_is_told_as_what_it_may_be() -> None:
+    (found,) = of(judge(with_tag(halted=True)), "tag-halted", "weak")
+    assert "`issuer halt`, or the store was found behind" in found.why
+
+
+def test_a_lease_and_the_step_that_it_needs() -> None:
+    (found,) = of(judge(leased("trend", lease=1000, ahead=2)), "tag-lease", "advice")
+    assert (found.what, found.remedy) == (
+        "each process draws 1000 numbers ahead, of segments of 2000",
+        "issuer set orders --step 2600",
+    )
+    record = replace(ORDERS, order="trend", lease=1000, ahead=2, step=2600)
+    assert of(judge(healthy(records=[record])), "tag-lease", "advice") == []
+
+
+def test_findings_come_in_the_same_order_whichever_tag_was_used_last() -> None:
+    tags_of = [
+        TagFacts(record=replace(ORDERS, tag=name), hash=HASH, rate=10.0 * turn) for turn, name in enumerate("bca", 1)
+    ]
+    for looked_at in (tags_of, tags_of[::-1]):
+        found = of(judge(healthy(records=[each.record for each in tags_of], tags=looked_at)), "tag-runway", "advice")
+        assert [finding.tag for finding in found] == ["a", "b", "c"]
 
 
 def test_the_limit_that_is_told_is_that_of_the_values() -> None:

@@ -18,6 +18,6 @@ LEVELS: tuple[Level, ...] = ("weak", "advice", "unknown", "ok")
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """Return the findings of all checks, the worst first."""
-    found = [finding for check in CHECKS for finding in check(facts)]
+    """Return the findings of all checks, the worst first; those of one check by the name of their tag."""
+    found = [finding for check in CHECKS for finding in sorted(check(facts), key=lambda finding: finding.tag or "")]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))

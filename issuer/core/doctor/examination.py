@@ -10,7 +10,7 @@ from typing import TypeVar
 from issuer import gateway
 from issuer.core import arithmetic
 from issuer.core.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
-from issuer.core.inspection import RATE_FROM
+from issuer.core.inspection import RATE_FROM, WASTE_FROM
 from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
@@ -133,13 +133,14 @@ class Examination:
         if isinstance(facts.store_error, StoreUnavailable):
             return
         tag = record.tag
-        ledger = yield from _tried(ask(lambda store, left: store.ledger(tag, newest=RATE_FROM, timeout=left)), tag)
+        ledger = yield from _tried(ask(lambda store, left: store.ledger(tag, newest=WASTE_FROM, timeout=left)), tag)
         if isinstance(ledger, IssuerError):
             if isinstance(ledger, StoreUnavailable):
                 facts.store_error = ledger
             facts.tags.append(TagFacts(record=record, error=ledger))
             return
-        rate = arithmetic.rate(ledger, now_ms())
+        telling = arithmetic.telling(ledger, record.segment, WASTE_FROM)
+        rate = arithmetic.rate(ledger[:RATE_FROM], now_ms()) if telling else None
         if facts.redis is None or not self._reached():
             facts.tags.append(TagFacts(record=record, rate=rate))
             return

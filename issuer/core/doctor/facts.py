@@ -64,7 +64,7 @@ class DrawFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagFacts:
-    """A tag whose hash and ledger were looked at. rate: numbers per second, None if unknown.
+    """A tag whose hash and ledger were looked at. rate: numbers per second, None if too few reservations tell it.
 
     hash: None in direct mode, or if `error` says why it can't be had. store_max: what the store said after the hash was
     read, when that had looked higher than the store's record; None otherwise.
@@ -82,13 +82,15 @@ class Facts:
     """All that was seen.
 
     redis: what the messages call it, None if the issuer is direct. redis_error: why its masters can't be found.
-    store_error: why the store can't be asked. records: all tags. tags: those that were looked at closely.
-    timeout: how long a caller waits, in seconds. window: after how many an elected loader that is silent is replaced.
+    store_error: why the store can't be asked. records: all tags. tags: those that were looked at closely. lease:
+    numbers that a process draws ahead of trend tags that don't say it. timeout: how long a caller waits, in seconds.
+    window: after how many an elected loader that is silent is replaced.
     """
 
     store: str
     timeout: float
     window: float
+    lease: int = 0
     redis: str | None = None
     redis_error: IssuerError | None = None
     servers: list[ServerFacts] = field(default_factory=list)

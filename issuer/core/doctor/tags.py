@@ -17,6 +17,9 @@ from persistence.records import HIGHEST, Tag, now_ms
 #: Seconds that a segment should last: the outage of the store that nobody notices.
 TARGET = 20 * 60
 
+#: A segment holds more leases than that.
+LEASES = 5
+
 #: From this share of the limit on, in percent, the end is near.
 NEAR = 20
 
@@ -54,8 +57,8 @@ def halted(facts: Facts) -> Iterator[Finding]:
                 "weak",
                 f"tag {record.tag}",
                 f"it is halted at max {record.max}",
-                "The store was found behind numbers that are taken. Nothing more is reserved, so the tag stops when "
-                "the numbers in hand are used.",
+                "Somebody ran `issuer halt`, or the store was found behind numbers that are taken. Nothing more is "
+                "reserved, so the tag stops when the numbers in hand are used.",
                 f"issuer recover {quote(record.tag)}",
                 record.tag,
             )
@@ -138,8 +141,28 @@ def runway(facts: Facts) -> Iterator[Finding]:
             f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
             f"{_time(lasts)}{hand}",
             f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.",
-            f"issuer set {quote(belongs.get(name, name))} --step {ceil(tag.rate * TARGET)}",
+            f"issuer set {quote(belongs.get(name, name))} --step {_rounded(ceil(tag.rate * TARGET))}",
             name,
+        )
+
+
+def lease(facts: Facts) -> Iterator[Finding]:
+    """Whether leases are so long that they take the mark of a segment with them."""
+    belongs = parts.parents(facts.records)
+    for record in facts.records if facts.redis is not None else ():
+        size = facts.lease if record.lease is None else record.lease
+        leased = record.order == "trend" and scheme.strategy(record.scheme) == scheme.SEGMENT
+        if not leased or record.tag in belongs or size * LEASES < record.segment:
+            continue
+        yield Finding(
+            "tag-lease",
+            "advice",
+            f"tag {record.tag}",
+            f"each process draws {size} numbers ahead, of segments of {record.segment}",
+            "The next segment is fetched when a fifth of one is used: leases that are longer use segments up before "
+            "that, so that callers wait for the store.",
+            f"issuer set {quote(record.tag)} --step {_rounded(size * LEASES // record.ahead + 1)}",
+            record.tag,
         )
 
 
@@ -210,8 +233,14 @@ def _remaining(hash: Hash | None) -> int | None:
     return hash.max - hash.cur + (hash.next_max or 0) - (hash.next_cur or 0)
 
 
+def _rounded(step: int) -> int:
+    """Return it rounded up to two digits: the rate that it was worked out from isn't known any better."""
+    unit: int = 10 ** max(0, len(str(step)) - 2)
+    return -(-step // unit) * unit
+
+
 def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - a minute
 
 
-CHECKS = (looked_at, halted, limit, runway, two_stores, behind, corrupt)
+CHECKS = (looked_at, halted, limit, runway, lease, two_stores, behind, corrupt)
