@@ -105,6 +105,8 @@ class NotDecodable(InvalidArgument):
 class FormatOverflow(IssuerError):
     """A number has more digits than the tag's format has places. It was not cut, and the text not made longer.
 
+    The number was drawn, and nobody gets it: it is a gap, and so is that of each further try.
+
     `value`: the number; `width`: how many places there are.
     """
 

@@ -25,7 +25,7 @@ from issuer.core.supply import Supply
 from issuer.core.upcoming import after
 from issuer.drivers import making
 from issuer.drivers.terms import Terms
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, SchemeError, UnknownTag
+from issuer.errors import ConfigurationError, FormatOverflow, InvalidArgument, IssuerError, SchemeError, UnknownTag
 from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
@@ -115,8 +115,13 @@ class Issuing(Generic[L]):
             part = yield from self._part(tag, how)  # again each time: a deleted tag's line gives nothing any more
             try:
                 counter = yield from self._counter(part, how, deadline)
-                record = part.line.supply.record or part.record
-                return self._issued(part, self._terms.texts(record), counter)
+                scheme = self._terms.texts(part.line.supply.record or part.record)
+                try:
+                    return self._issued(part, scheme, counter)
+                except FormatOverflow:
+                    # It may have a wider format by now, and each try would take another number.
+                    record = yield from self._line(tag).supply.learn()
+                    return self._issued(replace(part, record=record), scheme, counter)
             except UnknownTag:
                 if part.line.tag == tag:
                     raise

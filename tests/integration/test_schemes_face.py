@@ -230,11 +230,26 @@ def test_a_text_and_back(make: Make) -> None:
 
 
 def test_a_text_that_no_longer_fits_is_an_error(make: Make) -> None:
-    ids = make()
+    ids, other = make(), make()
     ids.create("a", start=99, format="N{seq:02d}")
     assert str(ids.issue("a")) == "N99"
-    with pytest.raises(issuer.FormatOverflow):
-        ids.issue("a")
+    for _ in range(2):
+        with pytest.raises(issuer.FormatOverflow):
+            ids.issue("a")
+    assert ids.next("a") == 102, "each try takes a number"
+    other.configure("a", format="N{seq:03d}")
+    assert str(ids.issue("a")) == "N103", "a wider format is seen before the number is lost"
+
+
+def test_a_limit_that_fits_the_format_ends_before_the_texts_do(make: Make) -> None:
+    ids = make()
+    ids.create("a", start=99, limit=99, format="N{seq:02d}")
+    assert str(ids.issue("a")) == "N99"
+    for _ in range(2):
+        with pytest.raises(issuer.LimitReached):
+            ids.issue("a")
+    ids.configure("a", format="N{seq:03d}", limit=999)
+    assert str(ids.issue("a", timeout=10)) == "N100", "no try took a number"
 
 
 @pytest.mark.covers("U.6")
