@@ -18,6 +18,7 @@ from issuer.clock import Deadline
 from issuer.core import parts
 from issuer.core import scheme as schemes
 from issuer.core.extend import known
+from issuer.core.flight import renewed
 from issuer.core.issued import Issued
 from issuer.core.scheme import OtherStrategyError
 from issuer.core.steps import Steps, ask
@@ -269,6 +270,10 @@ class Issuing(Generic[L]):
             with self._lock:
                 if line.serving is None:
                     line.serving = Serving(schemes.strategy(record.scheme), self._context(line, record))
+        if line.supply.ended is not None:
+            # Looked at last: `close` and `delete` run beside this, and see off only what is there.
+            line.serving.end()
+            raise renewed(line.supply.ended)
         return line.serving
 
     def _issued(self, part: _Part[L], scheme: Scheme, counter: int) -> Issued:

@@ -43,6 +43,8 @@ class Roster(Generic[L]):
         self._sparing = Sparing()
         #: What keeps this process from looking after a tag, as it was told last: it won't get better by itself.
         self._unable: dict[str, str] = {}
+        #: Dropped with a strategy at work, which has something to give back yet.
+        self._leaving: list[L] = []
         self.lines: dict[str, L] = {}
         self.closed = False
 
@@ -63,7 +65,8 @@ class Roster(Generic[L]):
     def forget_if_unknown(self, line: L) -> None:
         """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
 
-        It isn't retired: whoever has just begun to wait at it may know better, after an outage.
+        It isn't retired: whoever has just begun to wait at it may know better, after an outage. But a strategy at work
+        gives no numbers any more, and the next sweep has it give back what it took.
         """
         if line.supply.disposable:
             self._remove(line)
@@ -85,6 +88,9 @@ class Roster(Generic[L]):
             if self.lines.get(line.tag) is line:
                 del self.lines[line.tag]
                 self._open.pop(line.tag, None)
+                if line.serving is not None:
+                    line.serving.end()
+                    self._leaving.append(line)
 
     def lay_open(self, line: L, numbers: Iterator[int]) -> None:
         """Let `next` find these, unless the line was dropped meanwhile."""
@@ -114,11 +120,14 @@ class Roster(Generic[L]):
             line.supply.notice_use()
         since = Deadline(-IDLE_AFTER).at
         self._forget_parts(since)
-        return [
+        used = [
             line
             for line in list(self.lines.values())
             if line.supply.kept or line.serving or line.supply.used_at > since
         ]
+        with self._lock:
+            self._leaving = [line for line in self._leaving if line.serving is not None and not line.serving.left]
+            return used + self._leaving
 
     def _forget_parts(self, since: float) -> None:
         """Drop the lines of parts that nobody has used since then, of which this process holds nothing.
@@ -158,7 +167,7 @@ class Roster(Generic[L]):
             if self.closed:
                 return None
             self.closed = True
-            lines = list(self.lines.values())
+            lines = [*self.lines.values(), *self._leaving]
             self.lines.clear()
             for line in lines:
                 line.supply.end()

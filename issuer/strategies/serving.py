@@ -36,6 +36,8 @@ class Serving:
         self._name = name
         self._context = context
         self._closed = False
+        #: Whether what was taken has been given back, or is being.
+        self.left = False
         self._begin()
         _living.add(self)
 
@@ -51,7 +53,7 @@ class Serving:
     @property
     def ready(self) -> Iterator[int] | None:
         """Numbers that need no waiting, for `next`; see Strategy.ready. Ask again after a fork."""
-        return self.strategy.ready
+        return None if self._closed else self.strategy.ready
 
     def take(self, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Return exactly n numbers, increasing. n: 1 or more. Raises IssuerError."""
@@ -68,13 +70,20 @@ class Serving:
 
     def sweep(self, deadline: Deadline) -> Steps[None]:
         """Come round, about every second. Raises IssuerError, for the log."""
-        if self._prepared and not self._closed:
+        if self._closed:
+            yield from self.close(deadline)
+        elif self._prepared:
             yield from self._guarded(self.strategy.sweep(deadline), deadline)
 
+    def end(self) -> None:
+        """Give no numbers from now on: whoever asks is told that it is closed. `close`, or a sweep, does the rest."""
+        self._closed = True
+
     def close(self, deadline: Deadline) -> Steps[None]:
-        """Give back what was taken; whoever asks for numbers from now on is told that it is closed."""
-        if not self._closed:
-            self._closed = True
+        """Give no numbers from now on, and give back what was taken, once."""
+        self.end()
+        if not self.left:
+            self.left = True
             _living.discard(self)
             yield from self._guarded(self.strategy.closing(deadline), deadline)
 

@@ -1,15 +1,22 @@
 """Tags of strategies when things go wrong: Redis away, tags that are deleted, issuers that are closed meanwhile."""
 
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from issuer.strategies import Instance
+import issuer
+from issuer.core import supply
+from issuer.drivers.issuing import Issuing
+from issuer.strategies import Instance, Serving
 from persistence.memory import MemoryStore
-from persistence.records import HIGHEST, Order
+from persistence.records import HIGHEST, Order, Tag
 from tests.colours import Connect
 from tests.servers.ports import free_port
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -29,3 +36,87 @@ def test_what_needs_no_redis_is_served_without_it(
             begun = time.monotonic()
             assert all(call(ids))
             assert time.monotonic() - begun < 4
+
+
+FIXED = {"machine": "fixed"}
+
+
+def test_a_tag_that_another_process_deleted_leaves_nothing_behind(
+    connect: Connect, store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supply, "LEARN_AFTER", -1.0)
+    instance = Instance(machine=7, directory=str(tmp_path))
+    with (
+        connect(redis=None, store=store) as ids,
+        connect(redis=None, store=store, instance=instance) as first,
+        connect(redis=None, store=store, instance=instance) as second,
+    ):
+        ids.create("s", strategy="snowflake", order="trend", options=FIXED)
+        assert first.next("s")
+        with pytest.raises(issuer.ConfigurationError, match="in use"):
+            second.next("s")
+        ids.delete("s")
+        with pytest.raises(issuer.UnknownTag):
+            until(lambda: first.next("s") == 0)
+        ids.create("s", strategy="snowflake", order="trend", options=FIXED)
+        assert until(lambda: second.next("s"), ignoring=(issuer.ConfigurationError,))
+
+
+def under_way(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """An issuer is closed while its first call is on its way; returns what that call came to, and another one."""
+    waiting, go = threading.Event(), threading.Event()
+    get = store.get
+
+    def slow(tag: str, *, timeout: float) -> Tag | None:
+        record = get(tag, timeout=timeout)
+        waiting.set()
+        assert go.wait(10)
+        return record
+
+    instance = Instance(machine=7, directory=str(tmp_path))
+    with issuer.connect(redis=None, store=store, instance=instance) as ids:
+        ids.create("s", strategy="snowflake", order="trend", options=FIXED)
+    came: list[object] = []
+    ids = issuer.connect(redis=None, store=store, instance=instance)
+    monkeypatch.setattr(store, "get", slow)
+
+    def draw() -> None:
+        try:
+            came.append(ids.next("s"))
+        except issuer.IssuerError as error:
+            came.append(str(error))
+
+    calling = threading.Thread(target=draw)
+    calling.start()
+    assert waiting.wait(10)
+    ids.close()
+    monkeypatch.setattr(store, "get", get)
+    go.set()
+    calling.join(10)
+    with issuer.connect(redis=None, store=store, instance=instance) as again, suppress(issuer.ConfigurationError):
+        came.append(again.next("s"))
+    return came
+
+
+def test_a_first_call_that_is_under_way_at_close_takes_no_machine_number(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = under_way(store, tmp_path, monkeypatch)
+    assert "this issuer is closed" in str(first)
+    assert isinstance(second, int)
+
+
+def test_without_the_look_it_holds_one_that_nobody_gives_back(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = Issuing._serving
+
+    def blind(self: Issuing[Any], line: Any, record: Tag) -> Serving:
+        ended, line.supply.ended = line.supply.ended, None
+        try:
+            return serve(self, line, record)
+        finally:
+            line.supply.ended = ended
+
+    monkeypatch.setattr(Issuing, "_serving", blind)
+    assert [type(each) for each in under_way(store, tmp_path, monkeypatch)] == [int]
