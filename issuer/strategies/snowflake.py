@@ -27,7 +27,7 @@ from issuer.strategies import layout as layout_
 from issuer.strategies import stored
 from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.layout import Layout
-from issuer.strategies.local import Copied, Fixed
+from issuer.strategies.local import AHEAD, Copied, Fixed
 from issuer.strategies.machines import LEASE, Clock, Leased, Machines, Tenure, ordinal
 from issuer.strategies.once import Once
 from issuer.strategies.options import Scalar, check_names, number, text, whole
@@ -180,7 +180,10 @@ class Snowflake(Strategy):
 
     def _wait(self, ns: int, deadline: Deadline) -> Steps[None]:
         """Wait for the next millisecond, or for a clock that is behind, if that isn't for long."""
+        late = ns / 1e9 > deadline.left()
         if ns > _MS:
+            # Whoever had the number before was killed with so much written down ahead: no fault of the clock.
+            starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
                 f"tag {self.context.tag!r}: the clock is {behind} ms behind a time that numbers were made of, or may "
@@ -188,12 +191,12 @@ class Snowflake(Strategy):
                 tag=self.context.tag,
                 behind=behind,
             )
-            if not self._ticks.alarmed:
+            if not starting and not self._ticks.alarmed:
                 self._ticks.alarmed = True
                 self._alarm(error)
-            if ns > self._max_wait or ns / 1e9 > deadline.left():
+            if late or (ns > self._max_wait and not starting):
                 raise error
-        elif ns / 1e9 > deadline.left():
+        elif late:
             most = 1 << self.layout.sequence_bits
             raise Unavailable(
                 f"tag {self.context.tag!r}: the {most} numbers of this millisecond are used up",

@@ -99,6 +99,12 @@ class Ticks:
 
     # ------------------------------------------------------------------ tenures
 
+    @property
+    def fresh(self) -> bool:
+        """Whether no number was made yet of a time above the tenure's floor."""
+        tenure = self.tenure
+        return tenure is not None and self._used == tenure.floor
+
     def begin(self, tenure: Tenure) -> bool:
         """Make numbers under this tenure from now on; False if it is too late for that."""
         with self._lock:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from issuer.errors import ConfigurationError, Unavailable
+from issuer.errors import ClockBehind, ConfigurationError, Unavailable
 from issuer.strategies import Layout
 from issuer.strategies.files import Properties
 from issuer.strategies.local import Fixed
@@ -53,6 +53,26 @@ def test_without_the_last_timestamp_a_restart_repeats(
     monkeypatch.setattr("issuer.strategies.local.whole", lambda *_: 0)
     before, after = restarted(desk, moved, crash=False)
     assert min(after) < max(before)
+
+
+@pytest.mark.covers("3.38")
+def test_after_a_kill_the_next_process_waits_three_seconds_at_most_and_no_alarm_is_raised(
+    desk: Opener, moved: MovedClock
+) -> None:
+    first = desk()
+    before = first.take(10)
+    strategy: Any = first.serving.strategy
+    strategy._machines._file.unlock()
+    second, slept = desk(), moved.slept
+    with pytest.raises(ClockBehind):
+        second.take(1, timeout=1)
+    assert second.next() > max(before)
+    assert 2.9 < moved.slept - slept <= 3.01
+    assert second.alarms == []
+    moved.step(-2000)
+    with pytest.raises(ClockBehind):
+        second.next()
+    assert len(second.alarms) == 1
 
 
 def set_back(desk: Opener, moved: MovedClock) -> tuple[list[int], list[int]]:
