@@ -70,7 +70,7 @@ class AsyncIssuer(AsyncAdministration):
     def _start(self) -> None:
         self._roster = Roster(self._make_line, self._open)
         self._lines = self._roster.lines
-        self._issuing = Issuing(self._line, self._terms, self._context)
+        self._issuing = Issuing(self._line, self._terms, self._context, self._roster.forget_if_unknown)
         theirs = self._chosen if isinstance(self._chosen, AsyncIOScheduler) else None
         self._scheduler = Scheduler(self._sweep, Tasks, theirs)
         self._means = self._terms.means(
@@ -203,10 +203,10 @@ class AsyncIssuer(AsyncAdministration):
     async def _strategic(self, line: Line, timeout: float | None) -> int:
         """Return the next number of the tag's strategy, which has no counter."""
         await line.give_turn()
-        if line.serving is not None and line.serving.ready is not None:
-            for number in line.serving.ready:
-                return number
         try:
+            if line.serving is not None and line.serving.ready is not None:
+                for number in line.serving.ready:
+                    return number
             return (await self._generated(line, 1, self._deadline(timeout)))[0]
         except IssuerError as error:
             self._tell(line.tag, error)
@@ -252,8 +252,9 @@ class AsyncIssuer(AsyncAdministration):
             try:
                 if line.serving is None:
                     await line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
-            except IssuerError:
+            except IssuerError as error:
                 self._roster.forget_if_unknown(line)
+                self._tell(tag, error)
                 raise
             yield await self.next(tag, timeout)
             if self._chain is not None:
@@ -286,11 +287,13 @@ class AsyncIssuer(AsyncAdministration):
         line = self._line(tag)
         deadline = self._deadline(timeout)
         try:
-            await line.run(line.supply.warm(deadline), deadline)
-        except OtherStrategyError:
-            await self._generated(line, 1, deadline)
-        except IssuerError:
+            try:
+                await line.run(line.supply.warm(deadline), deadline)
+            except OtherStrategyError:
+                await self._generated(line, 1, deadline)
+        except IssuerError as error:
             self._roster.forget_if_unknown(line)
+            self._tell(tag, error)
             raise
 
     async def keep(self, *, timeout: float | None = None) -> list[Tag]:

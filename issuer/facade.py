@@ -67,7 +67,7 @@ class Issuer(Administration):
 
     def _start(self) -> None:
         self._roster = Roster(self._make_line, self._laid)
-        self._issuing = Issuing(self._roster.line, self._terms, self._context)
+        self._issuing = Issuing(self._roster.line, self._terms, self._context, self._roster.forget_if_unknown)
         self._pruned = 0
         self._refresh_due = 0.0
         theirs = self._chosen if isinstance(self._chosen, BaseScheduler) else None
@@ -241,8 +241,9 @@ class Issuer(Administration):
             try:
                 if line.serving is None:
                     line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
-            except IssuerError:
+            except IssuerError as error:
                 self._roster.forget_if_unknown(line)
+                self._tell(tag, error)
                 raise
             yield (self.next(tag, timeout),)
             if self._chain is None:
@@ -276,11 +277,13 @@ class Issuer(Administration):
         line = self._roster.line(tag)
         deadline = self._deadline(timeout)
         try:
-            line.run(line.supply.warm(deadline), deadline)
-        except OtherStrategyError:
-            self._generated(line, 1, deadline)
-        except IssuerError:
+            try:
+                line.run(line.supply.warm(deadline), deadline)
+            except OtherStrategyError:
+                self._generated(line, 1, deadline)
+        except IssuerError as error:
             self._roster.forget_if_unknown(line)
+            self._tell(tag, error)
             raise
 
     def keep(self, *, timeout: float | None = None) -> list[Tag]:

@@ -101,9 +101,16 @@ class _Part(Generic[L]):
 class Issuing(Generic[L]):
     """Issues numbers of all tags of an issuer, of either colour."""
 
-    def __init__(self, line: Callable[[str], L], terms: Terms, context: Callable[[L, Tag], Context]) -> None:
-        """`line`: returns a tag's line; `context`: what its strategy is given."""
+    def __init__(
+        self,
+        line: Callable[[str], L],
+        terms: Terms,
+        context: Callable[[L, Tag], Context],
+        forget: Callable[[L], None],
+    ) -> None:
+        """`line`: returns a tag's line; `context`: what its strategy is given; `forget`: drops a made-up tag's line."""
         self._line = line
+        self._forget = forget
         self._terms = terms
         self._context = context
         self._lock = threading.Lock()
@@ -207,8 +214,12 @@ class Issuing(Generic[L]):
         return schemes.strategy((yield from self._record(tag)).scheme)
 
     def _record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
-        supply = self._line(tag).supply
-        return supply.record or (yield from supply.learn(make=make))
+        line = self._line(tag)
+        try:
+            return line.supply.record or (yield from line.supply.learn(make=make))
+        except IssuerError:
+            self._forget(line)
+            raise
 
     def _part(self, tag: str, how: How, *, make: bool = True) -> Steps[_Part[L]]:
         """Find the line that the number comes from. Raises InvalidArgument if a key is missing, or is one too many."""

@@ -1,6 +1,6 @@
 """Strategies, plugins and the rejected handler through both faces, on a real Redis."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from typing import Any
@@ -11,7 +11,7 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.plugins import History
-from issuer.strategies import Instance, Strategy, register
+from issuer.strategies import Context, Instance, Strategy, register
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
@@ -139,10 +139,68 @@ def test_the_rejected_handler_may_be_replaced(ids: Issuer) -> None:
     ids._terms.rejections.handler = lambda tag, cause: told.append((tag, type(cause).__name__))
     ids.create("a", limit=2)
     ids.take("a", 2)
-    for ask in (lambda: ids.next("a"), lambda: ids.take("a", 1), lambda: ids.next("nobody")):
+    asked = (
+        lambda: ids.next("a"),
+        lambda: ids.take("a", 1),
+        lambda: next(ids.stream("a")),
+        lambda: ids.next("nobody"),
+        lambda: ids.warm("nobody"),
+        lambda: next(ids.stream("nobody")),
+    )
+    for ask in asked:
         with pytest.raises(issuer.IssuerError):
             ask()
-    assert told == [("a", "LimitReached"), ("a", "LimitReached"), ("nobody", "UnknownTag")]
+    assert told == [("a", "LimitReached")] * 3 + [("nobody", "UnknownTag")] * 3
+
+
+class Ending(Odd):
+    """Odd numbers up to 3, without waiting, as the numbers of a layout end."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._open = self._ready()
+
+    def generate(self, n: int) -> Sequence[int]:
+        return [next(self._open) for _ in range(n)]
+
+    @property
+    def ready(self) -> Iterator[int]:
+        return self._open
+
+    def _ready(self) -> Iterator[int]:
+        yield from (1, 3)
+        raise issuer.ConfigurationError("no numbers any more")
+
+
+@pytest.mark.covers("3.40")
+def test_what_a_strategys_open_numbers_raise_is_told(ids: Issuer) -> None:
+    told: list[str] = []
+    ids._terms.rejections.handler = lambda _tag, cause: told.append(str(cause))
+    register("ending", Ending)
+    ids.create("e", strategy="ending")
+    assert [ids.next("e"), ids.next("e")] == [1, 3]
+    with pytest.raises(issuer.ConfigurationError, match="no numbers any more"):
+        ids.next("e")
+    assert told == ["no numbers any more"]
+
+
+@pytest.mark.parametrize("plugins", [0, 1])
+def test_tags_that_are_not_there_leave_nothing_behind(connect: Connect, redis_url: str, plugins: int) -> None:
+    with connect(redis=redis_url, store=MemoryStore(), plugins=[History()][:plugins]) as ids:
+        asked: tuple[Callable[[str], object], ...] = (
+            ids.next,
+            ids.issue,
+            ids.peek,
+            ids.warm,
+            lambda tag: ids.take(tag, 2),
+            lambda tag: ids.decode(tag, 5),
+            lambda tag: ids.reserve(tag, 5),
+            lambda tag: next(ids.stream(tag)),
+        )
+        for number, ask in enumerate(asked):
+            with pytest.raises(issuer.UnknownTag):
+                ask(f"made-up-{number}")
+        assert not ids._roster.lines
 
 
 @pytest.mark.covers("3.41", "3.42")
