@@ -10,8 +10,9 @@ from issuer.forks import living
 class Mutex:
     """Holds a lock that a forked child finds free: `with mutex.lock:`.
 
-    Whoever holds it when the process forks has no thread in the child, which would wait for ever. Re-entrant, as a
-    signal handler may draw numbers on top of what it interrupts.
+    Whoever holds it when the process forks has no thread in the child, which would wait for ever. Re-entrant, so that
+    it adds no wait of its own where a signal handler draws on top of what it interrupts. That may wait for ever all the
+    same, for a lock of the issuer's: handlers shouldn't draw.
     """
 
     __slots__ = ("__weakref__", "lock")

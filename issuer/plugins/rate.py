@@ -68,7 +68,7 @@ class _Meter:
     __slots__ = ("_coarse", "_fine", "lock", "total")
 
     def __init__(self) -> None:
-        #: Re-entrant, as a signal handler may draw numbers on top of what it interrupts.
+        #: Re-entrant, for the same reason as a Mutex is.
         self.lock = threading.RLock()
         self.total = 0
         self._fine = _Ring(0.1, 1.0)
