@@ -13,29 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from issuer.cli.chaos.checker import Verdict
-from issuer.cli.chaos.faults import FAULTS, Fault, chosen
+from issuer.cli.chaos.faults import Fault, chosen
 from issuer.cli.chaos.play import play
 from issuer.cli.chaos.report import content, rows
-from issuer.cli.chaos.world import Terms, World
+from issuer.cli.chaos.world import Terms
 from issuer.cli.scratch import ending_in_order
 from issuer.cli.text import Column, table
-from tests.chaos.groups import (
-    CLUSTER_FAULTS,
-    MONGO_FAULTS,
-    SENTINEL_FAULTS,
-    ClusterWorld,
-    MongoWorld,
-    SentinelWorld,
-)
-from tests.chaos.more import LASTS, MORE
+from tests.chaos.kinds import KINDS, Kind
+from tests.chaos.more import LASTS
 from tests.chaos.worlds import binary, folder
 from tests.servers.binaries import find_servers
-from tests.servers.mongo import find_command
 
 #: Faults between two checks.
 BOUT = 40
-
-Make = Callable[[Path, Path, Terms], World]
 
 #: By name: how it is said, and whether it was met.
 BARS: dict[str, tuple[str, Callable[[Verdict], bool]]] = {
@@ -44,6 +34,7 @@ BARS: dict[str, tuple[str, Callable[[Verdict], bool]]] = {
     "repeats": ("no repeat", lambda found: found.repeats == 0),
     "above": ("none above max", lambda found: found.above == 0),
     "order": ("no order violation", lambda found: found.disorder == 0),
+    "keys": ("no key with two numbers", lambda found: found.changed == 0),
     "gap": ("gaps within the design's bound", lambda found: found.gap <= found.allowed_gap),
     "service": ("service back within 2 s of the servers", lambda found: found.without_service <= 2.0),
     "deadline": ("no call past its deadline + 0.5 s", lambda found: found.latest <= 0.5),
@@ -51,21 +42,17 @@ BARS: dict[str, tuple[str, Callable[[Verdict], bool]]] = {
 }
 
 
-def bouts(names: Sequence[str], times: int) -> Iterator[tuple[str, Make, list[Fault]]]:
-    """Yield worlds and what is to be done to them, until every fault that is named has had its turns."""
-    kinds: list[tuple[str, Make, list[Fault]]] = [
-        ("two servers", World, [*FAULTS, *MORE]),
-        ("Sentinel", SentinelWorld, SENTINEL_FAULTS),
-        ("Cluster", ClusterWorld, CLUSTER_FAULTS),
-    ]
-    if find_command() is not None:
-        kinds.append(("MongoDB", MongoWorld, MONGO_FAULTS))
-    wanted = {fault.name for fault in chosen(names, [fault for _, _, faults in kinds for fault in faults])}
-    for name, make, faults in kinds:
-        plan = [fault for fault in faults if fault.name in wanted] * times
+def bouts(names: Sequence[str], times: int) -> Iterator[tuple[Kind, list[Fault]]]:
+    """Yield kinds of worlds and what is to be done to one, until every fault that is named has had its turns."""
+    wanted = chosen(names, [fault for kind in KINDS for fault in kind.faults])
+    for kind in KINDS:
+        plan = [fault for fault in kind.faults if fault in wanted] * times
+        if plan and not kind.here():
+            print(f"{kind.name}: left out, as this machine has no server for it", flush=True)
+            continue
         random.shuffle(plan)
         for at in range(0, len(plan), BOUT):
-            yield name, make, plan[at : at + BOUT]
+            yield kind, plan[at : at + BOUT]
 
 
 def run(arguments: argparse.Namespace) -> Verdict:
@@ -75,15 +62,15 @@ def run(arguments: argparse.Namespace) -> Verdict:
     servers = [binary()] if arguments.one_server else [*find_servers().values()] or [binary()]
     total = Verdict()
     names = arguments.faults.split(",") if arguments.faults else []
-    for number, (name, make, faults) in enumerate(bouts(names, arguments.times)):
+    for number, (kind, faults) in enumerate(bouts(names, arguments.times)):
         begun = time.monotonic()
         server = servers[number % len(servers)]
-        with folder() as path, make(path, server, terms) as world:
+        with folder() as path, kind.make(path, server, terms) as world:
             drew = time.monotonic()
             found = play(world, faults)
         total.add(found)
         print(
-            f"{name:12} {server.parts[-1]:16} {found.struck:3} faults in {drew - begun:.0f} + "
+            f"{kind.name:12} {server.parts[-1]:16} {found.struck:3} faults in {drew - begun:.0f} + "
             f"{time.monotonic() - drew:.0f} s, {found.acknowledged:10} numbers, {found.repeats} repeats, "
             f"{found.disorder} out of order, {found.without_service:.2f} s without {found.slowest}"
             f"{''.join(f', STUCK: {reason}' for reason in found.stuck)}",

@@ -5,10 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from issuer.cli.chaos.faults import DELAY, Fault
+import bson
+from bson.int64 import Int64
+
+from issuer.cli.chaos.faults import WIRE, Fault
 from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.world import STRICT, TREND, Terms, World
+from persistence.records import fresh_version
 from tests.chaos.more import LASTS
+from tests.chaos.wire import go_direct
 from tests.servers.absent import absent
 from tests.servers.cluster import ClusterServers
 from tests.servers.mongo import MongoServer, find_command
@@ -16,7 +21,14 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.sentinel import SentinelServers
 
 #: What the calls of a store have in them, on MongoDB's wire.
-STORE_CALLS = {"reserve": b"findAndModify", "ledger": b"insert", "get": b"\x02find\x00"}
+STORE_CALLS = {"reserve": b"\x03$inc\x00", "ledger": b"insert", "get": b"\x02find\x00"}
+#: What a hand-back sets, and nothing else does.
+_SET = {"max": Int64(0), "version": fresh_version(), "timestamp": Int64(0)}
+HAND_BACK = {
+    "shorten": b"\x02update\x00\x09\x00\x00\x00segments\x00",
+    # With the length of what is set, and its first field.
+    "hand back": b"\x03$set\x00" + bson.encode(_SET)[:9],
+}
 
 
 class _Group(World):
@@ -136,36 +148,38 @@ def store_killed(world: MongoWorld) -> None:
         world.mongo.start()
 
 
-def _on_the_wire(name: str, hit: Callable[[FaultProxy, bytes], None]) -> Callable[[MongoWorld], None]:
+def _on_the_wire(manner: str, times: int) -> Callable[[MongoWorld], None]:
     def strike(world: MongoWorld) -> None:
-        proxy = world.store_proxy
         for call, match in STORE_CALLS.items():
-            before = proxy.hits
-            with world.fault(f"F9 store, {name}: {call}", hits=len(world.crew.workers), segments=4):
-                hit(proxy, match)
-                until(lambda: proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
-                proxy.pass_through()
+            before = world.store_proxy.hits
+            with world.fault(f"F9 store, {manner}: {call}", hits=len(world.crew.workers), segments=4):
+                WIRE[manner](world.store_proxy, match, times)
+                until(lambda: world.store_proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
+                world.store_proxy.pass_through()
 
     return strike
+
+
+def handing_back_hit(world: MongoWorld) -> None:
+    """Processes that come back to Redis hand back what is left of their own segments."""
+    for manner, hit in WIRE.items():
+        for call, match in HAND_BACK.items():
+            cut, before = go_direct(world), world.store_proxy.hits
+            hit(world.store_proxy, match, 3)
+            with world.fault(f"F9 store, {manner}: {call}", hits=len(cut)):
+                world.fronts[0].pass_through()
+                until(lambda: world.store_proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
+                world.store_proxy.pass_through()
+            # By now others may have reserved what was handed back.
+            world.more()
 
 
 SENTINEL_FAULTS = [Fault("F3b", "failover by Sentinel, replication cut", only(SentinelWorld, sentinel_failover))]
 CLUSTER_FAULTS = [Fault("F3c", "failover by Cluster, replication cut", only(ClusterWorld, cluster_failover))]
 MONGO_FAULTS = [
     Fault("F6c", "the store killed in mid-reserve", only(MongoWorld, store_killed)),
-    Fault(
-        "F9d",
-        "a request to the store dropped",
-        only(MongoWorld, _on_the_wire("request dropped", lambda proxy, call: proxy.drop_requests(call, 1))),
-    ),
-    Fault(
-        "F9e",
-        "a reply of the store dropped",
-        only(MongoWorld, _on_the_wire("reply dropped", lambda proxy, call: proxy.drop_replies(call, 1))),
-    ),
-    Fault(
-        "F9f",
-        "replies of the store 300 ms late",
-        only(MongoWorld, _on_the_wire("300 ms late", lambda proxy, call: proxy.delay_replies(DELAY, call, 3))),
-    ),
+    Fault("F9d", "a request to the store dropped", only(MongoWorld, _on_the_wire("request dropped", 1))),
+    Fault("F9e", "a reply of the store dropped", only(MongoWorld, _on_the_wire("reply dropped", 1))),
+    Fault("F9f", "replies of the store 300 ms late", only(MongoWorld, _on_the_wire("300 ms late", 3))),
+    Fault("F9k", "what hands a segment back dropped, its reply dropped, and late", only(MongoWorld, handing_back_hit)),
 ]

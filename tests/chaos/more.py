@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import issuer
-from issuer.cli.chaos.faults import Fault, some
+from issuer.cli.chaos.faults import Fault, entering, some, trapped
 from issuer.cli.chaos.guards import hand_back_whatever_the_version
 from issuer.cli.chaos.record import Record, runs
 from issuer.cli.chaos.waiting import rest, until
@@ -19,14 +19,14 @@ from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
 from issuer.core import direct
 from issuer.drivers.blocking.runner import Runner
-from issuer.errors import InvalidArgument, LimitReached, RedisUnavailable
-from issuer.scripts import script
+from issuer.errors import InvalidArgument, LimitReached
 from persistence.journalled import Journalled
 from persistence.opening import open_store
 from persistence.records import HIGHEST, Reservation
 from tests.lua.hashes import GARBAGE
 
 MORE: list[Fault] = []
+fault = entering(MORE)
 
 HOUR = 3600.0
 #: How long two masters serve at once, a loader is stopped, and the rest lasts: `make chaos` makes them longer.
@@ -38,16 +38,6 @@ HOSTILE = [
     '"', "\\", "中文", "é", "e\u0301", "😀", "KEYS[1]", "None", "0", "-1", "issuer:{orders}", "x" * 100,
 ]  # fmt: skip
 REFUSED = ["", "\n", "a\0b", "\x7f", "\ud800"]
-
-Strike = Callable[[World], None]
-
-
-def fault(name: str, what: str) -> Callable[[Strike], Strike]:
-    def entered(strike: Strike) -> Strike:
-        MORE.append(Fault(name, what, strike))
-        return strike
-
-    return entered
 
 
 @contextmanager
@@ -132,10 +122,7 @@ def clock_of_redis(world: World) -> None:
 
 @fault("F8b", "a process stopped between its reservation and its load")
 def stopped_before_its_load(world: World) -> None:
-    for worker in world.crew.workers:
-        worker.trap("reserve", signal.SIGSTOP)
-    until(lambda: any(worker.sprung for worker in world.crew.workers), world.crew.patience, "a loader is stopped")
-    caught = [worker for worker in world.crew.workers if not worker.untrap()]
+    caught = trapped(world, "reserve", signal.SIGSTOP)
     with world.fault("F8 stopped before load", hits=len(caught)):
         for worker in caught:
             until(lambda: worker.halted, 10, "it is stopped")  # noqa: B023
@@ -223,7 +210,7 @@ def made_again(world: World) -> None:
 # ------------------------------------------------------------------------------------------------ what is handed back
 
 
-def _end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
+def end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
     """Let one process after the other end and be replaced, until one had something left to give back."""
     for _ in range(2 * len(world.crew.workers)):
         world.crew.wait_served(world.events[-1].back if world.events else 0)
@@ -238,7 +225,7 @@ def given_back_late(world: World) -> None:
     for front in world.fronts:
         front.hold(world.sha("giveback"))
     with world.fault("F22 given back late", hits=2):
-        _end_with_a_lease(world, lambda: any(front.held for front in world.fronts))
+        end_with_a_lease(world, lambda: any(front.held for front in world.fronts))
         world.crew.wait_served(now(), only=[TREND])
         for front in world.fronts:
             front.pass_through()
@@ -251,7 +238,7 @@ def given_back_twice(world: World) -> None:
     for front in world.fronts:
         front.duplicate(world.sha("giveback"), times=1)
     with world.fault("F22 given back twice", hits=2):
-        _end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
+        end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
         for front in world.fronts:
             front.pass_through()
 
@@ -283,31 +270,6 @@ def handed_back_again(world: World) -> None:
         runner.run(hand_back([ours], ours.low), Deadline(2))
 
 
-@fault("F9g", "a reply to giving a lease back dropped")
-def reply_to_giving_back_dropped(world: World) -> None:
-    before = sum(front.hits for front in world.fronts)
-    for front in world.fronts:
-        front.drop_replies(world.sha("giveback"), times=1)
-    with world.fault("F9 reply dropped: giveback", hits=2):
-        _end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
-        for front in world.fronts:
-            front.pass_through()
-
-
-@fault("F9h", "a request and a reply of `recover` dropped")
-def recover_in_doubt(world: World) -> None:
-    floor = script("floor").sha.encode()
-    with world.fault("F9 dropped: floor", segments=4):
-        for break_it in (world.desk.drop_requests, world.desk.drop_replies):
-            break_it(floor, 1)
-            try:
-                world.ids.recover("strict")
-            except RedisUnavailable:
-                world.ids.recover("strict")
-            else:
-                raise AssertionError("recover didn't say that it doesn't know")
-
-
 # ------------------------------------------------------------------------------------------------ the store
 
 
@@ -324,8 +286,8 @@ def store_restored(world: World) -> None:
             with closing(sqlite3.connect(path)) as store:
                 copy.backup(store)
             # A trend tag may have been served direct since the copy: of that only the journal knows.
-            for tag in world.tags[TREND:]:
-                world.ids.recover(tag.name, from_journal=journals(world))
+            for tag in world.counted[TREND:]:
+                world.ids.recover(tag, from_journal=journals(world))
             fresh = world.crew.start(*setups)
             # Redis knows better than the store: whoever extends finds out, and stops everybody's reservations.
             until(lambda: world.ids.inspect("strict").store.halted, world.crew.patience, "the store is found behind")

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,39 @@ def test_more_lost_than_the_design_allows_breaks_the_promise(tmp_path: Path) -> 
     # With no fault: two segments in Redis, and what one process holds.
     assert verdict(tmp_path / "1", {"w0": [(1, 1, 1, 2), (60, 60, 3, 4)]}).kept
     assert not verdict(tmp_path / "2", {"w0": [(1, 1, 1, 2), (70, 70, 3, 4)]}).kept
+
+
+def test_a_key_that_comes_again_with_its_number_is_one_number(tmp_path: Path) -> None:
+    # The key comes first: 70, 71 and 72. Whoever asks again is told an older number than others have by then.
+    tag = replace(watched(), keyed=True)
+    found = verdict(
+        tmp_path, {"w0": [(70, 1, 1, 2), (71, 3, 3, 4), (70, 1, 5, 6)], "w1": [(71, 3, 1, 9), (72, 2, 5, 6)]}, tag
+    )
+    assert (found.sound, found.acknowledged, found.gap, found.changed) == (True, 3, 0, 0)
+
+
+def test_a_key_that_was_given_another_number_is_seen(tmp_path: Path) -> None:
+    tag = replace(watched(), keyed=True)
+    found = verdict(tmp_path, {"w0": [(70, 1, 1, 2)], "w1": [(70, 2, 3, 4)]}, tag)
+    assert (found.changed, found.repeats, found.acknowledged, found.sound) == (1, 0, 2, False)
+
+
+def test_a_number_that_two_keys_were_given_is_a_repeat(tmp_path: Path) -> None:
+    tag = replace(watched(), keyed=True)
+    assert verdict(tmp_path, {"w0": [(70, 1, 1, 2)], "w1": [(71, 1, 3, 4)]}, tag).repeats == 1
+
+
+def test_a_number_of_a_key_above_what_max_had_been_is_seen(tmp_path: Path) -> None:
+    tag = replace(watched(most=100), keyed=True)
+    assert verdict(tmp_path, {"w0": [(70, 101, 1, 2)]}, tag).above == 1
+
+
+def test_numbers_without_a_counter_have_no_gap_and_no_max_but_repeat_all_the_same(tmp_path: Path) -> None:
+    tag = replace(watched("trend"), counted=False, samples=[])
+    found = verdict(
+        tmp_path, {"w0": [(10**15, 10**15, 1, 2)], "w1": [(10**12, 10**12, 3, 4), (10**15, 10**15, 5, 6)]}, tag
+    )
+    assert (found.gap, found.allowed_gap, found.above, found.repeats, found.disorder) == (0, 0, 0, 1, 0)
 
 
 def test_the_longest_time_without_service_is_that_of_the_slowest_process(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.live
 
 @pytest.mark.covers("N.1", "N.8")
 def test_each_fault_twice_and_no_number_comes_twice() -> None:
-    verdict = suffer("", times=2, faults=FAULTS)
+    verdict = suffer(FAULTS, times=2)
     assert_kept(verdict)
     # Each of the three on the wire hits four scripts.
     assert verdict.struck == 2 * (len(FAULTS) + 3 * 3)

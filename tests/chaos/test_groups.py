@@ -1,49 +1,23 @@
 """Failovers behind Sentinels and in a Cluster, and a MongoDB that is killed and cut off: each twice."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
 import pytest
 
-from issuer.cli.chaos.faults import Fault
-from issuer.cli.chaos.play import play
-from issuer.cli.chaos.world import Terms, World
-from tests.chaos.groups import (
-    CLUSTER_FAULTS,
-    MONGO_FAULTS,
-    SENTINEL_FAULTS,
-    ClusterWorld,
-    MongoWorld,
-    SentinelWorld,
-)
-from tests.chaos.worlds import assert_kept, binary, folder
+from tests.chaos.kinds import KINDS, Kind
+from tests.chaos.worlds import assert_kept, suffer
 
 pytestmark = pytest.mark.live
 
 
 @pytest.mark.covers("N.1", "N.8")
-@pytest.mark.parametrize(
-    ("make", "faults"),
-    [(SentinelWorld, SENTINEL_FAULTS), (ClusterWorld, CLUSTER_FAULTS), (MongoWorld, MONGO_FAULTS)],
-    ids=["Sentinel", "Cluster", "MongoDB"],
-)
-def test_each_fault_twice_and_no_number_comes_twice(
-    make: Callable[[Path, Path, Terms], World], faults: Sequence[Fault]
-) -> None:
-    with folder() as path, make(path, binary(), Terms()) as world:
-        verdict = play(world, [*faults] * 2)
+@pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
+def test_each_fault_twice_and_no_number_comes_twice(kind: Kind) -> None:
+    verdict = suffer(kind.faults, times=2)
     assert_kept(verdict)
-    assert verdict.struck >= 2 * len(faults)
+    assert verdict.struck >= 2 * len(kind.faults)
     assert verdict.acknowledged > 1_000
 
 
 @pytest.mark.covers("N.1")
-@pytest.mark.parametrize(
-    ("make", "faults"), [(SentinelWorld, SENTINEL_FAULTS), (ClusterWorld, CLUSTER_FAULTS)], ids=["Sentinel", "Cluster"]
-)
-def test_without_the_fence_the_harness_finds_repeats(
-    make: Callable[[Path, Path, Terms], World], faults: Sequence[Fault]
-) -> None:
-    with folder() as path, make(path, binary(), Terms(without=("fence",), patience=8)) as world:
-        verdict = play(world, [*faults] * 3)
-    assert verdict.repeats > 0
+@pytest.mark.parametrize("kind", KINDS[1:3], ids=lambda kind: kind.name)
+def test_without_the_fence_the_harness_finds_repeats(kind: Kind) -> None:
+    assert suffer(kind.faults, "fence", times=3, patience=8).repeats > 0

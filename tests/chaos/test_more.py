@@ -2,7 +2,9 @@
 
 import pytest
 
+from issuer.cli.chaos.faults import WIRE
 from tests.chaos.more import MORE
+from tests.chaos.wire import MACHINE_SCRIPTS, WIRED
 from tests.chaos.worlds import assert_kept, suffer
 
 pytestmark = pytest.mark.live
@@ -10,7 +12,17 @@ pytestmark = pytest.mark.live
 
 @pytest.mark.covers("N.1", "N.8", "3.20")
 def test_each_fault_twice_and_no_number_comes_twice() -> None:
-    verdict = suffer("", times=2, faults=MORE)
+    verdict = suffer(MORE, times=2)
     assert_kept(verdict)
     assert verdict.struck == 2 * len(MORE)
+    assert verdict.acknowledged > 10_000
+
+
+@pytest.mark.covers("N.1", "N.3", "N.8", "3.33")
+def test_each_call_that_is_seldom_sent_is_dropped_and_late_and_no_number_comes_twice() -> None:
+    verdict = suffer(WIRED, times=2)
+    assert_kept(verdict)
+    calls = {"giveback": "F9g", "floor of recover": "F9h", "floor": "F9h", "once": "F9i"}
+    calls |= dict.fromkeys(MACHINE_SCRIPTS, "F9j")
+    assert verdict.faults == {f"{name} {manner}: {call}": 2 for manner in WIRE for call, name in calls.items()}
     assert verdict.acknowledged > 10_000

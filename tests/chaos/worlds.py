@@ -1,4 +1,4 @@
-"""Worlds for tests: the package's own, on the server that tests prefer."""
+"""Worlds for tests, on the server that tests prefer."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from issuer.cli.chaos.checker import Verdict
-from issuer.cli.chaos.faults import FAULTS, Fault, chosen
+from issuer.cli.chaos.faults import Fault, chosen
 from issuer.cli.chaos.play import play
-from issuer.cli.chaos.world import Terms, World
-from tests.chaos.more import MORE
+from issuer.cli.chaos.world import Terms
+from tests.chaos.kinds import KINDS, Kind
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server
 
@@ -20,7 +20,7 @@ PATIENCE = 15.0
 def assert_kept(verdict: Verdict) -> None:
     """Every promise but that of the 2 s, which `make chaos` sees to."""
     assert verdict.stuck == []
-    assert (verdict.repeats, verdict.above, verdict.disorder) == (0, 0, 0), verdict.examples
+    assert (verdict.repeats, verdict.above, verdict.disorder, verdict.changed) == (0, 0, 0, 0), verdict.examples
     assert verdict.gap <= verdict.allowed_gap
     assert verdict.without_service < PATIENCE, verdict.slowest
     assert verdict.latest < PATIENCE
@@ -39,14 +39,18 @@ def binary() -> Path:
 
 
 def suffer(
-    names: str,
-    *without: str,
-    times: int = 1,
-    faults: Sequence[Fault] = (*FAULTS, *MORE),
-    patience: float = 20.0,
-    journal: bool = True,
+    faults: Sequence[Fault], *without: str, times: int = 1, patience: float = 20.0, journal: bool = True
 ) -> Verdict:
-    """Strike with these faults, so many times, and check what was drawn."""
+    """Strike with these faults, all of one kind of worlds, so many times, and check what was drawn."""
     terms = Terms(without=without, patience=patience, journal=journal)
-    with folder() as path, World(path, binary(), terms) as world:
-        return play(world, chosen(names.split(",") if names else [], faults) * times)
+    with folder() as path, kind_of(faults).make(path, binary(), terms) as world:
+        return play(world, [*faults] * times)
+
+
+def named(names: str) -> list[Fault]:
+    """The faults that these words choose, F2 meaning F2a, F2b and so on."""
+    return chosen(names.split(","), [fault for kind in KINDS for fault in kind.faults])
+
+
+def kind_of(faults: Sequence[Fault]) -> Kind:
+    return next(kind for kind in KINDS if all(fault in kind.faults for fault in faults))

@@ -40,7 +40,9 @@ class Watched:
     """A tag of the run, as it was set up and watched.
 
     `base`: the number before its first. `timeout`: what each call may take, in ns. `samples`: when the store was asked,
-    in ns, and what it said `max` was.
+    in ns, and what it said `max` was. `keyed`: each number is drawn for a key, and the same one whenever the key comes
+    again: as old as the key, so in no order. `counted`: the numbers come of the tag's counter, so there is a `max`, and
+    what is missing is a gap.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Watched:
     lease: int
     timeout: int
     samples: list[tuple[int, int]] = field(default_factory=list)
+    keyed: bool = False
+    counted: bool = True
 
 
 @dataclass(slots=True)
@@ -62,6 +66,8 @@ class Verdict:
     repeats: int = 0
     above: int = 0
     disorder: int = 0
+    #: Keys that were given another number when they came again.
+    changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -74,8 +80,8 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """Whether no number came twice, from above the store's `max`, or out of order."""
-        return not (self.repeats or self.above or self.disorder)
+        """Whether no number came twice, from above the store's `max`, or out of order, and no key had two of them."""
+        return not (self.repeats or self.above or self.disorder or self.changed)
 
     @property
     def kept(self) -> bool:
@@ -89,7 +95,7 @@ class Verdict:
 
     def add(self, other: Verdict) -> None:
         """Count the other one in."""
-        for name in ("attempted", "acknowledged", "repeats", "above", "disorder", "gap", "allowed_gap"):
+        for name in ("attempted", "acknowledged", "repeats", "above", "disorder", "changed", "gap", "allowed_gap"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.errors += other.errors
         self.faults += other.faults
@@ -111,16 +117,20 @@ def check(
     """Check all tags. `lasting`: the workers that drew to the end; `stopped`: when which of them was stopped."""
     verdict = Verdict(faults=Counter(event.name for event in events))
     for at, tag in enumerate(tags):
-        own = [calls for calls in callers if calls.tag == at]
+        made = [calls for calls in callers if calls.tag == at]
+        own = _of_keys(verdict, tag, made) if tag.keyed else made
         _count(verdict, own)
-        _repeats(verdict, tag, own)
-        _above(verdict, tag, own)
-        workers = {calls.worker for calls in own}
+        gap = _repeats(verdict, tag, own)
+        workers = {calls.worker for calls in made}
         groups = [own] if tag.order == "strict" else [[c for c in own if c.worker == worker] for worker in workers]
-        for group in groups:
+        for group in [] if tag.keyed else groups:
             _disorder(verdict, tag, group, [event for event in events if event.split])
-        _service(verdict, tag, own, events, lasting)
-        _late(verdict, tag, own, stopped)
+        _service(verdict, tag, made, events, lasting)
+        _late(verdict, tag, made, stopped)
+        if not tag.counted:
+            continue
+        verdict.gap += gap
+        _above(verdict, tag, own)
         segments = sum(event.segments for event in events)
         hits = sum(event.hits for event in events) + len(workers)
         # In Redis two segments; in a process two of its own and one in hand, two leases, and what a draw under way had.
@@ -144,6 +154,25 @@ def _count(verdict: Verdict, callers: Iterable[Calls]) -> None:
                 verdict.errors[ERRORS[-call.last]] += 1
 
 
+def _of_keys(verdict: Verdict, tag: Watched, callers: Sequence[Calls]) -> list[Calls]:
+    """Return the calls as if each had been for a number; of those that brought a key the same one, the first."""
+    given: dict[int, list[int]] = {}
+    values: list[int] = []
+    for call in sorted(chain.from_iterable(callers), key=attrgetter("ended")):
+        if call.first > 0:
+            numbers = given.setdefault(call.first, [])
+            if call.last in numbers:
+                continue
+            if numbers:
+                verdict.changed += 1
+                _example(verdict, f"{tag.name}: key {call.first} was given {call.last} after {numbers[0]}")
+            numbers.append(call.last)
+            values += call._replace(first=call.last)
+        else:
+            values += call
+    return [Calls(calls.tag, "", values) for calls in callers[:1]]
+
+
 def _sorted(calls: Calls) -> Iterable[Call]:
     """Return what was granted by its first number. Nearly always it came like that."""
     highest = 0
@@ -154,7 +183,8 @@ def _sorted(calls: Calls) -> Iterable[Call]:
     return calls.granted()
 
 
-def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
+def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> int:
+    """Find numbers that came twice, and return how many below the highest never came."""
     highest = 0
     count = 0
     for call in heapq.merge(*(_sorted(calls) for calls in callers)):
@@ -165,7 +195,7 @@ def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
             _example(verdict, f"{tag.name}: {numbers} came again")
         count += call.last - max(call.first - 1, highest) if call.last > highest else 0
         highest = max(highest, call.last)
-    verdict.gap += max(0, highest - tag.base - count)
+    return max(0, highest - tag.base - count)
 
 
 def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:

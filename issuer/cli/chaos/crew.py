@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -166,22 +166,24 @@ class Crew:
             names = ", ".join(f"{worker.name} ({worker.last_words()})" for worker in waiting)
             raise IssuerError(f"no numbers within {seconds:g} s in {names}") from None
 
-    def dismiss(self) -> None:
-        """Tell them to stop, and wait for their end: what they hold is given back."""
-        for worker in self.workers:
+    def dismiss(self, workers: Collection[Worker] | None = None) -> None:
+        """Tell these to stop, or all, and wait for their end: what they hold is given back."""
+        ending = [worker for worker in self.workers if workers is None or worker in workers]
+        for worker in ending:
             self.resume(worker)
             worker.dismiss()
-        for worker in self.workers:
+        for worker in ending:
             worker.end()
-        self.workers.clear()
+            self.workers.remove(worker)
 
     def relieve(self) -> list[Setup]:
         """Let all end in order, and return what their successors are to be told."""
-        setups = [self._renamed(worker.setup) for worker in self.workers]
+        setups = [self.renamed(worker.setup) for worker in self.workers]
         self.dismiss()
         return setups
 
-    def _renamed(self, setup: Setup, **changes: object) -> Setup:
+    def renamed(self, setup: Setup, **changes: object) -> Setup:
+        """Return what another worker is to be told: the same, but for a name of its own and these changes."""
         self._replaced += 1
         name = f"{setup.name.split('r')[0]}r{self._replaced}"
         return replace(setup, name=name, **changes)  # type: ignore[arg-type]  # names of its fields
@@ -190,7 +192,7 @@ class Crew:
         """Take note that the worker has ended, and start another one in its place, which is returned."""
         worker.end()
         self.workers.remove(worker)
-        successor = Worker(self._renamed(worker.setup, **changes))
+        successor = Worker(self.renamed(worker.setup, **changes))
         self.workers.append(successor)
         return successor
 

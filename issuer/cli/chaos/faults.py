@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
-from collections.abc import Callable, Iterable
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,6 +27,13 @@ SCRIPTS = ("next", "lease", "open", "load")
 #: that nothing is left.
 DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
 
+#: What may happen to requests that contain these bytes, so many times, by its name in a report.
+WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
+    "request dropped": FaultProxy.drop_requests,
+    "reply dropped": FaultProxy.drop_replies,
+    "300 ms late": lambda front, match, times: front.delay_replies(DELAY, match, times),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -36,17 +44,21 @@ class Fault:
     strike: Strike
 
 
+def entering(faults: list[Fault]) -> Callable[[str, str], Callable[[Strike], Strike]]:
+    """Return the decorator that enters a function in this list, with a name and what happens."""
+
+    def fault(name: str, what: str) -> Callable[[Strike], Strike]:
+        def entered(strike: Strike) -> Strike:
+            faults.append(Fault(name, what, strike))
+            return strike
+
+        return entered
+
+    return fault
+
+
 FAULTS: list[Fault] = []
-
-
-def fault(name: str, what: str) -> Callable[[Strike], Strike]:
-    """Enter the function in the list."""
-
-    def entered(strike: Strike) -> Strike:
-        FAULTS.append(Fault(name, what, strike))
-        return strike
-
-    return entered
+fault = entering(FAULTS)
 
 
 def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
@@ -56,10 +68,14 @@ def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
     if not wanted:
         return there
     for name in wanted:
-        if not any(one.name.rstrip("abcdefghi") == name or one.name == name for one in there):
+        if not any(_family(one.name) == name or one.name == name for one in there):
             known = ", ".join(one.name for one in there)
             raise ConfigurationError(f"no fault {name!r}; there are {known}")
-    return [one for one in there if one.name in wanted or one.name.rstrip("abcdefghi") in wanted]
+    return [one for one in there if one.name in wanted or _family(one.name) in wanted]
+
+
+def _family(name: str) -> str:
+    return name.rstrip(string.ascii_lowercase)
 
 
 def some(world: World) -> Worker:
@@ -70,16 +86,23 @@ def some(world: World) -> Worker:
 # ---------------------------------------------------------------------- processes
 
 
-def _killed_at(world: World, name: str, point: str) -> None:
+def trapped(world: World, point: str, number: int) -> list[Worker]:
+    """Let a signal hit an extension at this point, see worker.POINTS, and return whose.
+
+    Perhaps of several processes: each tag elects its own loader.
+    """
     for worker in world.crew.workers:
-        worker.trap(point, signal.SIGKILL)
+        worker.trap(point, number)
     until(
         lambda: any(worker.sprung for worker in world.crew.workers),
         world.crew.patience,
-        f"a process is killed after {point}",
+        f"signal {number} hits a process after {point}",
     )
-    # Perhaps several: each tag elects its own loader.
-    killed = [worker for worker in world.crew.workers if not worker.untrap()]
+    return [worker for worker in world.crew.workers if not worker.untrap()]
+
+
+def _killed_at(world: World, name: str, point: str) -> None:
+    killed = trapped(world, point, signal.SIGKILL)
     with world.fault(f"{name} killed after {point}", hits=len(killed)):
         for worker in killed:
             world.crew.lost(worker)
@@ -201,13 +224,13 @@ def used_up(fields: Any) -> bool:
 # ---------------------------------------------------------------------- the wire
 
 
-def _on_the_wire(world: World, name: str, strike: Callable[[FaultProxy, bytes], None]) -> None:
-    """Hit a call of each script, one after the other."""
-    for script in SCRIPTS:
+def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = SCRIPTS) -> None:
+    """Hit calls of each script in this manner, one script after the other. `name`: the fault's."""
+    for script in scripts:
         before = sum(front.hits for front in world.fronts)
-        with world.fault(f"{name}: {script}", hits=len(world.crew.workers)):
+        with world.fault(f"{name} {manner}: {script}", hits=len(world.crew.workers)):
             for front in world.fronts:
-                strike(front, world.sha(script))
+                WIRE[manner](front, world.sha(script), 3)
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
             for front in world.fronts:
                 front.pass_through()
@@ -216,19 +239,19 @@ def _on_the_wire(world: World, name: str, strike: Callable[[FaultProxy, bytes], 
 @fault("F9a", "a request to Redis dropped")
 def request_dropped(world: World) -> None:
     """Lose what a caller sent."""
-    _on_the_wire(world, "F9a request dropped", lambda front, sha: front.drop_requests(sha, 3))
+    on_the_wire(world, "F9a", "request dropped")
 
 
 @fault("F9b", "a reply of Redis dropped, the script having run")
 def reply_dropped(world: World) -> None:
     """Let the script run, and its caller never hear of it."""
-    _on_the_wire(world, "F9b reply dropped", lambda front, sha: front.drop_replies(sha, 3))
+    on_the_wire(world, "F9b", "reply dropped")
 
 
 @fault("F9c", "replies of Redis 300 ms late")
 def replies_late(world: World) -> None:
     """Keep replies back."""
-    _on_the_wire(world, "F9c 300 ms late", lambda front, sha: front.delay_replies(DELAY, sha, 3))
+    on_the_wire(world, "F9c", "300 ms late")
 
 
 # ---------------------------------------------------------------------- the hash
@@ -237,9 +260,8 @@ def replies_late(world: World) -> None:
 @fault("F10", "eight `recover` at once, under load")
 def recovered_at_once(world: World) -> None:
     """Recover each tag eight times at once."""
-    tags = [tag.name for tag in world.tags]
     with world.fault("F10 eight recover", segments=2 * 8), ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(world.ids.recover, tag) for tag in tags for _ in range(8)]:
+        for done in [pool.submit(world.ids.recover, tag) for tag in world.counted for _ in range(8)]:
             done.result()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from issuer import gateway
+from issuer import gateway, machine_calls
 from issuer.core import direct, extend, supply
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError
@@ -42,6 +42,11 @@ _EXHAUSTED = (
     "if not next_max then return {'exhausted'} end",
     "if not next_max then redis.call('HINCRBY', key, 'max', 1000) return {'exhausted'} end",
 )
+_KEPT = ("local kept = redis.call('GET', KEYS[2])\n", "local kept = false\n")
+_SKIPS = ("if less(cur, at) then cur = at end\n", "cur = at\n")
+_UNMOVED = ("if cur ~= high then return {'spent', 'cur'} end\n", "")
+_HELD = ("if owner and now <= lapses + margin then", "if false then")
+_CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,25 @@ def _ignore_version() -> None:
     vars(direct)["hand_back"] = hand_back_whatever_the_version
 
 
+def _serve_in_doubt() -> None:
+    """Let a process serve what it gave back, if it wasn't told that the store has it: in place of its next segment."""
+    reserve = direct.reserve
+    doubtful: dict[str, Reservation] = {}
+
+    def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
+        try:
+            return (yield from _hand_back(held, used))
+        except Exception:
+            last = held[-1]
+            doubtful[last.tag.tag] = replace(last, low=max(used, last.low))
+            raise
+
+    def reserve_or_serve(tag: str, **options: Any) -> Steps[Reservation]:
+        return doubtful.pop(tag, None) or (yield from reserve(tag, **options))
+
+    vars(direct).update(hand_back=hand_back, reserve=reserve_or_serve)
+
+
 GUARDS: Mapping[str, Guard] = {
     "fence": Guard("a draw in another reign is refused", {"next": [_FENCE], "lease": [_FENCE]}),
     "role": Guard("a server that is no master is refused", {name: [_ROLE] for name in NAMES}),
@@ -108,6 +132,12 @@ GUARDS: Mapping[str, Guard] = {
     "reserved": Guard("only the store hands out numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
     "load-once": Guard("a load goes out once", None, _load_again),
     "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version),
+    "forgotten": Guard("what was handed back is served no more, whatever came back", None, _serve_in_doubt),
+    "unmoved": Guard("a lease comes back only if nobody has drawn since", {"giveback": [_UNMOVED]}),
+    "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}),
+    "kept": Guard("a key keeps its number", {"once": [_KEPT]}),
+    "held": Guard("a machine number that is held isn't leased again", {"machine_claim": [_HELD]}),
+    "ceiling": Guard("who gets a machine number starts above its last holder", {"machine_claim": [_CEILING]}),
     "rejoin": Guard("what was issued direct is skipped in Redis", None, _forget_rejoin),
     "fork": Guard("a forked child drops what its parent holds", None, _forget_fork),
 }
@@ -138,4 +168,5 @@ def take_out(names: Sequence[str]) -> None:
         if patch is not None:
             patch()
     if mutated != {name: script(name) for name in NAMES}:
-        gateway.script = mutated.__getitem__  # type: ignore[attr-defined,assignment]  # imported there by name
+        for module in (gateway, machine_calls):
+            vars(module)["script"] = mutated.__getitem__  # imported there by name

@@ -2,7 +2,8 @@
 
 One file for each caller, of four 64-bit integers a call: first and last number, and when the call began and ended, in
 nanoseconds of the monotonic clock, which all processes of a machine share. A call that brought an error has minus the
-numbers that it asked for as first, and minus the place of the error in `ERRORS` as last. Zeros end it.
+numbers that it asked for as first, and minus the place of the error in `ERRORS` as last. Zeros end it. Of a call for a
+key of the caller's, the key is the first and its number the last.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ ERRORS = (
     "StoreBehind",
     "UnknownTag",
     "LimitReached",
+    "NoMachineNumber",
+    "ClockBehind",
 )
 
 _CALL = struct.Struct("=4q")
@@ -85,14 +88,21 @@ class Record:
 class Calls:
     """All calls of one caller, in the order in which they were made."""
 
-    def __init__(self, tag: int, worker: str, paths: Sequence[Path]) -> None:
+    def __init__(self, tag: int, worker: str, values: Iterable[int]) -> None:
+        """`values`: those of each call, four after four."""
         self.tag = tag
         self.worker = worker
-        self._values = array("q")
+        self._values = array("q", values)
+
+    @classmethod
+    def read(cls, tag: int, worker: str, paths: Sequence[Path]) -> Calls:
+        """Return what is written in these files."""
+        values = array("q")
         for path in paths:
             data = array("q", path.read_bytes())
             # Only the last part is filled in part: its end is the first call that never ended.
-            self._values += data[: _filled(data) * 4]
+            values += data[: _filled(data) * 4]
+        return cls(tag, worker, values)
 
     def __len__(self) -> int:
         return len(self._values) // 4
@@ -131,7 +141,8 @@ def all_calls(folder: Path) -> list[Calls]:
             tag, worker, caller, part = words
             parts.setdefault((int(tag), worker, int(caller)), []).append((int(part), path))
     return [
-        Calls(tag, worker, [path for _, path in sorted(paths)]) for (tag, worker, _), paths in sorted(parts.items())
+        Calls.read(tag, worker, [path for _, path in sorted(paths)])
+        for (tag, worker, _), paths in sorted(parts.items())
     ]
 
 

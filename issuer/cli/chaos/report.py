@@ -24,6 +24,8 @@ def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
     yield "repeats", _grouped(verdict.repeats)
     yield "above max", _grouped(verdict.above)
     yield "order violations", _grouped(verdict.disorder)
+    if verdict.changed:
+        yield "keys with two numbers", _grouped(verdict.changed)
     each = verdict.gap / verdict.struck if verdict.struck else 0
     yield "gaps", f"{_grouped(verdict.gap)}, {_grouped(each)} a fault; {_grouped(verdict.allowed_gap)} allowed"
     yield "without service", f"{verdict.without_service:.2f} s at most{f', {verdict.slowest}' * bool(verdict.slowest)}"
@@ -46,6 +48,7 @@ def content(verdict: Verdict) -> dict[str, Any]:
         "repeats": verdict.repeats,
         "above_max": verdict.above,
         "order_violations": verdict.disorder,
+        "keys_with_two_numbers": verdict.changed,
         "gap": verdict.gap,
         "gap_allowed": verdict.allowed_gap,
         "without_service": verdict.without_service,

@@ -39,18 +39,23 @@ LONG = 20_000_000
 #: How many numbers a forked child draws.
 FORKED_DRAWS = 200
 
-Manner = Literal["next", "take", "run", "stream"]
+Manner = Literal["next", "take", "run", "stream", "once"]
+Colour = Literal["threads", "tasks"]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """So many callers for a tag, whose place is `at`. "run" calls `next` up to `most` times in a row."""
+    """So many callers for a tag, whose place is `at`. "run" calls `next` up to `most` times in a row.
+
+    "once" draws for `key`, the key after it, and so on, each until it has its number.
+    """
 
     at: int
     tag: str
     manner: Manner
     callers: int = 1
     most: int = 1
+    key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Setup:
     store: str
     config: str
     jobs: list[Job]
-    colour: Literal["threads", "tasks"] = "threads"
+    colour: Colour = "threads"
     pace: float = 0.005
     clock: float = 0.0
     timeout: float = 4.0
@@ -145,6 +150,7 @@ class Caller:
     def __init__(self, setup: Setup, job: Job, number: int, worker: str = "") -> None:
         self.record = Record(Path(setup.folder), job.at, worker or setup.name, number)
         self.job = job
+        self._key = job.key
 
     def wanted(self) -> int:
         """Return how many numbers to ask for now."""
@@ -164,6 +170,8 @@ class Caller:
                 return self._row((lambda: ids.next(tag)) if self.job.manner == "run" else stream.__next__, wanted)
             if self.job.manner == "take":
                 self.note(ids.take(tag, wanted), began, now())
+            elif self.job.manner == "once":
+                self._note_key(ids.next(tag, key=str(self._key)), began)
             else:
                 number = ids.next(tag)
                 self.record.note(number, number, began, now())
@@ -171,6 +179,10 @@ class Caller:
             self.record.failed(wanted, error, began, now())
             return False
         return True
+
+    def _note_key(self, number: int, began: int) -> None:
+        self.record.note(self._key, number, began, now())
+        self._key += 1
 
     def _row(self, draw: Callable[[], int], times: int) -> bool:
         """Call so many times, and write neighbours down in one; False if a call brought an error."""
@@ -201,6 +213,9 @@ class Caller:
         tag, wanted = self.job.tag, self.wanted()
         began = now()
         try:
+            if self.job.manner == "once":
+                self._note_key(await ids.next(tag, key=str(self._key)), began)
+                return True
             numbers = [await ids.next(tag)] if self.job.manner == "next" else await ids.take(tag, wanted)
             self.note(numbers, began, now())
         except IssuerError as error:

@@ -18,7 +18,7 @@ from issuer.cli.chaos.proxy import FaultProxy
 from issuer.cli.chaos.record import all_calls
 from issuer.cli.chaos.server import RedisServer
 from issuer.cli.chaos.waiting import until
-from issuer.cli.chaos.worker import Job, Setup
+from issuer.cli.chaos.worker import Colour, Job, Setup
 from issuer.errors import IssuerError
 from issuer.facade import Issuer
 from issuer.keys import redis_key
@@ -96,7 +96,7 @@ class World:
         (self.folder / "issuer.toml").touch()
         (self.folder / "journal").mkdir()
         config = str(self.folder / "issuer.toml")
-        self.ids = self._connected()
+        self.ids = self.connected()
         self._ends.callback(self._close)
         self.create("strict", "strict", above=NEAR_2_53)
         self.create("trend", "trend", lease=self.terms.lease)
@@ -113,7 +113,8 @@ class World:
         """The journal that all share; "": none."""
         return str(self.folder / "journal" / "journal") if self.terms.journal else ""
 
-    def _connected(self) -> Issuer:
+    def connected(self) -> Issuer:
+        """Return an issuer of this process, which no fault on the wire hits unless it is the desk's."""
         return connect(
             redis=self.desk_url,
             store=self.store,
@@ -134,7 +135,7 @@ class World:
         with self._sampling:
             self.ids.close()
             yield
-            self.ids = self._connected()
+            self.ids = self.connected()
 
     def redis_began(self, binary: Path) -> None:
         """Start what the workers draw from; sets `fronts` and `desk`."""
@@ -163,7 +164,7 @@ class World:
             Job(TREND, "trend", "stream", 1, 10 * most),
             Job(PLAIN, "plain", "next", 1),
         )
-        each = (
+        each: tuple[tuple[str, int, Colour, list[Job]], ...] = (
             ("w0", 0, "threads", [one, run, plain]),
             ("w1", 1, "threads", [few, stream]),
             ("w2", 0, "tasks", [one, Job(TREND, "trend", "take", callers, most)]),
@@ -177,7 +178,7 @@ class World:
                 store=self.store,
                 config=config,
                 jobs=jobs,
-                colour=colour,  # type: ignore[arg-type]  # a literal of the table above
+                colour=colour,
                 pace=self.terms.pace,
                 timeout=self.terms.timeout,
                 without=[*self.terms.without],
@@ -186,14 +187,15 @@ class World:
             for name, front, colour, jobs in each
         ]
 
-    def create(self, name: str, order: str, *, above: int = 0, lease: int | None = None) -> int:
+    def create(self, name: str, order: str, *, above: int = 0, lease: int | None = None, keyed: bool = False) -> int:
         """Make a tag whose numbers are checked, and return its place."""
         self.ids.create(name, step=self.terms.step, order=order, above=above, lease=lease)  # type: ignore[arg-type]
-        return self.watch(name, order, above)
+        return self.watch(name, order, above, keyed=keyed)
 
-    def watch(self, name: str, order: str, base: int) -> int:
-        """Check the numbers of a tag that is there already, above `base`, and return its place."""
-        watched = Watched(name, order, base, self.terms.step, self.terms.lease, int(self.terms.timeout * 1e9))
+    def watch(self, name: str, order: str, base: int, *, keyed: bool = False, counted: bool = True) -> int:
+        """Check the numbers of a tag that is there already, above `base`, and return its place; see `Watched`."""
+        timeout = int(self.terms.timeout * 1e9)
+        watched = Watched(name, order, base, self.terms.step, self.terms.lease, timeout, keyed=keyed, counted=counted)
         with self._sampling:
             self.tags.append(watched)
         return len(self.tags) - 1
@@ -213,6 +215,24 @@ class World:
     def more(self) -> None:
         """Return when every worker has got numbers of each of its tags once more."""
         self.crew.wait_served(now())
+
+    @property
+    def counted(self) -> list[str]:
+        """The names of the tags whose numbers come of a counter: those that can be recovered."""
+        return [tag.name for tag in self.tags if tag.counted]
+
+    def guest(self, front: str, colour: Colour, *jobs: Job) -> Setup:
+        """Return what one more worker is told; `front`: where it finds Redis."""
+        return self.crew.renamed(self.crew.workers[0].setup, redis=front, colour=colour, jobs=[*jobs])
+
+    @contextmanager
+    def guests(self, *setups: Setup) -> Iterator[list[Worker]]:
+        """Let these workers draw too while the block lasts. They are not waited for."""
+        workers = self.crew.start(*setups)
+        try:
+            yield workers
+        finally:
+            self.crew.dismiss(workers)
 
     def halves(self) -> tuple[list[Worker], list[Worker]]:
         """Return the workers that reach Redis through the first of the fronts, and the others."""

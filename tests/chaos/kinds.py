@@ -1,0 +1,37 @@
+"""The kinds of worlds, and which faults strike each of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from issuer.cli.chaos.faults import FAULTS, Fault
+from issuer.cli.chaos.world import Terms, World
+from tests.chaos.groups import (
+    CLUSTER_FAULTS,
+    MONGO_FAULTS,
+    SENTINEL_FAULTS,
+    ClusterWorld,
+    MongoWorld,
+    SentinelWorld,
+)
+from tests.chaos.more import MORE
+from tests.chaos.wire import WIRED
+from tests.servers.mongo import find_command
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`make` a world in a folder, on that server. `here`: whether this machine has what it needs."""
+
+    name: str
+    make: Callable[[Path, Path, Terms], World]
+    faults: Sequence[Fault]
+    here: Callable[[], bool] = lambda: True
+
+
+KINDS = [
+    Kind("two servers", World, [*FAULTS, *MORE, *WIRED]),
+    Kind("Sentinel", SentinelWorld, SENTINEL_FAULTS),
+    Kind("Cluster", ClusterWorld, CLUSTER_FAULTS),
+    Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_command() is not None),
+]
