@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Verdict:
     names = arguments.faults.split(",") if arguments.faults else []
     for number, (kind, faults) in enumerate(bouts(names, arguments.times)):
         begun = time.monotonic()
-        server = servers[number % len(servers)]
+        server = kind.server(servers[number % len(servers)])
         with folder() as path, kind.make(path, server, terms) as world:
             drew = time.monotonic()
             found = play(world, faults)

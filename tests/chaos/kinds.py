@@ -6,6 +6,7 @@ from pathlib import Path
 
 from issuer.cli.chaos.faults import FAULTS, Fault
 from issuer.cli.chaos.world import Terms, World
+from tests.chaos.clocks import CLOCK_FAULTS, ClockWorld
 from tests.chaos.groups import (
     CLUSTER_FAULTS,
     MONGO_FAULTS,
@@ -16,17 +17,22 @@ from tests.chaos.groups import (
 )
 from tests.chaos.more import MORE
 from tests.chaos.wire import WIRED
+from tests.servers.clocked import clocked_binary, find_clocked
 from tests.servers.mongo import find_command
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`make` a world in a folder, on that server. `here`: whether this machine has what it needs."""
+    """`make` a world in a folder, on that server. `here`: whether this machine has what it needs.
+
+    `server`: the one that it takes when that one is preferred.
+    """
 
     name: str
     make: Callable[[Path, Path, Terms], World]
     faults: Sequence[Fault]
     here: Callable[[], bool] = lambda: True
+    server: Callable[[Path], Path] = lambda preferred: preferred
 
 
 KINDS = [
@@ -34,4 +40,5 @@ KINDS = [
     Kind("Sentinel", SentinelWorld, SENTINEL_FAULTS),
     Kind("Cluster", ClusterWorld, CLUSTER_FAULTS),
     Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_command() is not None),
+    Kind("clocks", ClockWorld, CLOCK_FAULTS, lambda: find_clocked() is not None, clocked_binary),
 ]

@@ -28,6 +28,7 @@ from tests.lua.hashes import GARBAGE
 MORE: list[Fault] = []
 fault = entering(MORE)
 
+#: Seconds that a clock is off.
 HOUR = 3600.0
 #: How long two masters serve at once, a loader is stopped, and the rest lasts: `make chaos` makes them longer.
 LASTS = {"both alive": 1.0, "stopped": 2.0, "else": 0.5}
@@ -105,19 +106,6 @@ def info_denied(world: World) -> None:
 def clock_of_a_process(world: World) -> None:
     with world.fault("F7 clock of a process", hits=1):
         world.crew.retire(some(world), clock=random.choice([HOUR, -HOUR]))
-
-
-@fault("F7b", "Redis's clock an hour off, between an election and its load")
-def clock_of_redis(world: World) -> None:
-    """What the scripts see of it: an election in the future, or long ago."""
-    release = world.hold_load()
-    with world.fault("F7 clock of Redis", segments=4), world.master.client() as client:
-        off = int(random.choice([HOUR, -HOUR]) * 1000)
-        for at in range(len(world.tags)):
-            asked = client.hget(world.key(at), "asked")
-            if isinstance(asked, bytes):
-                client.hset(world.key(at), "asked", str(int(asked) + off))
-        release()
 
 
 @fault("F8b", "a process stopped between its reservation and its load")

@@ -1,4 +1,4 @@
-"""Failovers behind Sentinels and in a Cluster, and a MongoDB that is killed and cut off: each twice."""
+"""Failovers behind Sentinels and in a Cluster, a MongoDB that is killed or cut off, clocks that are set: each twice."""
 
 import pytest
 

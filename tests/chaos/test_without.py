@@ -24,6 +24,8 @@ HARM = [
     ("kept", "F9i", 1, "changed"),
     ("held,ceiling", "F9j", 1, "repeats"),
     ("forgotten", "F9k", 2, "disorder"),
+    ("set-back", "F7b", 1, "stuck"),
+    ("ceiling", "F7c", 1, "repeats"),
 ]
 #: Either guard is enough, as another one stands behind it.
 BACKED = [

@@ -43,7 +43,8 @@ def suffer(
 ) -> Verdict:
     """Strike with these faults, all of one kind of worlds, so many times, and check what was drawn."""
     terms = Terms(without=without, patience=patience, journal=journal)
-    with folder() as path, kind_of(faults).make(path, binary(), terms) as world:
+    kind = kind_of(faults)
+    with folder() as path, kind.make(path, kind.server(binary()), terms) as world:
         return play(world, [*faults] * times)
 
 

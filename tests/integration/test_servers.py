@@ -15,6 +15,7 @@ import redis
 
 from tests.servers import binaries
 from tests.servers.absent import absent
+from tests.servers.clocked import ClockedServer, clocked_binary
 from tests.servers.fake import FencedFakeServer
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
@@ -111,6 +112,21 @@ class TestRedisServer:
             server.client().ping()
         assert server.start().url == url
         assert server.client().get("n") is None
+
+    def test_a_clock_that_is_set_is_seen_at_once_by_scripts_too_and_nothing_else_changes(
+        self, redis_server: RedisServer
+    ) -> None:
+        with ClockedServer(clocked_binary(redis_server.binary)) as server, server.client() as client:
+            reign = server.replication()["master_replid"]
+            for ahead in (3600, -3600, 0):
+                server.set_clock(ahead)
+                seconds = int(client.eval("return redis.call('TIME')[1]", 0))
+                assert abs(seconds - time.time() - ahead) < 2
+            assert server.replication()["master_replid"] == reign
+            assert client.info("server")["uptime_in_seconds"] < 60
+            left = [path for path in Path("/dev/shm").glob("*faketime*") if path.name.endswith(f"_{server.pid}")]
+            assert left
+        assert not [path for path in left if path.exists()]
 
     def test_a_wiped_server_is_empty_whatever_it_had_saved(self, any_redis: RedisServer) -> None:
         with RedisServer(any_redis.binary, appendonly=True) as server:

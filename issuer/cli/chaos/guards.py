@@ -42,6 +42,7 @@ _EXHAUSTED = (
     "if not next_max then return {'exhausted'} end",
     "if not next_max then redis.call('HINCRBY', key, 'max', 1000) return {'exhausted'} end",
 )
+_SET_BACK = ("not (since and now >= since and now - since <= window)", "not (since and now - since <= window)")
 _KEPT = ("local kept = redis.call('GET', KEYS[2])\n", "local kept = false\n")
 _SKIPS = ("if less(cur, at) then cur = at end\n", "cur = at\n")
 _UNMOVED = ("if cur ~= high then return {'spent', 'cur'} end\n", "")
@@ -135,6 +136,9 @@ GUARDS: Mapping[str, Guard] = {
     "forgotten": Guard("what was handed back is served no more, whatever came back", None, _serve_in_doubt),
     "unmoved": Guard("a lease comes back only if nobody has drawn since", {"giveback": [_UNMOVED]}),
     "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}),
+    "set-back": Guard(
+        "an election in the future is none", {name: [_SET_BACK] for name in ("next", "lease", "once", "open")}
+    ),
     "kept": Guard("a key keeps its number", {"once": [_KEPT]}),
     "held": Guard("a machine number that is held isn't leased again", {"machine_claim": [_HELD]}),
     "ceiling": Guard("who gets a machine number starts above its last holder", {"machine_claim": [_CEILING]}),

@@ -291,6 +291,7 @@ class RedisServer:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
+                env=self._environment(),
                 start_new_session=True,
             )
 
@@ -303,6 +304,10 @@ class RedisServer:
         command += ["--save", "", "--appendonly", "yes" if self.appendonly else "no", "--appendfsync", "everysec"]
         # By default a master waits five seconds for more replicas before it sends the first copy.
         return [*command, "--repl-diskless-sync-delay", "0", *self.args]
+
+    def _environment(self) -> dict[str, str] | None:
+        """Return what the process finds in its environment; None: what this one does."""
+        return None
 
     def _answers(self) -> bool:
         if not self.running:

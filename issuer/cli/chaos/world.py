@@ -139,11 +139,15 @@ class World:
 
     def redis_began(self, binary: Path) -> None:
         """Start what the workers draw from; sets `fronts` and `desk`."""
-        self.master = self._ends.enter_context(RedisServer(binary))
-        self.other = self._ends.enter_context(RedisServer(binary))
+        self.master = self._ends.enter_context(self.server(binary))
+        self.other = self._ends.enter_context(self.server(binary))
         self.link = self._ends.enter_context(FaultProxy(self.master.address))
         self.desk = self._ends.enter_context(FaultProxy(self.master.address))
         self.fronts = [self._ends.enter_context(FaultProxy(self.master.address)) for _ in range(2)]
+
+    def server(self, binary: Path) -> RedisServer:
+        """Make a server, not yet started."""
+        return RedisServer(binary)
 
     @property
     def desk_url(self) -> str:

@@ -1,0 +1,73 @@
+"""A world in which Redis's clock is set while it runs, and the faults that only it has."""
+
+import random
+import signal
+from pathlib import Path
+
+from issuer.cli.chaos.faults import Fault, trapped
+from issuer.cli.chaos.waiting import rest, until
+from issuer.cli.chaos.worker import Colour
+from issuer.cli.chaos.world import World, now
+from tests.chaos.groups import only
+from tests.chaos.more import HOUR
+from tests.chaos.wire import jobs, machine_tag
+from tests.servers.clocked import ClockedServer
+from tests.servers.proxy import FaultProxy
+
+COLOURS: tuple[Colour, Colour] = ("threads", "tasks")
+
+#: A machine number is renewed after a third of its 5 s: so long it lasts at least once nobody renews it.
+UNRENEWED = 2.0
+
+
+class ClockWorld(World):
+    """The pair of servers, with clocks of their own."""
+
+    master: ClockedServer
+
+    def server(self, binary: Path) -> ClockedServer:
+        return ClockedServer(binary)
+
+
+def clock_set(world: ClockWorld) -> None:
+    """An hour off with a load on its way; then right again, while whoever was elected is dead."""
+    for off in (HOUR, -HOUR):
+        release = world.hold_load()
+        with world.fault("F7 clock of Redis set, a load on its way", segments=4):
+            world.master.set_clock(off)
+            release()
+        world.more()
+        killed = trapped(world, "reserve", signal.SIGKILL)
+        with world.fault("F7 clock of Redis set, the loader killed", segments=4, hits=len(killed)):
+            world.master.set_clock(0)
+            for worker in killed:
+                world.crew.lost(worker)
+        world.more()
+
+
+def machine_numbers_lapse(world: ClockWorld) -> None:
+    """Redis, an hour ahead, gives a machine number away that another process, which is cut off, still uses."""
+    at = machine_tag(world, bits=1)
+    with FaultProxy(world.master.address) as front:
+        holders = [world.guest(front.url, colour, *jobs(world, at)) for colour in COLOURS]
+        third = world.guest(world.front_url(1), random.choice(COLOURS), *jobs(world, at))
+        with world.guests(*holders) as holding:
+            world.crew.wait_served(0, holding)
+            with world.guests(third) as guests:
+                until(lambda: [*world.folder.glob(f"{at}.{third.name}.*")], world.crew.patience, "it wants one too")
+                with world.fault("F7 clock of Redis set, machine numbers held", segments=0):
+                    front.refuse()
+                    world.master.set_clock(HOUR)
+                    world.crew.wait_served(now(), guests)
+                    front.pass_through()
+                    world.master.set_clock(-HOUR)
+                    rest(UNRENEWED)
+                    world.master.set_clock(0)
+                world.crew.wait_served(now(), guests)
+    world.ids.delete(world.tags[at].name)
+
+
+CLOCK_FAULTS = [
+    Fault("F7b", "Redis's clock set an hour ahead, back, and right again", only(ClockWorld, clock_set)),
+    Fault("F7c", "Redis's clock set while machine numbers are held", only(ClockWorld, machine_numbers_lapse)),
+]
