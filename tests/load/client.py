@@ -1,29 +1,42 @@
-"""A process of clients: python -m tests.load.client REDIS STORE TAG THREADS FILE
+"""A process of clients: python -m tests.load.client REDIS STORE TAG THREADS FILE [LEAK]
 
 It draws in so many threads until its stdin ends, appends each number to the file (64 bits, this machine's order), and
-once a second prints a line of JSON: what it has done and what it takes of the machine.
+once a second prints a line of JSON: what it has done and what it takes of the machine. LEAK, one of LEAKS: each thread
+loses one now and then, to see it found.
 """
 
 import json
 import os
+import socket
 import sys
 import threading
 import time
 from array import array
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import redis
 
 import issuer
 
-#: Numbers that a thread keeps before it writes them.
-KEPT = 4096
+#: Numbers that a thread keeps before it writes them; those of a thread that leaks, which does so each time.
+KEPT, KEPT_LEAKING = 4096, 256
+
+#: What the threads of the scheduler's pool are called, before their numbers.
+POOL = "issuer_"
 
 
 class Client:
     """A thread that draws, one number after the other."""
 
-    def __init__(self, ids: issuer.Issuer, tag: str, file: int, ended: threading.Event) -> None:
-        self._ids, self._tag, self._file, self._ended = ids, tag, file, ended
-        self._numbers = array("q", bytes(8 * KEPT))
+    def __init__(
+        self, ids: issuer.Issuer, tag: str, file: int, ended: threading.Event, leak: Callable[[], object] | None
+    ) -> None:
+        self._ids, self._tag, self._file, self._ended, self._leak = ids, tag, file, ended, leak
+        self._numbers = array("q", bytes(8 * (KEPT_LEAKING if leak else KEPT)))
+        self._leaked: list[object] = []
         self.count = 0
         #: The slowest call, in seconds.
         self.slowest = 0.0
@@ -32,7 +45,7 @@ class Client:
         self.thread = threading.Thread(target=self._draw, daemon=True)
 
     def _draw(self) -> None:
-        numbers, kept = self._numbers, 0
+        numbers, kept, most = self._numbers, 0, len(self._numbers)
         while not self._ended.is_set():
             began = time.monotonic()
             try:
@@ -44,29 +57,72 @@ class Client:
             self.slowest = max(self.slowest, time.monotonic() - began)
             kept += 1
             self.count += 1
-            if kept == KEPT:
+            if kept == most:
                 os.write(self._file, numbers)
                 kept = 0
+                if self._leak is not None:
+                    self._leaked.append(self._leak())
         os.write(self._file, numbers[:kept])
 
 
-def taken() -> dict[str, int]:
-    """Return what this process takes of the machine: resident memory in KiB, threads, file descriptors."""
+def taken(redis: str, store: str) -> dict[str, int]:
+    """Return what this process takes of the machine.
+
+    Resident memory in KiB; threads of the scheduler's pool, and others; connections to Redis, to the store, and other
+    files. `redis`, `store`: their URLs.
+    """
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    pool = sum(thread.name.startswith(POOL) for thread in threading.enumerate())
+    open_files = Counter(map(_leads_to, Path("/proc/self/fd").iterdir()))
+    to_redis, to_store = open_files.pop(urlsplit(redis).port, 0), open_files.pop(urlsplit(store).port, 0)
     return {
         "memory": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
-        "threads": threading.active_count(),
-        "files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "pool": pool,
+        "threads": threading.active_count() - pool,
+        "redis": to_redis,
+        "store": to_store,
+        "files": open_files.total(),
     }
 
 
-def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
+def _leads_to(path: Path) -> int | None:
+    """Return the port that an open file leads to, None if it is no connection."""
+    try:
+        if not str(path.readlink()).startswith("socket:"):
+            return None
+        with socket.socket(fileno=os.dup(int(path.name))) as connection:
+            port: int = connection.getpeername()[1]
+            return port
+    except OSError:  # closed meanwhile, or not yet connected
+        return None
+
+
+def _thread() -> threading.Thread:
+    thread = threading.Thread(target=threading.Event().wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def _connection(url: str) -> object:
+    return redis.Redis.from_url(url).connection_pool.get_connection()
+
+
+#: What may be lost, by name; each is given Redis's URL.
+LEAKS: dict[str, Callable[[str], object]] = {
+    "thread": lambda _: _thread(),
+    "file": lambda _: os.open(os.devnull, os.O_RDONLY),
+    "connection": _connection,
+}
+
+
+def main(redis: str, store: str, tag: str, threads: str, file: str, *, leak: str) -> None:
     """Draw until stdin ends."""
     ended = threading.Event()
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with issuer.connect(redis=redis, store=store, timeout=10) as ids:
         ids.next(tag)
-        clients = [Client(ids, tag, target, ended) for _ in range(int(threads))]
+        losing = (lambda: LEAKS[leak](redis)) if leak else None
+        clients = [Client(ids, tag, target, ended, losing) for _ in range(int(threads))]
 
         def tell() -> None:
             done = {
@@ -75,7 +131,7 @@ def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
                 "errors": sum(client.errors for client in clients),
                 "last_error": max(client.last_error for client in clients),
             }
-            print(json.dumps({**done, **taken()}), flush=True)
+            print(json.dumps({**done, **taken(redis, store)}), flush=True)
 
         def report() -> None:
             while not ended.wait(1.0):
@@ -92,4 +148,4 @@ def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:6], leak="".join(sys.argv[6:]))

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis
-
 import issuer
+from tests.load.leaks import FIXED, POOLED, leaks
 from tests.waiting import until
 
 TAG = "load"
@@ -28,8 +27,7 @@ class Report:
     """What a run came to.
 
     `memory`: by how much the process that grew most did, from its first tenth after the warm-up to its last; 0.05: 5 %.
-    `threads`, `files`: by how many more there were at the end in the process that gained most; `connections`: the same
-    for Redis, in all.
+    `leaked`: in any process, in words; see tests/load/leaks.py. `peaks`: the most that a process had of each.
     """
 
     seconds: float
@@ -40,25 +38,24 @@ class Report:
     errors: list[str]
     slowest: float
     memory: float
-    threads: int
-    files: int
-    connections: int
+    leaked: list[str]
+    peaks: dict[str, int]
 
     @property
     def sound(self) -> bool:
         """Whether nothing repeated, failed, grew or leaked."""
-        leaked = self.threads > 0 or self.files > 0 or self.connections > 0
-        return not (self.repeats or self.above_max or self.errors or leaked) and self.memory < 0.05
+        return not (self.repeats or self.above_max or self.errors or self.leaked) and self.memory < 0.05
 
 
 class Process:
     """A process of clients, and what it tells once a second."""
 
-    def __init__(self, redis: str, store: str, threads: int, file: Path) -> None:
+    def __init__(self, redis: str, store: str, threads: int, file: Path, leak: str) -> None:
         self.file = file
+        self._threads = threads
         self.told: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.load.client", redis, store, TAG, str(threads), str(file)],
+            [sys.executable, "-m", "tests.load.client", redis, store, TAG, str(threads), str(file), leak],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -92,11 +89,14 @@ class Process:
         before, after = statistics.median(values[:tenth]), statistics.median(values[-tenth:])
         return (after - before) / before
 
-    def gained(self, what: str, warm: int) -> int:
-        """Return how many more there were at the end than at the beginning."""
-        values = [told[what] for told in self.told[warm:-1]]
-        gained: int = values[-1] - max(values[: max(1, len(values) // 10)])
-        return gained
+    def leaked(self, warm: int) -> list[str]:
+        """Return what leaked, in words."""
+        return leaks(self.told[:-1], warm, self._threads)
+
+    def peak(self, what: str) -> int:
+        """Return the most that there ever were."""
+        values: list[int] = [told[what] for told in self.told]
+        return max(values)
 
 
 def load(
@@ -109,20 +109,27 @@ def load(
     threads: int,
     seconds: float,
     warm: int,
+    leak: str = "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Let so many clients draw for so long. `slow_store`: the same store as the clients see it; `warm`: seconds."""
-    with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids, redis.Redis.from_url(redis_url) as client:
+    """Let so many clients draw for so long.
+
+    `slow_store`: the same store as the clients see it; `warm`: seconds; `leak`: what they lose on purpose, if anything.
+    """
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
         ids.create(TAG, step=100_000)
-        running = [Process(redis_url, slow_store, threads, folder / f"{n}") for n in range(processes)]
-        connections: list[int] = []
+        running = [Process(redis_url, slow_store, threads, folder / f"{n}", leak) for n in range(processes)]
+        shown = 0
 
         def watched() -> bool:
+            nonlocal shown
             rounds = min(len(process.told) for process in running)
-            if rounds > len(connections):
-                connections.append(client.info("clients")["connected_clients"])
-                numbers = sum(process.told[-1]["count"] for process in running)
-                tell(f"{rounds:4} s  {numbers:>12,} numbers  {connections[-1]} connections")
+            if rounds > shown:
+                shown = rounds
+                numbers, connections = (
+                    sum(process.told[-1][what] for process in running) for what in ("count", "redis")
+                )
+                tell(f"{rounds:4} s  {numbers:>12,} numbers  {connections} connections to Redis")
             return rounds >= seconds
 
         try:
@@ -142,9 +149,8 @@ def load(
             errors=[told["last_error"] for told in last if told["errors"]],
             slowest=max(told["slowest"] for told in last),
             memory=max(process.growth("memory", warm) for process in running),
-            threads=max(process.gained("threads", warm) for process in running),
-            files=max(process.gained("files", warm) for process in running),
-            connections=connections[-1] - max(connections[warm : warm + max(1, len(connections) // 10)]),
+            leaked=sorted({leak for process in running for leak in process.leaked(warm)}),
+            peaks={what: max(process.peak(what) for process in running) for what in (*POOLED, *FIXED)},
         )
 
 

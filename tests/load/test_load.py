@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.load.leaks import FIXED, POOLED, ceilings, leaks
 from tests.load.run import STORE_DELAY, Report, counted, load
 from tests.servers.mongo import MongoServer
 from tests.servers.proxy import FaultProxy
 
-GOOD = Report(10.0, 40, 1000, 0, 0, [], 0.1, 0.01, 0, 0, 0)
+GOOD = Report(10.0, 40, 1000, 0, 0, [], 0.1, 0.01, [], {})
+
+#: What a process that has warmed up tells, with three threads that draw.
+WARM = {"pool": 2, "threads": 9, "redis": 3, "store": 4, "files": 7}
+THREADS = 3
 
 
 @pytest.mark.live
@@ -25,6 +30,7 @@ def test_forty_clients_in_four_processes_repeat_nothing_and_see_no_error(
         report = load(redis_url, f"{mongo_server.url}/load", slow, tmp_path, processes=4, threads=10, seconds=6, warm=2)
     assert (report.repeats, report.above_max, report.errors) == (0, 0, [])
     assert report.numbers > 1000
+    assert report.leaked == []
 
 
 def test_the_count_finds_repeats_across_files_and_numbers_above_max(tmp_path: Path) -> None:
@@ -41,11 +47,57 @@ def test_the_count_finds_repeats_across_files_and_numbers_above_max(tmp_path: Pa
         {"above_max": 1},
         {"errors": ["StoreUnavailable()"]},
         {"memory": 0.06},
-        {"threads": 1},
-        {"files": 1},
-        {"connections": 1},
+        {"leaked": ["a file"]},
     ],
 )
 def test_each_harm_makes_a_run_unsound(harm: dict[str, object]) -> None:
     assert GOOD.sound
     assert not replace(GOOD, **harm).sound  # type: ignore[arg-type]
+
+
+def history(*changes: dict[str, int]) -> list[dict[str, int]]:
+    """Seven seconds of warming up, then one for each of these."""
+    return [{**WARM, "redis": 1}] * 7 + [{**WARM, **change} for change in changes]
+
+
+def test_a_pool_that_fills_up_to_its_ceiling_is_no_leak() -> None:
+    most = ceilings(THREADS)
+    assert leaks(history(*[{}] * 10, *[{kind: most[kind] for kind in POOLED}] * 10), 7, THREADS) == []
+    # Two steps up, in other quarters, and then no more.
+    steps = [*[2] * 10, *[3] * 10, *[4] * 20]
+    assert leaks(history(*[{"pool": at, "redis": at} for at in steps]), 7, THREADS) == []
+
+
+@pytest.mark.parametrize("kind", list(POOLED))
+def test_one_beyond_the_ceiling_is_a_leak_even_for_a_moment(kind: str) -> None:
+    (found,) = leaks(history({}, {}, {kind: ceilings(THREADS)[kind] + 1}, {}, {}), 7, THREADS)
+    assert found.startswith(POOLED[kind])
+
+
+@pytest.mark.parametrize("kind", list(POOLED))
+def test_a_pool_that_keeps_growing_below_its_ceiling_is_a_leak(kind: str) -> None:
+    (found,) = leaks(history(*[{kind: 4 + second // 10} for second in range(40)]), 7, THREADS)
+    assert found == f"{POOLED[kind]}: ever more, 4, 5, 6, 7"
+
+
+@pytest.mark.parametrize("kind", list(FIXED))
+def test_one_more_of_what_is_made_once_is_a_leak(kind: str) -> None:
+    more = {kind: WARM[kind] + 1}
+    assert leaks(history({}, {}, more, {}, {}), 7, THREADS) == []
+    assert leaks(history({}, {}, more, more, {}), 7, THREADS) == [
+        f"{FIXED[kind]}: {WARM[kind] + 1}, and {WARM[kind]} when warm"
+    ]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("leak", "told"), [("thread", FIXED["threads"]), ("file", FIXED["files"]), ("connection", POOLED["redis"])]
+)
+def test_what_is_lost_every_so_many_numbers_is_found(
+    redis_url: str, mongo_url: str, tmp_path: Path, leak: str, told: str
+) -> None:
+    store = f"{mongo_url}/leaked-{leak}"
+    report = load(redis_url, store, store, tmp_path, processes=1, threads=THREADS, seconds=7, warm=2, leak=leak)
+    assert any(found.startswith(told) for found in report.leaked)
+    assert not report.sound
+    assert (report.repeats, report.above_max, report.errors) == (0, 0, [])
