@@ -9,7 +9,7 @@ from issuer import gateway
 from issuer.clock import monotonic
 from issuer.core.retire import identity
 from issuer.core.steps import Steps, send
-from issuer.errors import FenceError, ForeignHash, RedisUnavailable
+from issuer.errors import ForeignHash, IssuerError
 
 #: How long a process's first draw waits for the store's id, in seconds: a first connection to a MongoDB takes 20 ms or
 #: more. Longer where no sweep looks later.
@@ -52,11 +52,12 @@ def check(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
 def refuse_foreign(hashes: Iterable[tuple[str, str]]) -> Steps[None]:
     """Raise ForeignHash if one of the hashes, named by tag and key, is another store's; change nothing.
 
-    A Redis that is away, or can't be trusted, is left to the first draw, which looks again.
+    A Redis that is away, or can't be used, is left to the first draw, which looks again.
     """
     store_id = yield from identity()
     for tag, key in hashes:
         try:
-            check(tag, key, (yield from send(gateway.peek(key), probe=False)), store_id)
-        except (RedisUnavailable, FenceError):
+            hash = yield from send(gateway.peek(key), probe=False)
+        except IssuerError:
             return
+        check(tag, key, hash, store_id)
