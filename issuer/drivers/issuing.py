@@ -31,7 +31,7 @@ from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
 from issuer.strategies.contract import Context
-from issuer.strategies.registry import decode
+from issuer.strategies.registry import decode, settled
 from issuer.strategies.serving import Serving
 from persistence.contract import Store
 from persistence.errors import TagPresent
@@ -176,6 +176,11 @@ class Issuing(Generic[L]):
         """Make a tag; see Issuer.create. A strategy gets to know that its tag is new, and never was there before."""
         own = given.get("strategy", schemes.SEGMENT) != schemes.SEGMENT
         before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
+        if own and isinstance(options := given.get("options", {}), Mapping):
+            given = {
+                **given,
+                "options": settled(given["strategy"], options, self._terms.instance, redis=settings["redis"]),
+            }
         record = yield from making.create(tag, given, keys=self._terms.keys, key_of=self._terms.key, **settings)
         if own and before is None:
             try:

@@ -144,6 +144,11 @@ class Strategy:
         """Raise ConfigurationError if a tag can't have these options: `create` asks before it makes one."""
 
     @classmethod
+    def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:  # noqa: ARG003 - the same
+        """Return the options that a tag is made with, by this instance: what all processes must take alike is said."""
+        return options
+
+    @classmethod
     def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:  # noqa: ARG003 - the same
         """Return what is packed into a number of such a tag, by name. InvalidArgument if it can't be one."""
         return {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
 from issuer.errors import ConfigurationError, InvalidArgument, NotDecodable, SchemeError
-from issuer.strategies.contract import Context, Strategy
+from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.segment import Segment
 from issuer.strategies.snowflake import Snowflake
@@ -69,6 +69,14 @@ def check(name: str, options: Mapping[str, Scalar]) -> None:
             kind.check(options)
     except ConfigurationError as error:
         raise SchemeError(str(error), setting="options", value=dict(options)) from error
+
+
+def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
+    """Return the options that a tag of that strategy is made with. Raises ConfigurationError if nobody knows it."""
+    kind = factory(name)
+    if isinstance(kind, type) and issubclass(kind, Strategy):
+        return kind.settled(options, instance, redis=redis)
+    return options
 
 
 def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:

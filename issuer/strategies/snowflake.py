@@ -25,7 +25,7 @@ from issuer.keys import check_tag
 from issuer.machine_calls import machines_key
 from issuer.strategies import layout as layout_
 from issuer.strategies import stored
-from issuer.strategies.contract import Context, Strategy
+from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.layout import Layout
 from issuer.strategies.local import AHEAD, Copied, Fixed
 from issuer.strategies.machines import LEASE, Clock, Leased, Machines, Tenure, ordinal
@@ -89,6 +89,12 @@ class Snowflake(Strategy):
             raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {options['machine']!r}")
 
     @classmethod
+    def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
+        """Say where machine numbers come from: of two places, two processes may get the same one."""
+        shared = "redis" if redis else "store"
+        return {"machine": shared if instance.machine is None else "fixed", **options}
+
+    @classmethod
     def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
         """Return the parts of a number: timestamp in ms since 1970, machine, worker, rack, sequence."""
         return asdict(Layout.of(options).decompose(value))
@@ -111,9 +117,8 @@ class Snowflake(Strategy):
         if kind == "store":
             return stored.Stored(namespace, instance.key, numbers, clock=self._clock, lease=lease)
         if not context.redis:
-            given = "" if "machine" in context.options else ", or set ISSUER_MACHINE to what no other process has"
             raise ConfigurationError(
-                f"machine {kind!r} leases numbers in Redis, and none is set: name Redis{given}, or make a tag with the "
+                f"machine {kind!r} leases numbers in Redis, and none is set: name Redis, or make a tag with the "
                 "option machine=store, which takes them from the store, machine=fixed, the number in ISSUER_MACHINE, "
                 "or machine=ordinal, the end of the host's name",
                 tag=context.tag,

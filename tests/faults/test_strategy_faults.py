@@ -12,10 +12,13 @@ import issuer
 from issuer.core import supply
 from issuer.drivers.issuing import Issuing
 from issuer.strategies import Instance, Serving
+from issuer.strategies.snowflake import Snowflake
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Order, Tag
+from tests.audit import repeats
 from tests.colours import Connect
 from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 
@@ -120,3 +123,48 @@ def test_without_the_look_it_holds_one_that_nobody_gives_back(
 
     monkeypatch.setattr(Issuing, "_serving", blind)
     assert [type(each) for each in under_way(store, tmp_path, monkeypatch)] == [int]
+
+
+def in_a_mixed_fleet(connect: Connect, server: RedisServer, tmp_path: Path) -> list[int]:
+    """Draw in a process that was given a machine number, and in one that was not and leases the same one."""
+    numbers: list[int] = []
+    own = {"redis": server.url, "store": MemoryStore()}
+    given = Instance(machine=1, directory=str(tmp_path))
+    with connect(**own) as plain, connect(**own, instance=given) as fixed:
+        plain.create("s", strategy="snowflake", options={"machine_bits": 1, "time_bits": 40, "sequence_bits": 22})
+        with connect(**own) as third:
+            crew = [plain, third]
+            for ids in crew:
+                ids.next("s")
+            with suppress(issuer.NoMachineNumber):
+                fixed.next("s", timeout=1)
+                crew.append(fixed)
+            for ids in crew * 300:  # at times all of them in the same millisecond
+                numbers += ids.take("s", 10)
+    return numbers
+
+
+@pytest.mark.live
+def test_all_processes_of_a_tag_take_their_machine_numbers_from_one_place(
+    connect: Connect, server: RedisServer, tmp_path: Path
+) -> None:
+    numbers = in_a_mixed_fleet(connect, server, tmp_path)
+    assert len(numbers) == 6000
+    assert repeats(numbers) == []
+
+
+@pytest.mark.live
+def test_mutation_where_the_tag_does_not_say_it_each_process_takes_its_own(
+    connect: Connect, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Snowflake, "settled", classmethod(lambda _kind, options, _instance, **_others: options))
+    assert repeats(in_a_mixed_fleet(connect, server, tmp_path)) != []
+
+
+def test_a_tag_made_by_a_process_with_a_machine_number_says_fixed(connect: Connect, tmp_path: Path) -> None:
+    given = Instance(machine=7, directory=str(tmp_path))
+    with connect(redis=None, store="memory://", instance=given) as ids:
+        assert ids.create("s", strategy="snowflake").scheme["options"] == {"machine": "fixed"}
+        assert (
+            ids.create("t", strategy="snowflake", options={"machine": "store"}).scheme["options"]["machine"] == "store"
+        )
