@@ -19,11 +19,11 @@ HARM = [
     ("version", "F22c", 5, "repeats"),
     ("rejoin", "F21", 5, "disorder"),
     ("fork", "F18", 5, "repeats"),
-    ("unmoved", "F9g", 3, "repeats"),
+    ("unmoved", "F9g", 2, "repeats"),
     ("skips", "F9h", 3, "repeats"),
     ("kept", "F9i", 1, "changed"),
     ("held,ceiling", "F9j", 1, "repeats"),
-    ("forgotten", "F9k", 2, "disorder"),
+    ("forgotten", "F9k", 1, "disorder"),
     ("set-back", "F7b", 1, "stuck"),
     ("ceiling", "F7c", 1, "repeats"),
 ]
