@@ -5,16 +5,13 @@ import signal
 from pathlib import Path
 
 from issuer.cli.chaos.faults import Fault, trapped
-from issuer.cli.chaos.waiting import rest, until
-from issuer.cli.chaos.worker import Colour
+from issuer.cli.chaos.waiting import rest
 from issuer.cli.chaos.world import World, now
 from tests.chaos.groups import only
 from tests.chaos.more import HOUR
-from tests.chaos.wire import jobs, machine_tag
+from tests.chaos.wire import COLOURS, jobs, machine_tag, more_wanted
 from tests.servers.clocked import ClockedServer
 from tests.servers.proxy import FaultProxy
-
-COLOURS: tuple[Colour, Colour] = ("threads", "tasks")
 
 #: A machine number is renewed after a third of its 5 s: so long it lasts at least once nobody renews it.
 UNRENEWED = 2.0
@@ -33,12 +30,12 @@ def clock_set(world: ClockWorld) -> None:
     """An hour off with a load on its way; then right again, while whoever was elected is dead."""
     for off in (HOUR, -HOUR):
         release = world.hold_load()
-        with world.fault("F7 clock of Redis set, a load on its way", segments=4):
+        with world.fault("F7b clock of Redis set, a load on its way", segments=4):
             world.master.set_clock(off)
             release()
         world.more()
         killed = trapped(world, "reserve", signal.SIGKILL)
-        with world.fault("F7 clock of Redis set, the loader killed", segments=4, hits=len(killed)):
+        with world.fault("F7b clock of Redis set, the loader killed", segments=4, hits=len(killed)):
             world.master.set_clock(0)
             for worker in killed:
                 world.crew.lost(worker)
@@ -50,12 +47,10 @@ def machine_numbers_lapse(world: ClockWorld) -> None:
     at = machine_tag(world, bits=1)
     with FaultProxy(world.master.address) as front:
         holders = [world.guest(front.url, colour, *jobs(world, at)) for colour in COLOURS]
-        third = world.guest(world.front_url(1), random.choice(COLOURS), *jobs(world, at))
         with world.guests(*holders) as holding:
             world.crew.wait_served(0, holding)
-            with world.guests(third) as guests:
-                until(lambda: [*world.folder.glob(f"{at}.{third.name}.*")], world.crew.patience, "it wants one too")
-                with world.fault("F7 clock of Redis set, machine numbers held", segments=0):
+            with more_wanted(world, at, random.choice(COLOURS)) as guests:
+                with world.fault("F7c clock of Redis set, machine numbers held", segments=0):
                     front.refuse()
                     world.master.set_clock(HOUR)
                     world.crew.wait_served(now(), guests)

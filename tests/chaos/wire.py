@@ -4,11 +4,12 @@ import random
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import cycle
 
 from issuer.cli.chaos.crew import Worker
 from issuer.cli.chaos.faults import WIRE, Fault, entering, on_the_wire
 from issuer.cli.chaos.waiting import until
-from issuer.cli.chaos.worker import Job, Setup
+from issuer.cli.chaos.worker import Colour, Job, Setup
 from issuer.cli.chaos.world import PLAIN, TREND, World, now
 from issuer.errors import RedisUnavailable
 from issuer.scripts import script
@@ -19,6 +20,7 @@ WIRED: list[Fault] = []
 fault = entering(WIRED)
 
 KEYED = "keyed"
+COLOURS: tuple[Colour, Colour] = ("threads", "tasks")
 MACHINE_SCRIPTS = ("machine_claim", "machine_renew", "machine_release")
 
 
@@ -111,28 +113,39 @@ def jobs(world: World, at: int) -> list[Job]:
     return [Job(at, world.tags[at].name, "next", world.terms.callers), Job(at, world.tags[at].name, "take", 1, 20)]
 
 
+@contextmanager
+def more_wanted(world: World, at: int, *colours: Colour) -> Iterator[list[Worker]]:
+    """Processes that want machine numbers too while the block lasts, and have asked for them."""
+    setups = [world.guest(world.front_url(1), colour, *jobs(world, at)) for colour in colours]
+    with world.guests(*setups) as guests:
+        for setup in setups:
+            until(lambda: [*world.folder.glob(f"{at}.{setup.name}.*")], world.crew.patience, "it asks")  # noqa: B023
+        yield guests
+
+
 @fault("F9j", "a machine number claimed, renewed, released: each dropped, its reply dropped, and late")
 def machine_calls_hit(world: World) -> None:
-    at = machine_tag(world, 3)
+    # One for each process, and the one whose claim has its reply dropped: it is nobody's until it lapses.
+    at = machine_tag(world, bits=2)
     with ExitStack() as ends:
         fronts = {manner: ends.enter_context(FaultProxy(world.master.address)) for manner in WIRE}
 
         def setups() -> list[Setup]:
-            colours = ("threads", "tasks", "threads")
             return [
-                world.guest(front.url, colour, *jobs(world, at))  # type: ignore[arg-type]  # a literal
-                for front, colour in zip(fronts.values(), colours, strict=True)
+                world.guest(front.url, colour, *jobs(world, at))
+                for front, colour in zip(fronts.values(), cycle(COLOURS), strict=False)
             ]
 
         with each_hit(world, fronts, "machine_claim"):
             guests = ends.enter_context(world.guests(*setups()))
             world.crew.wait_served(0, guests)
-        with each_hit(world, fronts, "machine_renew"):
-            pass
-        world.crew.wait_served(now(), guests)
+        with more_wanted(world, at, *COLOURS):
+            with each_hit(world, fronts, "machine_renew"):
+                pass
+            world.crew.wait_served(now(), guests)
         with each_hit(world, fronts, "machine_release"):
             world.crew.dismiss(guests)
-        # What they had goes to others at once, or when it has lapsed.
+        # What they had goes to others at once.
         with world.guests(*setups()) as successors:
             world.crew.wait_served(0, successors)
     world.ids.delete(world.tags[at].name)
