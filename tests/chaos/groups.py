@@ -148,11 +148,11 @@ def store_killed(world: MongoWorld) -> None:
         world.mongo.start()
 
 
-def _on_the_wire(manner: str, times: int) -> Callable[[MongoWorld], None]:
+def _on_the_wire(name: str, manner: str, times: int) -> Callable[[MongoWorld], None]:
     def strike(world: MongoWorld) -> None:
         for call, match in STORE_CALLS.items():
             before = world.store_proxy.hits
-            with world.fault(f"F9 store, {manner}: {call}", hits=len(world.crew.workers), segments=4):
+            with world.fault(f"{name} {manner}: {call}", hits=len(world.crew.workers), segments=4):
                 WIRE[manner](world.store_proxy, match, times)
                 until(lambda: world.store_proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
                 world.store_proxy.pass_through()
@@ -166,7 +166,7 @@ def handing_back_hit(world: MongoWorld) -> None:
         for call, match in HAND_BACK.items():
             cut, before = go_direct(world), world.store_proxy.hits
             hit(world.store_proxy, match, 3)
-            with world.fault(f"F9 store, {manner}: {call}", hits=len(cut)):
+            with world.fault(f"F9k {manner}: {call}", hits=len(cut)):
                 world.fronts[0].pass_through()
                 until(lambda: world.store_proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
                 world.store_proxy.pass_through()
@@ -178,8 +178,8 @@ SENTINEL_FAULTS = [Fault("F3b", "failover by Sentinel, replication cut", only(Se
 CLUSTER_FAULTS = [Fault("F3c", "failover by Cluster, replication cut", only(ClusterWorld, cluster_failover))]
 MONGO_FAULTS = [
     Fault("F6c", "the store killed in mid-reserve", only(MongoWorld, store_killed)),
-    Fault("F9d", "a request to the store dropped", only(MongoWorld, _on_the_wire("request dropped", 1))),
-    Fault("F9e", "a reply of the store dropped", only(MongoWorld, _on_the_wire("reply dropped", 1))),
-    Fault("F9f", "replies of the store 300 ms late", only(MongoWorld, _on_the_wire("300 ms late", 3))),
+    Fault("F9d", "a request to the store dropped", only(MongoWorld, _on_the_wire("F9d", "request dropped", 1))),
+    Fault("F9e", "a reply of the store dropped", only(MongoWorld, _on_the_wire("F9e", "reply dropped", 1))),
+    Fault("F9f", "replies of the store 300 ms late", only(MongoWorld, _on_the_wire("F9f", "300 ms late", 3))),
     Fault("F9k", "what hands a segment back dropped, its reply dropped, and late", only(MongoWorld, handing_back_hit)),
 ]

@@ -50,7 +50,7 @@ def test_without_the_guard_the_harness_finds_the_harm(without: str, faults: str,
 
 @pytest.mark.parametrize(("without", "faults"), BACKED, ids=[without for without, _ in BACKED])
 def test_where_one_guard_stands_behind_another_either_is_enough(without: str, faults: str) -> None:
-    verdict = suffer(named(faults), without, times=2)
+    verdict = suffer(named(faults), without, times=2, patience=8)
     assert (verdict.repeats, verdict.disorder, verdict.above) == (0, 0, 0)
 
 
