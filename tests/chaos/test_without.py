@@ -27,6 +27,9 @@ HARM = [
     ("set-back", "F7b", 1, "stuck"),
     ("ceiling", "F7c", 1, "repeats"),
 ]
+#: How often a run without the guard may pass before its harm is found.
+TRIES = 4
+
 #: Either guard is enough, as another one stands behind it.
 BACKED = [
     # A copy of a load is refused by born, or because it lies below what was issued.
@@ -43,8 +46,10 @@ BACKED = [
 @pytest.mark.covers("N.1", "N.8")
 @pytest.mark.parametrize(("without", "faults", "times", "harm"), HARM, ids=[without for without, *_ in HARM])
 def test_without_the_guard_the_harness_finds_the_harm(without: str, faults: str, times: int, harm: str) -> None:
-    verdict = suffer(named(faults), *without.split(","), times=times, patience=8)
-    assert getattr(verdict, harm)
+    # It takes two processes at the same moment, which a busy machine may keep apart. With the guard there is none.
+    tries = (suffer(named(faults), *without.split(","), times=times, patience=8) for _ in range(TRIES))
+    verdict = next((verdict for verdict in tries if getattr(verdict, harm)), None)
+    assert verdict is not None
     assert not verdict.kept
 
 

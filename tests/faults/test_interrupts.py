@@ -219,10 +219,10 @@ def test_a_thread_that_outlives_the_main_one_still_gets_numbers() -> None:
 
 
 TO_THE_END = """
-import logging, issuer
+import logging, time, issuer
 for _ in range({count}):
     n = issuer.next("a")
-print(n)
+print(n, time.monotonic())
 """
 
 
@@ -231,7 +231,6 @@ print(n)
 def test_a_program_that_just_ends_hands_back_quietly(tmp_path: Path, count: int) -> None:
     home = {name: str(tmp_path) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
     for run in (1, 2, 3):
-        began = time.monotonic()
         done = subprocess.run(
             [sys.executable, "-c", TO_THE_END.format(count=count)],
             capture_output=True,
@@ -241,5 +240,7 @@ def test_a_program_that_just_ends_hands_back_quietly(tmp_path: Path, count: int)
             env={"PATH": os.environ["PATH"], **home},
             cwd=tmp_path,
         )
-        assert (done.stdout, done.stderr) == (f"{run * count}\n", "")
-        assert time.monotonic() - began < 2.5
+        number, ended = done.stdout.split()
+        assert (number, done.stderr) == (str(run * count), "")
+        # From its last line on: how long the interpreter takes to start is another matter.
+        assert time.monotonic() - float(ended) < 1.5

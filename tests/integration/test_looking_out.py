@@ -48,7 +48,7 @@ def test_a_server_nearby_is_looked_out_for(redis_url: str, looks: Looks, monkeyp
 
 
 def test_a_server_far_away_is_looked_out_for_once_in_a_while(redis_proxy: FaultProxy, looks: Looks) -> None:
-    redis_proxy.delay_replies(0.002)
+    redis_proxy.delay_replies(0.02)  # no look lasts so long, even of a thread that waits for its turn
     with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
         assert drawn(ids, 2 * looking.FAR, looks) == list(range(2, 2 * looking.FAR + 2))
     assert len(looks) in (1, 2)  # the first calls, which create the tag, have begun to count
@@ -58,7 +58,7 @@ def test_a_server_far_away_is_looked_out_for_once_in_a_while(redis_proxy: FaultP
 def test_a_server_that_comes_nearer_is_looked_out_for_again(
     redis_proxy: FaultProxy, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redis_proxy.delay_replies(0.002)
+    redis_proxy.delay_replies(0.02)  # no look lasts so long, even of a thread that waits for its turn
     with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
         drawn(ids, looking.FAR, looks)
         redis_proxy.pass_through()
