@@ -42,7 +42,7 @@ def test_a_server_that_the_authority_does_not_vouch_for_gets_nothing(
     with connect(redis=url, store=store) as ids:
         ids.create("a")
         with pytest.raises((issuer.ConfigurationError, issuer.RedisUnavailable), match=r"(?i)certificate"):
-            ids.next("a", timeout=1)
+            ids.next("a", timeout=3)
     assert "cmdstat_evalsha" not in server.client().info("commandstats")
 
 
