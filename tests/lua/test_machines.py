@@ -19,10 +19,8 @@ from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 KEY = "issuer:machines:{orders}"
-#: A token.
-A = "a"
-LEASE = 60_000
-MARGIN = 1000
+A = "a"  # a token
+LEASE, MARGIN = 60_000, 1000
 
 Start = Callable[..., RedisServer]
 
