@@ -36,6 +36,10 @@ Program = Callable[..., Ended]
 Start = Callable[..., subprocess.Popen[str]]
 
 
+#: Of scrambled tags.
+KEYS = {"ISSUER_KEYS": "k1=0123456789abcdef,k2=fedcba9876543210"}
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home and working directory, with no settings from anywhere."""
@@ -111,3 +115,25 @@ def with_redis(cli: Cli, redis_url: str, store: str) -> Cli:
         return cli("--redis", redis_url, "--store", store, *arguments, **options)
 
     return run
+
+
+@pytest.fixture
+def direct(cli: Cli, store: str) -> Cli:
+    """`cli` without Redis, on a store that is named."""
+    return lambda *arguments, **options: cli("--store", store, *arguments, **{"env": KEYS, **options})
+
+
+@pytest.fixture
+def both(with_redis: Cli) -> Cli:
+    """`cli` on a real Redis, with keys."""
+    return lambda *arguments, **options: with_redis(*arguments, **{"env": KEYS, **options})
+
+
+def lines(ended: Ended) -> dict[str, str]:
+    """Return the lines of a sheet by name."""
+    assert ended.code == 0, ended.err
+    return {name: value for name, _, value in (line.partition(" ") for line in ended.out.splitlines())}
+
+
+def shown(sheet: Ended) -> dict[str, str]:
+    return {name: value.strip() for name, value in lines(sheet).items()}

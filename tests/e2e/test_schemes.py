@@ -7,32 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, Ended, Program
-
-KEYS = {"ISSUER_KEYS": "k1=0123456789abcdef,k2=fedcba9876543210"}
-
-
-@pytest.fixture
-def direct(cli: Cli, store: str) -> Cli:
-    """`cli` without Redis, on a store that is named."""
-    return lambda *arguments, **options: cli("--store", store, *arguments, **{"env": KEYS, **options})
-
-
-@pytest.fixture
-def both(with_redis: Cli) -> Cli:
-    """`cli` on a real Redis, with keys."""
-    return lambda *arguments, **options: with_redis(*arguments, **{"env": KEYS, **options})
-
-
-def lines(ended: Ended) -> dict[str, str]:
-    """Return the lines of a sheet by name."""
-    assert ended.code == 0, ended.err
-    return {name: value for name, _, value in (line.partition(" ") for line in ended.out.splitlines())}
-
-
-def shown(sheet: Ended) -> dict[str, str]:
-    return {name: value.strip() for name, value in lines(sheet).items()}
-
+from tests.e2e.conftest import KEYS, Cli, Program, shown
 
 # ------------------------------------------------------------------------------------------------ texts
 
