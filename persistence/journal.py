@@ -54,6 +54,8 @@ _HEAD_MOST = 4096
 _LINE_MOST = 8192 + SCHEME_MOST
 _END = rb',"crc":"([0-9a-f]{8})"\}'
 _LINE = re.compile(rb"(\{.*?)" + _END, re.DOTALL)
+#: How long a reader waits, in seconds, for those who append, before it says that a line is damaged.
+_READ_LOCK = 2.0
 #: What a line says of the tag's record.
 _SETTINGS = ("step", "limit", "order", "lease", "ahead", "description", "deleted", "scheme")
 
@@ -141,12 +143,10 @@ class Journals:
         """Read one file. Raises Damaged for a line that isn't as it was written, unless it is the last and torn."""
         tags: dict[str, Known] = {}
         for number, line in enumerate(file, 1):
-            if line.endswith(b"\n"):
-                text = line[:-1]
-            else:
-                text = _whole(line)
-                if not text and (number > 1 or _begins_a_journal(line)):
-                    break
+            ended = line.endswith(b"\n")
+            text = line[:-1] if ended else _whole(line)
+            if not ended and not text and (number > 1 or _begins_a_journal(line)):
+                break
             fields = decoded(text)
             if fields is None:
                 raise Damaged(name, number, "it is not as it was written")
@@ -159,6 +159,9 @@ class Journals:
                     _note(tags, fields)
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
                 raise Damaged(name, number, f"no version of this program writes that: {error}") from error
+            if not ended:
+                # What has come since begins with this line's newline, or is in the place of it.
+                break
 
 
 def _begins_a_journal(torn: bytes) -> bool:
@@ -211,7 +214,16 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
     for path in paths:
         try:
             with Path(path).open("rb") as file:
-                journals.take(file, os.fspath(path))
+                try:
+                    journals.take(file, os.fspath(path))
+                except Damaged as damaged:
+                    # Or a torn line was cut off, and another one put in its place, between two reads of ours.
+                    try:
+                        _lock(file.fileno(), Deadline(_READ_LOCK))
+                    except (OSError, Unavailable):
+                        raise damaged from None
+                    file.seek(0)
+                    journals.take(file, os.fspath(path))
         except OSError as error:
             raise Misconfigured(f"journal {os.fspath(path)} can't be read: {error}") from error
     return journals
@@ -310,8 +322,7 @@ class Journal:
         while True:
             descriptor = self._open(os.O_RDWR | os.O_CREAT)
             try:
-                while not _lock(descriptor):
-                    time.sleep(min(deadline.left(), _random.uniform(0.0005, 0.005)))
+                _lock(descriptor, deadline)
                 if self._is_there(descriptor):
                     return descriptor
             except BaseException:
@@ -439,12 +450,14 @@ def _try_to_write(descriptor: int) -> None:
         os.ftruncate(descriptor, before)
 
 
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _lock(descriptor: int, deadline: Deadline) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(min(deadline.left(), _random.uniform(0.0005, 0.005)))
+        else:
+            return
 
 
 def _close(descriptor: int) -> None:
