@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from issuer import gateway
 from issuer.clock import monotonic
 from issuer.core.steps import Server
-from issuer.drivers.breaker import EVIDENCE, Breaker
+from issuer.drivers.breaker import EVIDENCE, Breaker, Refused
 from issuer.drivers.servers import check_server
 from issuer.errors import ConfigurationError, RedisUnavailable
 
@@ -43,15 +43,24 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """One exchange with one server. `asking`: it takes a slot over. `share`: so many servers share the time left."""
+    """One exchange with one server.
+
+    `asking`: it takes a slot over. `share`: so many servers share the time left. `connects`: a new connection may be
+    made for it; else Outdated is raised where one is needed.
+    """
 
     address: Address
     call: gateway.Call[Any]
     asking: bool = False
     share: int = 1
+    connects: bool = True
 
 
 Talks = Generator[Talk, Any, T]
+
+
+class Outdated(Exception):
+    """A new connection is needed to a server of which it was found out earlier that it holds the key."""
 
 
 class Unreached(redis.ConnectionError):
@@ -68,6 +77,9 @@ class Route(ABC):
     """Knows which server holds a key. `moves`: whether another server may hold it later."""
 
     moves = True
+    #: Whether that is found out anew before each new connection: a server that starts again may still think that it
+    #: holds the key, when who was asleep meanwhile comes to it.
+    connects_when_found = False
 
     def __init__(self) -> None:
         self.checked: set[Address] = set()
@@ -141,6 +153,8 @@ class Fixed(Route):
 
 class Sentinels(Route):
     """The master of a name, as the Sentinels see it. The Sentinel that answered last is asked first."""
+
+    connects_when_found = True
 
     def __init__(self, sentinels: Sequence[Address], master: str) -> None:
         super().__init__()
@@ -257,6 +271,8 @@ def _watched(breaker: Breaker, talks: Talks[T]) -> Talks[T]:
     began = monotonic()
     try:
         value = yield from talks
+    except Outdated:
+        raise
     except (Unreached, RedisUnavailable) as error:
         breaker.silent(error, began)
         raise
@@ -276,28 +292,37 @@ def _watched(breaker: Breaker, talks: Talks[T]) -> Talks[T]:
     return value
 
 
-def _told(route: Route, address: Address, call: gateway.Call[T]) -> Talks[T]:
+def _told(route: Route, address: Address, call: gateway.Call[T], *, connects: bool) -> Talks[T]:
     if address not in route.checked:
-        check_server((yield Talk(address, gateway.server_info())))
+        check_server((yield Talk(address, gateway.server_info(), connects=connects)))
         route.checked.add(address)
-    reply: T = yield Talk(address, call)
+    reply: T = yield Talk(address, call, connects=connects)
     return reply
 
 
-def _found(route: Route, key: str, *, probe: bool) -> Talks[Address]:
-    """Return the server that holds the key, if it may be asked now. Raises Refused, RedisUnavailable."""
+def _found(route: Route, key: str, *, probe: bool, anew: bool) -> Talks[tuple[Address, bool]]:
+    """Return the server that holds the key, if it may be asked now, and whether a new connection may be made to it.
+
+    Raises Refused, RedisUnavailable.
+    """
     known = route.known(key)
-    if known is not None:
+    if known is not None and not anew:
         trial = route.breaker(known).admit(probe=probe)
         if not (trial and route.moves):
-            return known
+            return known, not route.connects_when_found
         route.lost(known)  # it was silent, and by now perhaps another one is in its place
     search = route.breaker(None)
-    search.admit(probe=probe)
-    found = yield from _watched(search, route.find(key))
+    try:
+        search.admit(probe=probe)
+        found = yield from _watched(search, route.find(key))
+    except (Refused, RedisUnavailable):
+        if known is None or not anew:
+            raise
+        # Sentinels that don't answer make no other master either.
+        found = known
     if found != known:
         route.breaker(found).admit(probe=probe)
-    return found
+    return found, True
 
 
 def conduct(route: Route, call: gateway.Call[T], *, probe: bool = True) -> Talks[T]:
@@ -306,10 +331,14 @@ def conduct(route: Route, call: gateway.Call[T], *, probe: bool = True) -> Talks
     After MOVED and ASK nothing can have happened, so going on to the server that they name is no second sending.
     `probe`: see `Breaker.admit`.
     """
+    anew = False
     for _ in range(REDIRECTS):
-        address = yield from _found(route, call.key, probe=probe)
+        address, connects = yield from _found(route, call.key, probe=probe, anew=anew)
         try:
-            reply = yield from _watched(route.breaker(address), _told(route, address, call))
+            reply = yield from _watched(route.breaker(address), _told(route, address, call, connects=connects))
+        except Outdated:
+            anew = True
+            continue
         except redis.exceptions.AskError as redirect:  # a MovedError is one too
             there = Address(redirect.host or address.host, redirect.port)
             if isinstance(redirect, redis.exceptions.MovedError):

@@ -9,6 +9,7 @@ import redis
 
 import issuer
 from issuer import Issuer
+from issuer.drivers.routes import Sentinels
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
@@ -258,6 +259,39 @@ class TestTheOldMasterComesBack:
                 assert first.replication()["role"] == "master"
         # Strict order ends where an old master goes on: that is what min-replicas-to-write is for.
         assert_sound(drawers, store, ordered=False)
+
+    def sleep_through(self, group: SentinelServers, connect: Connect, store: MemoryStore) -> list[int]:
+        """Return what two processes draw in turn, one of which slept while a failover was, and its master came back."""
+        with (
+            connect(redis=group.url, store=store, timeout=DEADLINE) as awake,
+            connect(redis=group.url, store=store, timeout=DEADLINE, scheduler=None) as asleep,
+        ):
+            awake.create("a", step=100)
+            numbers = [asleep.next("a"), awake.next("a")]
+            old = group.kill_master()
+            group.wait_for_master_other_than(old)
+            numbers += awake.take("a", 10)
+            # It is a master for about a second, until a Sentinel tells it whose replica it is now.
+            group.node(old).start()
+            return [*numbers, asleep.next("a"), awake.next("a")]
+
+    def test_as_a_master_to_whom_no_process_comes_that_slept_meanwhile(
+        self, connect: Connect, start_sentinels: StartSentinels, store: MemoryStore
+    ) -> None:
+        numbers = self.sleep_through(start_sentinels(), connect, store)
+        assert numbers == sorted(set(numbers))
+
+    def test_mutation_without_asking_the_sentinels_before_a_new_connection_one_comes(
+        self,
+        connect: Connect,
+        start_sentinels: StartSentinels,
+        store: MemoryStore,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(Sentinels, "connects_when_found", False)
+        numbers = self.sleep_through(start_sentinels(), connect, store)
+        assert repeats(numbers) == []
+        assert numbers != sorted(numbers)
 
     def test_killed_and_started_again_empty_before_anybody_noticed(
         self, connect: Connect, start_sentinels: StartSentinels, store: MemoryStore

@@ -15,7 +15,7 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Server
 from issuer.drivers.looking import FAR, LOOK_OUT
-from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, unreached, visit
+from issuer.drivers.routes import Address, Outdated, Talk, Talks, conduct, find_masters, unreached, visit
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
@@ -238,7 +238,7 @@ class Connections:
 
     async def _tried(self, talk: Talk, node: Node) -> Any:
         while True:
-            link, reused = await self._link(node, repeatable=talk.call.repeatable)
+            link, reused = await self._link(node, talk)
             try:
                 if not reused:
                     await link.connect()
@@ -258,15 +258,17 @@ class Connections:
             await self._release(node, link)
             return answer
 
-    async def _link(self, node: Node, *, repeatable: bool) -> tuple[Link, bool]:
+    async def _link(self, node: Node, talk: Talk) -> tuple[Link, bool]:
         """Return an idle connection and True, or a new one that isn't connected and False."""
         while True:
             try:
                 link = node.idle.pop()
             except IndexError:
+                if not talk.connects:
+                    raise Outdated from None
                 return Link(self._target.connection(node.address, NO_RETRY)), False
             # What goes out once must not go out on a connection that the server has closed meanwhile.
-            if repeatable or not await link.stale():
+            if talk.call.repeatable or not await link.stale():
                 return link, True
             await link.drop()
 

@@ -11,7 +11,7 @@ from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.steps import Server
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.routes import Address, Talk, Talks, conduct, find_masters, unreached, visit
+from issuer.drivers.routes import Address, Outdated, Talk, Talks, conduct, find_masters, unreached, visit
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
@@ -166,7 +166,7 @@ class Connections:
             node.closed = self._closed
         share = Deadline(end.left() / talk.share) if talk.share > 1 else end
         while True:
-            link, reused = self._link(node, repeatable=talk.call.repeatable)
+            link, reused = self._link(node, talk)
             try:
                 if not reused:
                     link.connect(share)
@@ -190,15 +190,17 @@ class Connections:
             node.release(link)
             return answer
 
-    def _link(self, node: Node, *, repeatable: bool) -> tuple[Link, bool]:
+    def _link(self, node: Node, talk: Talk) -> tuple[Link, bool]:
         """Return an idle connection and True, or a new one that isn't connected and False."""
         while True:
             try:
                 link = node.idle.pop()
             except IndexError:
+                if not talk.connects:
+                    raise Outdated from None
                 return Link(self._target.connection(node.address, NO_RETRY)), False
             # What goes out once must not go out on a connection that the server has closed meanwhile.
-            if repeatable or not link.stale:
+            if talk.call.repeatable or not link.stale:
                 return link, True
             link.drop()
 
