@@ -67,10 +67,11 @@ CROCKFORD32: Final = Base(
 )
 
 _BYTES = range(256)
-_NO_DIGITS = bytes(byte for byte in _BYTES if not chr(byte).isdigit() or byte > ord("9"))
-#: What a digit counts for in Luhn's sum, alone and doubled.
-_ALONE = bytes((byte - ord("0")) % 10 for byte in _BYTES)
-_DOUBLED = bytes(sum(divmod(2 * ((byte - ord("0")) % 10), 10)) for byte in _BYTES)
+#: What each byte of a text is worth, and what stands for those that are no digits.
+_NO_DIGIT = b"\xff"
+_WORTH = bytes(byte - ord("0") if ord("0") <= byte <= ord("9") else _NO_DIGIT[0] for byte in _BYTES)
+#: What a digit counts for in Luhn's sum, doubled.
+_DOUBLED = bytes(sum(divmod(2 * (digit % 10), 10)) for digit in _BYTES)
 
 #: Damm's totally anti-symmetric quasigroup of order 10, from his thesis (2004).
 _DAMM = (
@@ -90,18 +91,23 @@ _DAMM = (
 _NUMERALS: Final = {sign: str(int(sign, 36)) for sign in decimals + ascii_uppercase + ascii_lowercase}
 
 
+def _digits(text: str) -> bytes:
+    # Translated and then replaced: bytes.translate makes a table anew for what it has to delete, which takes 0.3 us.
+    return text.encode().translate(_WORTH).replace(_NO_DIGIT, b"")
+
+
 def luhn(text: str) -> str:
     """Return Luhn's check digit over the digits of the text: it tells any wrong digit, and most neighbours swapped."""
-    digits = text.encode().translate(None, _NO_DIGITS)
-    total = sum(digits[-1::-2].translate(_DOUBLED)) + sum(digits[-2::-2].translate(_ALONE))
+    digits = _digits(text)
+    total = sum(digits[-1::-2].translate(_DOUBLED)) + sum(digits[-2::-2])
     return decimals[-total % 10]
 
 
 def damm(text: str) -> str:
     """Return Damm's check digit over the digits of the text: it tells any wrong digit, and neighbours swapped."""
     state = 0
-    for digit in text.encode().translate(None, _NO_DIGITS):
-        state = _DAMM[state][digit - ord("0")]
+    for digit in _digits(text):
+        state = _DAMM[state][digit]
     return decimals[state]
 
 
