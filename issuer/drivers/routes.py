@@ -83,6 +83,8 @@ class Route(ABC):
 
     def __init__(self) -> None:
         self.checked: set[Address] = set()
+        #: Who has run a script as a master.
+        self.ruled: set[Address] = set()
         self._breakers: dict[Address | None, Breaker] = {}
 
     def breaker(self, address: Address | None) -> Breaker:
@@ -349,9 +351,14 @@ def conduct(route: Route, call: gateway.Call[T], *, probe: bool = True) -> Talks
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError, OSError):
             route.lost(address)
             raise
-        if route.moves and getattr(reply, "status", "") == "notmaster":
-            route.lost(address)
-            raise RedisUnavailable(f"{address.host}:{address.port} is no master any more")
+        match getattr(reply, "status", None):
+            case "notmaster" if route.moves or address in route.ruled:
+                # A failover: another server is the master, here or behind the same name, or this one will be again.
+                route.lost(address)
+                where = "this Redis" if address.host is None else f"{address.host}:{address.port}"
+                raise RedisUnavailable(f"{where} is no master any more: it is waited for, or for another in its place")
+            case str(status) if status != "notmaster":
+                route.ruled.add(address)
         return reply
     raise RedisUnavailable(f"the Cluster sends {call.key} from node to node")
 

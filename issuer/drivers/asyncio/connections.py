@@ -255,7 +255,12 @@ class Connections:
             except BaseException:
                 await link.drop()
                 raise
-            await self._release(node, link)
+            if getattr(answer, "status", "") == "notmaster":
+                # Perhaps its address is another server's by now, to which only a new connection leads.
+                await link.drop()
+                await _drop_idle(node)
+            else:
+                await self._release(node, link)
             return answer
 
     async def _link(self, node: Node, talk: Talk) -> tuple[Link, bool]:

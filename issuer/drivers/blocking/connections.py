@@ -187,7 +187,12 @@ class Connections:
             except BaseException:
                 link.drop()
                 raise
-            node.release(link)
+            if getattr(answer, "status", "") == "notmaster":
+                # Perhaps its address is another server's by now, to which only a new connection leads.
+                link.drop()
+                node.drop_idle()
+            else:
+                node.release(link)
             return answer
 
     def _link(self, node: Node, talk: Talk) -> tuple[Link, bool]:
