@@ -149,7 +149,8 @@ class Journals:
                 break
             fields = decoded(text)
             if fields is None:
-                raise Damaged(name, number, "it is not as it was written")
+                beginning = "this is no journal, or " if number == 1 else ""
+                raise Damaged(name, number, f"{beginning}it is not as it was written")
             if (fields.get("kind") == "journal") is not (number == 1):
                 raise Damaged(name, number, "a journal has a head as its first line, and only there")
             try:

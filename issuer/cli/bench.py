@@ -77,7 +77,7 @@ def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: 
     leaves: its tombstone and up to some dozens of ledger entries in the store, and one small hash in Redis.
     """
     settings = session.settings()
-    issuer = session.connect(scheduler="background")
+    issuer = session.connect(scheduler="background", makes_store=True)
     direct = settings.redis_url.value == "none"
     share = seconds / (4 if direct else 5)
     measured: dict[str, _Measured | None] = {}

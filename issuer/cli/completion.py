@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from issuer.cli.session import Session
+from issuer.cli.session import Session, is_missing
 from issuer.cli.text import show
 from issuer.wiring import connect
 
@@ -43,8 +43,7 @@ class TagName(click.ParamType):  # type: ignore[type-arg]  # subscripting it fai
 def _tags(session: Session) -> list[str]:
     settings = session.settings()
     store = settings.store_url.value
-    # Asking an SQLite store makes its file, and a Tab must not leave one behind.
-    if store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).is_file():
+    if is_missing(store):
         return []
     with closing(connect(redis=None, store=store, config=session.config, scheduler=None)) as issuer:
         return [record.tag for record in issuer.tags(timeout=PATIENCE)]

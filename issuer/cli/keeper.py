@@ -41,7 +41,7 @@ def keeper(session: Session) -> None:
     _log_what_happens()
     stop = threading.Event()
     _on_signals(stop.set)
-    issuer = session.connect(scheduler="background")
+    issuer = session.connect(scheduler="background", makes_store=True)
     watch = _Watch(issuer)
     where = f"{mask(settings.store_url.value)} in {mask(settings.redis_url.value)}"
     try:

@@ -141,7 +141,7 @@ def recover(
         raise click.UsageError("--at-least needs a TAG: each has numbers of its own")
     if not dry_run:
         check_askable(yes=yes)
-    issuer = Session.of(context).connect()
+    issuer = Session.of(context).connect(makes_store=bool(paths))
     journals = _read(paths)
     names = sorted({*_tags_of(journals), *(each.tag for each in issuer.tags())}) if tag is None else [tag]
     if not names:

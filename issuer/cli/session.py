@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 from issuer import settings as settings_
+from issuer.errors import ConfigurationError
 from issuer.facade import Issuer
 from issuer.wiring import connect
 
@@ -41,12 +43,20 @@ class Session:
         }
         return settings_.load(given, config=self.config)
 
-    def connect(self, scheduler: Literal["background"] | None = None) -> Issuer:
+    def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
         """Return the issuer, made at the first call and closed with the command line. Raises ConfigurationError.
 
         Without a scheduler a command extends by itself, within its timeout, and nothing in the background outlasts it.
+        `makes_store`: whether the command may be the first one that a store sees. For all others a file that isn't
+        there is a mistake in its name, or lost: `doctor` and `verify` would make an empty one and find it sound.
         """
         if self._issuer is None:
+            store = self.settings().store_url
+            if not makes_store and store.source != settings_.DEFAULT and is_missing(store.value):
+                raise ConfigurationError(
+                    f"there is no store {store.value} (from {store.source}): name the one that is meant; "
+                    "`issuer create` makes a new one with its first tag"
+                )
             given: dict[str, Any] = {name: getattr(self, name) for name in GROUP_OPTIONS}
             # Not given and None differ: None would mean direct, whatever environment and file say.
             if self.redis is None:
@@ -54,6 +64,15 @@ class Session:
             self._issuer = connect(**given, scheduler=scheduler, rejected=_told)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer
+
+
+def is_missing(store: object) -> bool:
+    """Whether the store is an SQLite file that isn't there. Asking it for anything would make it."""
+    return (
+        isinstance(store, str)
+        and store.startswith("sqlite:///")
+        and not Path(store.removeprefix("sqlite:///")).exists()
+    )
 
 
 def _told(tag: str, cause: Exception) -> None:

@@ -234,7 +234,7 @@ def create(
     **scheme: Any,
 ) -> None:
     """Make TAG. A deleted tag, made again, goes on above its old numbers."""
-    made = session.connect().create(
+    made = session.connect(makes_store=True).create(
         tag,
         start=start,
         above=above,
@@ -306,6 +306,9 @@ def set(
         description=description,
         **changes,
     )
+    below = above if above is not None else None if start is None else start - 1
+    if below is not None and not now.scheme and below < now.max:
+        say(f"the numbers up to {below} have been reserved already: there was nothing to skip")
     say(f"changed {plain(now.tag)}: {_stands(now)}{_settings(now)}")
 
 

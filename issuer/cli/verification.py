@@ -18,7 +18,7 @@ from issuer.cli.session import Session
 from issuer.cli.text import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.core.discrepancies import Discrepancy
 from issuer.core.verification import MOST
-from issuer.errors import IssuerError, NotDecodable, UnknownTag
+from issuer.errors import IssuerError, NotDecodable, Unavailable, UnknownTag
 from issuer.facade import Issuer
 from persistence.records import now_ms
 
@@ -72,7 +72,8 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
         show(_report(findings, screen_width()))
     sound = [verdict.tag for verdict in verdicts if not verdict.findings and verdict.error is None]
     if tag is None:
-        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
+        unseen = f"; {len(failed)} could not be looked at" if failed else ""
+        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound{unseen}")
     elif sound:
         say(f"{plain(tag)} is sound")
     for verdict in verdicts:
@@ -84,6 +85,7 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
 def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
     """Verify one tag after the other; one that fails is told and doesn't keep the others waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
+    away: set[type[IssuerError]] = set()
     with click.progressbar(names, label="verifying", file=sys.stderr, hidden=hidden) as bar:
         for name in bar:
             try:
@@ -93,7 +95,10 @@ def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict
                     complain(error)
                     yield _Verdict(name, error=error)
             except IssuerError as error:
-                complain(error)
+                if type(error) not in away:
+                    complain(error)
+                if isinstance(error, Unavailable):  # for the other tags as well, and told once
+                    away.add(type(error))
                 yield _Verdict(name, error=error)
 
 

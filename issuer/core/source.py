@@ -144,8 +144,9 @@ class Source:
         near = spent(record.max, record.limit)
         if near and not self._near_limit:
             log.warning(
-                "tag %r: 80 %% of its numbers are reserved, %d are left up to its limit %d: raise it in time",
-                *(self.tag, record.limit - record.max, last_value(record.scheme, record.limit)),
+                "tag %r: %d %% of its numbers are reserved, %d are left up to its limit %d: raise it in time",
+                *(self.tag, record.max * 100 // record.limit),
+                *(record.limit - record.max, last_value(record.scheme, record.limit)),
             )
         self._near_limit = near
 

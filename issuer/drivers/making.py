@@ -114,6 +114,10 @@ def _shards(
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is not None and not record.deleted:
         raise TagExists(tag)
+    there = {each.tag: each for each in (yield from ask(lambda store, timeout: store.tags(timeout=timeout)))}
+    for name in names:  # all of them before the first one is made: else the rest would be left without a whole
+        if name in there and not parts.is_part(there[name], tag):
+            raise parts.stranger(name, tag)
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
     for name in names:
         try:

@@ -78,10 +78,12 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     plain, plus, kind = scheme.partition("+")
     if plain not in _PLAIN or (plus and (plain == "unix" or kind not in _DEFAULT_PORT)):
         raise ConfigurationError(f"redis {name}: there is no scheme {scheme}://; {_SCHEMES}")
-    if not plus:
-        return Target(name, Fixed, recipe(url))
     before, _, query = rest.partition("?")
     authority, _, path = before.partition("/")
+    if not plus:
+        if plain != "unix":
+            _check_database(path)
+        return Target(name, Fixed, recipe(url))
     login, at, hosts = authority.rpartition("@")
     nodes = [_address(host, kind) for host in hosts.split(",")]
     parameters = parse_qsl(query, keep_blank_values=True)
@@ -95,6 +97,7 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
         raise ConfigurationError(f"redis {name}: the master's name is missing: {scheme}://host:26379/mymaster/0")
     theirs = {key.removeprefix(_FOR_SENTINELS): value for key, value in parameters if key.startswith(_FOR_SENTINELS)}
     user, password = theirs.pop("username", ""), theirs.pop("password", "")
+    _check_database(db)
     if theirs:
         raise ConfigurationError(f"redis {name}: unknown parameter {_FOR_SENTINELS}{next(iter(theirs))}")
     their_login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
@@ -104,6 +107,12 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
         recipe(f"{plain}://{login}{at}localhost/{db or 0}?{others}"),
         recipe(f"{plain}://{their_login}localhost?{others}"),
     )
+
+
+def _check_database(path: str) -> None:
+    """ValueError for a database without a number, for which redis-py would take the first one."""
+    if path and not (path.isascii() and path.isdigit()):
+        raise ValueError(f"a database is a number, and /{path} is none")
 
 
 def _address(host: str, kind: str) -> Address:

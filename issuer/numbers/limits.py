@@ -1,4 +1,4 @@
-"""Limits by name, and when a tag is close to its own."""
+"""Limits by name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from persistence.records import HIGHEST
 
 #: What integers hold elsewhere: "js" is Number.MAX_SAFE_INTEGER.
 NAMES: Final = {"int32": 2**31 - 1, "uint32": 2**32 - 1, "js": 2**53 - 1, "int64": HIGHEST}
-
-#: Percent of the limit at which a tag is worth a warning.
-WARN_AT: Final = 80
 
 
 def number(limit: int | str) -> int:
@@ -31,8 +28,3 @@ def number(limit: int | str) -> int:
             f"limit must be an integer in 1..2^63-1, or {', '.join(NAMES)}; not {limit!r}", value=limit
         )
     return found
-
-
-def spent(value: int, limit: int) -> bool:
-    """Whether 80 % of the numbers up to the limit are spent, exactly: `value` is the highest of them so far."""
-    return value * 100 >= limit * WARN_AT

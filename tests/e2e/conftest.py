@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from issuer.cli import main
+from persistence.opening import open_store
 
 FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "NO_COLOR")
 PROGRAM = (sys.executable, "-m", "issuer")
@@ -101,10 +102,18 @@ def start(home: Path) -> Iterator[Start]:
         yield begin
 
 
+def empty_store(path: Path) -> str:
+    """Make an SQLite store, and return its URL."""
+    url = f"sqlite:///{path}"
+    with closing(open_store(url)) as made:
+        made.store_id(timeout=5)
+    return url
+
+
 @pytest.fixture
 def store(home: Path) -> str:
-    """The URL of a fresh SQLite store."""
-    return f"sqlite:///{home / 'ids.db'}"
+    """The URL of an SQLite store that is there, and empty."""
+    return empty_store(home / "ids.db")
 
 
 @pytest.fixture

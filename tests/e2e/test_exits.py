@@ -126,6 +126,34 @@ def test_a_refusal_changes_nothing(orders: Cli) -> None:
     assert orders("tags", "--json").json() == before
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tags"],
+        ["show", "a"],
+        ["next", "a"],
+        ["verify"],
+        ["doctor"],
+        ["set", "a", "--step", "5"],
+        ["recover", "a", "--yes"],
+    ],
+)
+def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(cli: Cli, home: Path, command: list[str]) -> None:
+    ended = cli("--store", f"sqlite:///{home / 'typo' / 'ids.db'}", *command)
+    assert (ended.code, ended.out) == (2, "")
+    assert "there is no store sqlite:///" in ended.err
+    assert "`issuer create` makes a new one" in ended.err
+    assert list(home.iterdir()) == []
+
+
+def test_what_raises_nothing_says_so(orders: Cli) -> None:
+    orders("next", "orders", "-n", "5")
+    for option in ("--start", "--above"):
+        ended = orders("set", "orders", option, "3")
+        assert ended.code == 0
+        assert "have been reserved already: there was nothing to skip" in ended.err
+
+
 def test_a_limit_reached_half_way_leaves_the_numbers_printed_before_it(cli: Cli, store: str) -> None:
     cli("--store", store, "create", "few", "--limit", "12000")
     ended = cli("--store", store, "next", "few", "-n", "30000")
@@ -143,13 +171,13 @@ def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -
     assert (ended.code, ended.json()) == (1, list(range(1, 11)))
     told = json.loads(ended.err)
     assert (told["error"], told["tag"]) == ("LimitReached", "orders")
-    assert ["80 %" in warning for warning in told["warnings"]] == [True]
+    assert ["% of its numbers are reserved" in warning for warning in told["warnings"]] == [True]
 
 
 def test_a_warning_beside_json_that_went_well_is_told_in_the_end(orders: Cli) -> None:
     ended = orders("next", "orders", "-n", "9", "--json")
     assert (ended.code, ended.json()) == (0, list(range(1, 10)))
-    assert ended.err.startswith("warning: tag 'orders': 80 %")
+    assert ended.err.startswith("warning: tag 'orders': 100 % of its numbers are reserved")
 
 
 @pytest.mark.parametrize(

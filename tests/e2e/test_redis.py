@@ -6,7 +6,7 @@ from pathlib import Path
 import redis
 
 import issuer
-from tests.e2e.conftest import Cli
+from tests.e2e.conftest import Cli, empty_store
 
 REPLID = 40
 
@@ -129,7 +129,7 @@ def test_a_mistyped_store_is_given_no_number_of_the_right_one(
     with_redis("create", "orders", "--step", "100")
     with_redis("next", "orders", "-n", "5")
     hash = redis_client.hgetall("issuer:{orders}")
-    mistyped = "--redis", redis_url, "--store", f"sqlite:///{home / 'idz.db'}"
+    mistyped = "--redis", redis_url, "--store", empty_store(home / "idz.db")
     for command in (["next", "orders"], ["next", "orders", "-n", "3"], ["next", "orders", "--key", "k"],
                     ["peek", "orders"], ["create", "orders"], ["set", "orders", "--above", "9"]):  # fmt: skip
         ended = cli(*mistyped, *command)

@@ -323,7 +323,8 @@ def test_a_tag_near_its_limit_is_warned_of(make: Make, caplog: pytest.LogCapture
     assert "limit" not in caplog.text
     ids.take("a", 30)
     ids.take("a", 5)
-    assert caplog.text.count("80 %") == 1
+    assert caplog.text.count("raise it in time") == 1
+    assert "80 % of its numbers are reserved, 20 are left up to its limit 100" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------ made again
@@ -392,6 +393,7 @@ def test_a_tag_of_ones_own_with_the_name_of_a_part_is_neither_drawn_from_nor_del
     assert ids.next("c#mine") == 2
     with pytest.raises(issuer.ConfigurationError, match="no part of 's'"):
         ids.create("s", shards=True)
+    assert [tag.tag for tag in ids.tags() if tag.tag.startswith("s")] == ["s#3"]
     with pytest.raises(issuer.UnknownTag):
         ids.next("c#yours", timeout=20)
 

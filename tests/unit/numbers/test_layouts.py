@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from issuer.core.arithmetic import spent
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers import limits
 from issuer.numbers.layouts import Layout
@@ -160,5 +161,5 @@ class TestLimits:
     @given(st.integers(1, HIGHEST))
     def test_eighty_percent_are_exact(self, limit: int) -> None:
         border = -(-limit * 4 // 5)
-        assert limits.spent(border, limit)
-        assert not limits.spent(border - 1, limit)
+        assert spent(border, limit)
+        assert not spent(border - 1, limit)
