@@ -71,7 +71,7 @@ def test_strict_callers_follow_an_address_that_leads_to_the_new_master(
         fail_over(old, new)
         # As a name or a virtual address is moved: who is connected stays where he is.
         address.upstream = (new.host, new.port)
-        numbers += [closely(ids, "a", 2), *ids.take("a", 150)]
+        numbers += [closely(ids, "a", 5), *ids.take("a", 150)]
     assert repeats(numbers) == []
     assert numbers == sorted(numbers)
     assert new.client().exists("issuer:{a}")
@@ -100,7 +100,7 @@ def test_trend_tags_go_on_without_it_and_come_back(
         fail_over(old, new)
         began = time.monotonic()
         numbers += [ids.next("t") for _ in range(150)]
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3  # a strict tag would wait for 5
         old.promote()
 
         def rejoined() -> bool:
