@@ -156,6 +156,8 @@ def _on_the_wire(name: str, manner: str, times: int) -> Callable[[MongoWorld], N
                 WIRE[manner](world.store_proxy, match, times)
                 until(lambda: world.store_proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
                 world.store_proxy.pass_through()
+            # Else the next call to be hit may be the one that was to bring the service back.
+            world.more()
 
     return strike
 

@@ -234,6 +234,8 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
             until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
             for front in world.fronts:
                 front.pass_through()
+        # Else the next call to be hit may be the one that was to bring the service back.
+        world.more()
 
 
 @fault("F9a", "a request to Redis dropped")
