@@ -151,7 +151,7 @@ class TestFailover:
                 drawers.more(300)
                 old = group.kill_master()
                 drawers.more(300)
-                assert group.master() != old
+                group.wait_for_master_other_than(old)
             assert drawers.errors == []
         assert_sound(drawers, store)
 
