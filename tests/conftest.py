@@ -4,7 +4,6 @@ A test that uses a real server is marked `live` by the fixtures it asks for. A s
 test on a laptop and fails it where CI is set: there, silence would pass for proof.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,11 +41,6 @@ _NONE = "none-found"
 # An example takes as long as the machine is busy; the run as a whole has its own limit.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Three at a time on two cores, as most tests wait; four on more: many start servers and processes of their own."""
-    return 4 if (os.cpu_count() or 1) >= 4 else 3
 
 
 @pytest.hookimpl(tryfirst=True)

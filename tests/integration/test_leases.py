@@ -94,7 +94,7 @@ def test_a_hundred_callers_without_a_lease_in_hand_start_one_fetch(
 ) -> None:
     assert other.next("a") == 1
     with connect(redis=redis_proxy.url, store=store, lease=1000) as ids:
-        # Who doesn't know yet that the tag is leased, as its store takes long, draws without: a gap if a lease comes first.
+        # Who doesn't know yet that the tag is leased draws without, and what he draws is a gap if a lease comes first.
         ids.warm("a")
         redis_proxy.delay_replies(0.2, match=sha("lease"))
         assert sorted(in_threads(100, lambda _: ids.next("a"))) == list(range(2, 102))
