@@ -49,7 +49,8 @@ class Drawn:
 class Leased:
     """What `lease` answered. Numbers low+1 .. high are the caller's if status is "ok", to serve from its own memory.
 
-    `fence`, `born`: the reign and the arming that they were drawn under; `give_back` carries them as reign and born.
+    `fence`, `born`, `backs`: the reign and the arming that they were drawn under, and how often numbers had come back
+    by then; `give_back` carries them as reign, born and backs.
     `extend`, `max`: as in Drawn.
     """
 
@@ -58,6 +59,7 @@ class Leased:
     high: int = 0
     fence: str = ""
     born: str = ""
+    backs: int = 0
     extend: bool = False
     max: int = 0
 
@@ -196,12 +198,12 @@ def lease(key: str, n: int, window: float | None, scheme: str = "") -> Call[Leas
     return _call("lease", key, (n, _election(window), *_scheme(scheme)), _leased, repeatable=True)
 
 
-def give_back(key: str, used: int, high: int, *, reign: str, born: str) -> Call[GivenBack]:
+def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> Call[GivenBack]:
     """`giveback`: the tail of a lease, used+1 .. high, comes back. `used`: the lease's low if no number was used.
 
     Forget the tail before this is sent: from then on it is anybody's.
     """
-    return _call("giveback", key, (used, high, reign, born), _given_back)
+    return _call("giveback", key, (used, high, reign, born, backs), _given_back)
 
 
 def _election(window: float | None) -> int:
@@ -257,9 +259,9 @@ def drawn(reply: Any) -> Drawn:
 def _leased(reply: Any) -> Leased:
     if reply[0] != b"ok":
         return Leased(reply[0].decode())
-    low, high, fence, born, *extend = reply[1:]
-    numbers = int(low), int(high), fence.decode(), born.decode(errors="replace")
-    return Leased("ok", *numbers, extend=True, max=int(extend[1])) if extend else Leased("ok", *numbers)
+    low, high, fence, born, backs, *extend = reply[1:]
+    leased = int(low), int(high), fence.decode(), born.decode(errors="replace"), int(backs)
+    return Leased("ok", *leased, extend=True, max=int(extend[1])) if extend else Leased("ok", *leased)
 
 
 def _drawn_once(reply: Any) -> DrawnOnce:
@@ -308,7 +310,7 @@ def _floored(reply: Any) -> Floored:
 
 
 #: The fields of the hash that hold numbers, and those that `peek` reads after them.
-NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark")
+NUMBERS = ("cur", "max", "mark", "next_cur", "next_max", "next_mark", "backs", "backs_before", "backs_low")
 FIELDS = (*NUMBERS, "fence", "born", "store", "scheme")
 
 
@@ -326,6 +328,9 @@ class Hash:
     born: str | None
     store: str | None
     scheme: str | None = None
+    backs: int | None = None
+    backs_before: int | None = None
+    backs_low: int | None = None
     corrupt: str | None = None
 
     @property
@@ -344,10 +349,10 @@ def _hash(reply: Any) -> Hash:
     numbers, (fence, born, store, scheme) = words[: len(NUMBERS)], words[len(NUMBERS) :]
     fine = [word is None or _whole(word) for word in numbers]
     corrupt = next((name for name, ok in zip(NUMBERS, fine, strict=True) if not ok), None)
-    cur, max, mark, next_cur, next_max, next_mark = (
+    cur, max, mark, next_cur, next_max, next_mark, backs, before, low = (
         int(word) if word is not None and ok else None for word, ok in zip(numbers, fine, strict=True)
     )
-    return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, scheme, corrupt)
+    return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, scheme, backs, before, low, corrupt)
 
 
 def _whole(word: str) -> bool:

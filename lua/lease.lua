@@ -1,7 +1,7 @@
 --[[
 lease: draw up to n numbers for a process that will serve them from its own memory. It grants what `next` would, and tells
-in which reign and under which born: by these two the process sees later whether the numbers are still good, and `giveback`
-takes the unused tail.
+in which reign and under which born: by these two the process sees later whether the numbers are still good. With them, and
+with backs, `giveback` takes the unused tail.
 
 KEYS[1]  the tag's hash
 ARGV[1]  n, how many numbers: 1..2^63-1
@@ -10,8 +10,9 @@ ARGV[2]  election window in milliseconds: how long an elected caller may take to
 ARGV[3]  scheme: the id of the tag's scheme, as the caller knows it; '' or missing: it has none
 
 Returns one of
-  {'ok', low, high, fence, born}   the caller alone owns low+1 .. high; high-low is 1..n, less than n at the end of a segment
-  {'ok', low, high, fence, born, 'extend', max}
+  {'ok', low, high, fence, born, backs}
+                                   the caller alone owns low+1 .. high; high-low is 1..n, less than n at the end of a segment
+  {'ok', low, high, fence, born, backs, 'extend', max}
                    the same, and the caller is elected to load the next segment; max ends the present one
   {'exhausted'}    both buffers are used up; nothing changed
   {'empty'}        no hash; nothing changed
@@ -29,11 +30,12 @@ if not whole(n) or n == '0' or not window then
 end
 --@include reign
 --@include buffer
-local born = redis.call('HGET', key, 'born')
-if not born then return {'corrupt'} end
+local told = redis.call('HMGET', key, 'born', 'backs')
+local born, backs = told[1], told[2] or '0'
+if not born or not whole(backs) then return {'corrupt'} end
 --@include draw
-if next_max or window < 0 or less(high, mark) then return {'ok', cur, high, fence, born} end
+if next_max or window < 0 or less(high, mark) then return {'ok', cur, high, fence, born, backs} end
 --@include now
 --@include elect
-if not elected then return {'ok', cur, high, fence, born} end
-return {'ok', cur, high, fence, born, 'extend', max}
+if not elected then return {'ok', cur, high, fence, born, backs} end
+return {'ok', cur, high, fence, born, backs, 'extend', max}

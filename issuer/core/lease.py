@@ -13,12 +13,13 @@ from persistence.records import Reservation, fresh_version
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A range drawn from Redis for this process alone, and the hash that it came from: its reign and its born."""
+    """A range drawn from Redis for this process alone, and the hash that it came from: its reign, born and backs."""
 
     low: int
     high: int
     reign: str
     born: str
+    backs: int
 
 
 def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme: str, probe: bool) -> Steps[bool]:
@@ -37,8 +38,8 @@ def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme:
 def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
     """Give the numbers above `used` back to Redis, if nobody has drawn since; return how many it took back.
 
-    The caller has forgotten them already. Sent once: a second copy would put numbers into circulation that were drawn
-    again in between. As far as the leases lie end to end, in one reign and of one born; what lies before stays a gap.
+    The caller has forgotten them already. Whatever comes back, they are spent; a second copy is refused. As far as the
+    leases lie end to end, in one reign and of one born; what lies before stays a gap.
     """
     first = len(held) - 1
     while first > 0 and held[first - 1].high == held[first].low and _same(held[first - 1], held[first]):
@@ -47,7 +48,8 @@ def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
     start = max(used, held[first].low)
     if start >= last.high:
         return 0
-    given = yield from send(gateway.give_back(key, start, last.high, reign=last.reign, born=last.born))
+    call = gateway.give_back(key, start, last.high, reign=last.reign, born=last.born, backs=last.backs)
+    given = yield from send(call)
     return last.high - start if given.status == "back" else 0
 
 

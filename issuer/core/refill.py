@@ -331,7 +331,7 @@ class Refill(Source):
             self.elected()
         if drawn.born != self._born:
             yield from self._learn_again()
-        return Lease(drawn.low, drawn.high, drawn.fence, drawn.born)
+        return Lease(drawn.low, drawn.high, drawn.fence, drawn.born, drawn.backs)
 
     def _learn_again(self) -> Steps[None]:
         """Read the record under which leases come: the hash was armed anew.

@@ -1,13 +1,15 @@
 -- The tag's hash, and whether it was armed in this reign. reign: the master_replid of now, and out if the server shows
 -- none, as there is no fence then; never master_replid2, which holds the id of the reign before. top: the highest number
--- that the hash knows of; false if a field is corrupt.
+-- that the hash knows of; false if a field is corrupt. backs, backs_before, backs_low: see giveback.
 local key = KEYS[1]
 local reign = string.match(info, '\nmaster_replid:(%x+)\r') or ''
 if #reign ~= 40 then return {'notmaster'} end
 local hash = redis.call('HMGET', key, 'cur', 'max', 'mark', 'next_cur', 'next_max', 'next_mark', 'fence', 'born', 'store', 'asked',
-  'scheme', 'until')
+  'scheme', 'until', 'backs',
+  'backs_before', 'backs_low')
 local cur, max, mark, next_cur, next_max, next_mark = hash[1], hash[2], hash[3], hash[4], hash[5], hash[6]
 local fence, born, store, asked, scheme, till = hash[7], hash[8], hash[9], hash[10], hash[11] or '', hash[12] or ''
+local backs, backs_before, backs_low = hash[13] or '0', hash[14] or '0', hash[15] or '0'
 local missing = not cur and not max
 local current = not missing and fence == reign
 local top = '0'
@@ -18,4 +20,5 @@ if not missing then
     top = top and fine and not less(next_cur, top) and not less(next_max, next_mark) and next_max
   end
   if scheme ~= '' then top = whole(till) and top end
+  top = whole(backs) and whole(backs_before) and whole(backs_low) and top
 end

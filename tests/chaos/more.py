@@ -6,9 +6,10 @@ import resource
 import secrets
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import issuer
 from issuer.cli.chaos.faults import Fault, entering, some, trapped
@@ -256,6 +257,32 @@ def handed_back_again(world: World) -> None:
         began = now()
         record.note(theirs.low + 1, theirs.high, began, now())
         runner.run(hand_back([ours], ours.low), Deadline(2))
+
+
+@fault("F22d", "a lease given back again when others have drawn up to its end")
+def given_back_again(world: World) -> None:
+    record = Record(world.folder, TREND, f"desk{secrets.token_hex(4)}", 0)
+    with world.master.client() as client, world.fault("F22 given back again", segments=8):
+
+        def script(name: str, *words: object) -> list[bytes]:
+            reply: Any = client.eval(world.scripts[name].text, 1, world.key(TREND), *map(str, words))
+            return list(reply)
+
+        def drawn_by_another() -> tuple[Sequence[bytes], int, int] | None:
+            status, *ours = script("lease", 7, -1)
+            if status != b"ok":
+                return None
+            low, high, *under = (word.decode() for word in ours)
+            if script("giveback", low, high, *under) != [b"back"]:
+                return None  # one of the processes has drawn in between
+            theirs = script("lease", 7, -1)
+            began = now()
+            if theirs[0] == b"ok":
+                record.note(int(theirs[1]) + 1, int(theirs[2]), began, now())
+            return (ours, int(low), int(high)) if theirs[1:3] == ours[:2] else None
+
+        copy, low, high = until(drawn_by_another, 10, "others have drawn up to the same end") or ((), 0, 0)
+        script("giveback", low, high, *(word.decode() for word in copy[2:]))
 
 
 # ------------------------------------------------------------------------------------------------ the store

@@ -20,6 +20,7 @@ HARM = [
     ("rejoin", "F21", 2, "disorder"),
     ("fork", "F18", 2, "repeats"),
     ("unmoved", "F9g", 1, "repeats"),
+    ("backs", "F22d", 2, "repeats"),
     ("skips", "F9h", 1, "repeats"),
     ("kept", "F9i", 1, "changed"),
     ("held,ceiling", "F9j", 1, "repeats"),

@@ -60,8 +60,10 @@ class TagHash:
     def lease(self, n: int | str = 1, window: int | str = WINDOW, scheme: str = "") -> list[str]:
         return self.call("lease", n, window, scheme)
 
-    def give_back(self, used: int | str, high: int | str, *, reign: str = "", born: str = BORN) -> list[str]:
-        return self.call("giveback", used, high, reign or self.reign(), born)
+    def give_back(
+        self, used: int | str, high: int | str, *, reign: str = "", born: str = BORN, backs: int | str = 0
+    ) -> list[str]:
+        return self.call("giveback", used, high, reign or self.reign(), born, backs)
 
     def open(  # noqa: PLR0917 - as the script has them
         self,

@@ -72,6 +72,20 @@ def test_a_draw_refuses_garbage_in_buffer_1(tag: TagHash, script: str, field: st
 
 
 @pytest.mark.covers("3.9")
+@pytest.mark.parametrize("field", ["backs", "backs_before", "backs_low"])
+@pytest.mark.parametrize("script", ["lease", "giveback", "open", "load", "floor"])
+def test_so_is_garbage_in_the_count_of_what_came_back(tag: TagHash, script: str, field: str) -> None:
+    if script == "lease" and field != "backs":
+        return  # it doesn't read them
+    for kind, value in GARBAGE.items():
+        tag.put(50, 100, (100, 200), backs=1, backs_before=0, backs_low=50)
+        before = spoil(tag, field, value)
+        if value is not None:  # nothing has come back yet
+            assert (kind, CALLS[script](tag)) == (kind, ["corrupt"])
+            assert (kind, dump(tag)) == (kind, before)
+
+
+@pytest.mark.covers("3.9")
 @pytest.mark.parametrize("field", BUFFER_2)
 @pytest.mark.parametrize("script", ["next", "lease"])
 def test_a_draw_refuses_garbage_in_buffer_2_when_it_gets_there(tag: TagHash, script: str, field: str) -> None:

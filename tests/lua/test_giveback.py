@@ -17,7 +17,7 @@ def test_the_tail_is_drawn_next_by_anybody(tag: TagHash, used: int) -> None:
     before = tag.fields()
     assert tag.lease(10)[:3] == ["ok", "50", "60"]
     assert tag.give_back(used, 60) == ["back"]
-    assert tag.fields() == {**before, "cur": str(used)}
+    assert tag.fields() == {**before, "cur": str(used), "backs": "1", "backs_before": "0", "backs_low": str(used)}
     assert numbers(tag.next(100)) == range(used + 1, 101)
     assert numbers(tag.next(100)) == range(101, 201)
 
@@ -78,6 +78,10 @@ class TestSpent:
         tag.next(1)
         self.check(tag, "cur", tag.give_back(30, 50), tag.fields())
 
+    @pytest.mark.parametrize("backs", [1, "", "00", "x", HIGHEST])
+    def test_another_count_than_the_hash_has(self, tag: TagHash, backs: int | str) -> None:
+        self.check(tag, "backs", tag.give_back(30, 50, backs=backs), tag.fields())
+
     def test_a_later_lease_was_given_back_only_in_part(self, tag: TagHash) -> None:
         tag.lease(10)
         assert tag.give_back(51, 60) == ["back"]
@@ -94,22 +98,59 @@ class TestSpent:
 
 def test_leases_come_back_one_after_the_other_if_the_later_one_was_not_used_at_all(tag: TagHash) -> None:
     tag.put(0, 100)
-    tag.lease(10)
-    tag.lease(10)
-    assert tag.give_back(10, 20) == ["back"]
+    for _ in range(4):
+        tag.lease(10)
+    assert [tag.give_back(used, used + 10) for used in (30, 20, 10)] == [["back"]] * 3
     assert tag.give_back(4, 10) == ["back"]
+    assert [tag.give_back(used, used + 10) for used in (30, 20, 10)] == [["spent", "cur"]] * 3
     assert numbers(tag.next(100)) == range(5, 101)
 
 
-def test_a_second_copy_repeats_numbers_if_others_have_drawn_up_to_the_same_end(tag: TagHash) -> None:
-    """Why it goes out once: no script can tell the copy from the first one. Everything is as it was then."""
-    tag.put(0, 100, mark=100)
+def test_of_a_row_that_came_back_no_copy_is_taken_wherever_cur_has_come_again(tag: TagHash) -> None:
+    tag.put(0, 100)
+    for _ in range(3):
+        tag.lease(10)
+    tails = [(20, 30), (10, 20), (4, 10)]
+    assert [tag.give_back(*tail) for tail in tails] == [["back"]] * 3
+    issued = [1, 2, 3, 4]
+    while len(issued) < 100:
+        issued += numbers(tag.next(1))
+        assert all(tag.give_back(*tail)[0] == "spent" for tail in tails)
+    assert repeats(issued) == []
+
+
+def test_each_lease_comes_back_before_the_next_one_is_drawn(tag: TagHash) -> None:
+    """The count is the lease's own: what came back before it was drawn is no matter."""
+    tag.put(0, 100)
+    for backs in range(5):
+        *_, told = tag.lease(10)
+        assert told == str(backs)
+        assert tag.give_back(2 * backs + 2, 2 * backs + 10, backs=told) == ["back"]
+    assert tag.field("backs") == "5"
+    assert numbers(tag.next(100)) == range(11, 101)
+
+
+@pytest.mark.parametrize("others", range(1, 9))
+def test_a_second_copy_is_refused_however_many_others_have_drawn(tag: TagHash, others: int) -> None:
+    """Six of them end exactly where the lease did, and the first copy found everything as the second one does."""
+    tag.put(0, 100)
     tag.lease(10)
-    used = [1, 2, 3, 4]
+    issued = [1, 2, 3, 4]
     assert tag.give_back(4, 10) == ["back"]
-    others = list(numbers(tag.next(6)))
+    issued += numbers(tag.next(others))
+    assert tag.give_back(4, 10) == ["spent", "backs" if others == 6 else "cur"]
+    assert repeats([*issued, *numbers(tag.next(100))]) == []
+
+
+def test_arming_counts_anew(tag: TagHash) -> None:
+    """Under a fresh born: what was drawn before is refused by that."""
+    tag.put(0, 100)
+    tag.lease(10)
     assert tag.give_back(4, 10) == ["back"]
-    assert repeats([*used, *others, *numbers(tag.next(6))]) == others
+    tag.floor(100)
+    assert tag.field("backs") is None
+    tag.load(100, 200, born="born-2")
+    assert tag.lease(10)[5] == "0"
 
 
 class TestWithTheLoadOfASegment:
@@ -148,14 +189,14 @@ class TestElection:
     def test_the_draw_that_reaches_the_mark_again_is_elected_at_once(self, tag: TagHash) -> None:
         """The first elected one opened after the tail had come back, and was told that nothing is due."""
         tag.put(0, 100)
-        assert tag.lease(30)[5:] == ["extend", "100"]
+        assert tag.lease(30)[6:] == ["extend", "100"]
         assert tag.give_back(10, 30) == ["back"]
         assert tag.open(role="mine")[4:] == ["10", "0", "0"]
         assert [number for number in range(11, 101) if len(tag.next(window=60_000)) > 3] == [mark(0, 100)]
 
     def test_beyond_the_mark_the_election_stands(self, tag: TagHash) -> None:
         tag.put(0, 100)
-        assert tag.lease(30)[5:] == ["extend", "100"]
+        assert tag.lease(30)[6:] == ["extend", "100"]
         asked = tag.field("asked")
         assert tag.give_back(20, 30) == ["back"]
         assert tag.field("asked") == asked
@@ -166,7 +207,7 @@ class TestElection:
         self, tag: TagHash, second_first: bool
     ) -> None:
         tag.put(0, 100)
-        assert tag.lease(30)[5:] == ["extend", "100"]
+        assert tag.lease(30)[6:] == ["extend", "100"]
         assert tag.give_back(10, 30) == ["back"]
         assert tag.next(20)[3:] == ["extend", "100"]
         loads = [(100, 200), (200, 300)]

@@ -34,8 +34,8 @@ def test_it_grants_what_next_would_and_leaves_the_same_hash(tag: TagHash, draw: 
     tag.put(cur, max, buffer_2, **fields)
     leased, after_lease = tag.lease(n, window), tag.fields()
     if drawn[0] == "ok":
-        assert leased[3:5] == [tag.reign(), BORN]
-        del leased[3:5]
+        assert leased[3:6] == [tag.reign(), BORN, "0"]
+        del leased[3:6]
     assert leased == drawn
     # The date of an election is that of the call.
     assert ("asked" in after_lease) == ("asked" in after_draw)
@@ -57,8 +57,8 @@ def test_a_hash_without_born_is_corrupt_as_no_tail_could_come_back(tag: TagHash)
 
 def test_it_is_elected_once_as_draws_are(tag: TagHash) -> None:
     tag.put(0, 100)
-    assert tag.lease(20) == ["ok", "0", "20", tag.reign(), BORN, "extend", "100"]
-    assert tag.lease(20) == ["ok", "20", "40", tag.reign(), BORN]
+    assert tag.lease(20) == ["ok", "0", "20", tag.reign(), BORN, "0", "extend", "100"]
+    assert tag.lease(20) == ["ok", "20", "40", tag.reign(), BORN, "0"]
     assert tag.next() == ["ok", "40", "41"]
 
 

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from tests.audit import repeats
-from tests.lua.hashes import BORN, INTACT, WINDOW, TagHash, mutated, numbers
+from tests.lua.hashes import BORN, INTACT, WINDOW, mutated, numbers
 from tests.lua.test_faults import FENCE
 from tests.lua.test_mutations import NOTMASTER, NOW_SINCE, Harm, Mutation, Start, Texts, draw_all, hash_on
 
@@ -44,6 +44,43 @@ def tail_after_others_drew(start: Start, texts: Texts) -> Harm:
     return [*repeats([*used, *others, *draw_all(tag)])]
 
 
+def tail_that_came_twice(start: Start, texts: Texts) -> Harm:
+    """In between others draw, up to exactly the lease's end: all but the count is as it was."""
+    tag = hash_on(start(), texts)
+    tag.put(0, 100)
+    tag.lease(10)
+    tag.give_back(4, 10)
+    others = list(numbers(tag.next(6)))
+    tag.give_back(4, 10)
+    return [*repeats([1, 2, 3, 4, *others, *draw_all(tag)])]
+
+
+def tail_that_came_twice_after_another_one(start: Start, texts: Texts) -> Harm:
+    """Who drew up to the same end has given it back as well, before the copy comes, and others have drawn again."""
+    tag = hash_on(start(), texts)
+    tag.put(0, 100)
+    tag.lease(10)
+    tag.give_back(4, 10)
+    backs = int(tag.lease(6)[5])
+    tag.give_back(7, 10, backs=backs)
+    others = list(numbers(tag.next(3)))
+    tag.give_back(4, 10)
+    tag.give_back(7, 10, backs=backs)
+    return [*repeats([*range(1, 8), *others, *draw_all(tag)])]
+
+
+def tail_that_came_twice_after_another_row(start: Start, texts: Texts) -> Harm:
+    """Others drew up to the lease's end, and beyond it; what lay beyond has come back, so cur stands there again."""
+    tag = hash_on(start(), texts)
+    tag.put(0, 100)
+    tag.lease(10)
+    tag.give_back(4, 10)
+    others = list(numbers(tag.next(6)))
+    tag.give_back(10, 20, backs=tag.lease(10)[5])
+    tag.give_back(4, 10)
+    return [*repeats([1, 2, 3, 4, *others, *draw_all(tag)])]
+
+
 def tail_of_a_gap(start: Start, texts: Texts) -> Harm:
     """Between two segments lie numbers of somebody else: another process reserved them, and serves them direct."""
     tag = hash_on(start(), texts)
@@ -56,7 +93,7 @@ def tail_of_a_gap(start: Start, texts: Texts) -> Harm:
 
 
 def traffic(start: Start, texts: Texts) -> Harm:
-    """Draws, leases given back once at any time, loads with gaps and without, and floors, in any order.
+    """Draws, leases given back once or twice at any time, loads with gaps and without, and floors, in any order.
 
     Harm: a number that is somebody's already, or was never reserved, or lies at or below a floor.
     """
@@ -70,10 +107,11 @@ def traffic(start: Start, texts: Texts) -> Harm:
         _, reign, born, *_ = tag.open(f"{seed}")
         reserved: set[int] = set()
         taken: set[int] = set()
-        leases: list[tuple[int, int, str]] = []
+        tails: list[tuple[int, int, str, int]] = []
+        back: set[tuple[int, int, str, int]] = set()
         top = floor = 0
         for turn in range(250):
-            does = chance.choice(["next", "lease", "lease", "back", "back", "load", "floor"])
+            does = chance.choice(["next", "lease", "lease", "back", "back", "back", "load", "floor"])
             if does == "load":
                 low = top + chance.choice([0, 0, 5])
                 if tag.load(low, low + 20, reign=reign, born=born)[0] in ("current", "next"):
@@ -83,21 +121,23 @@ def traffic(start: Start, texts: Texts) -> Harm:
                 floor = max(floor, chance.randint(0, top))
                 born = f"{seed}.{turn}"
                 tag.floor(floor, born=born)
-            elif does == "back" and leases:
-                low, high, of = leases.pop(chance.randrange(len(leases)))
-                used = chance.randint(low, high - 1)
-                status, *why = tag.give_back(used, high, reign=reign, born=of)
+            elif does == "back" and tails:
+                tail = chance.choice(tails[-4:])
+                used, high, of, backs = tail
+                status, *why = tag.give_back(used, high, reign=reign, born=of, backs=backs)
                 seen |= {status, *why}
-                if status == "back":
+                if status == "back" and tail not in back:
                     taken -= set(range(used + 1, high + 1))
+                    back.add(tail)
             elif does in ("next", "lease"):
                 reply = tag.call(does, chance.randint(1, 25), -1)
                 if reply[0] == "ok":
                     drawn = set(numbers(reply))
                     harm += sorted((drawn & taken) | (drawn - reserved) | {one for one in drawn if one <= floor})
                     taken |= drawn
-                    leases += [(int(reply[1]), int(reply[2]), born)] if does == "lease" else []
-    assert texts is not INTACT or seen == {"back", "spent", "cur", "born"}
+                    used = chance.randint(int(reply[1]), int(reply[2]) - 1)
+                    tails += [(used, int(reply[2]), born, int(reply[5]))] if does == "lease" else []
+    assert texts is not INTACT or seen == {"back", "spent", "cur", "born", "backs"}
     return harm
 
 
@@ -194,14 +234,18 @@ def tail_beyond_the_mark(start: Start, texts: Texts) -> Harm:
 def leases_at_once(start: Start, texts: Texts) -> Harm:
     tag = hash_on(start(), texts)
     tag.put(0, 100)
-    return [*range(1, sum(len(tag.lease(window=60_000)) > 5 for _ in range(100)))]
+    return [*range(1, sum(len(tag.lease(window=60_000)) > 6 for _ in range(100)))]
 
 
-LEASE_BORN = "if not born then return {'corrupt'} end\n"
+LEASE_BORN = "if not born or not whole(backs) then return {'corrupt'} end\n"
 REIGN = "if not current or seen_reign ~= reign then return {'spent', 'reign'} end\n"
 BORN_CHECK = "if born ~= seen_born then return {'spent', 'born'} end\n"
 CORRUPT = "if not top then return {'corrupt'} end\n"
 CUR = "if cur ~= high then return {'spent', 'cur'} end\n"
+ROW = "if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end\n"
+LOW = " or less(backs_low, high)"
+BEFORE = "seen_backs ~= backs_before or "
+COUNT = "redis.call('HINCRBY', key, 'backs', 1)\n"
 ASKED = "if less(used, mark) then redis.call('HDEL', key, 'asked') end\n"
 BADARG = "if not (whole(used) and whole(high)) or not less(used, high) then\n"
 
@@ -216,6 +260,22 @@ MUTATIONS = [
         "cur is high, not only not below it",
         tail_after_others_drew,
         {"giveback": [(CUR, CUR.replace("cur ~= high", "less(cur, high)"))]},
+    ),
+    Mutation("backs is the lease's", tail_that_came_twice, {"giveback": [(ROW, "")]}),
+    Mutation("backs is the lease's, in any order of things", traffic, {"giveback": [(ROW, "")]}),
+    Mutation("a row of returns comes down", tail_that_came_twice, {"giveback": [(LOW, "")]}),
+    Mutation("a row of returns comes down, in any order of things", traffic, {"giveback": [(LOW, "")]}),
+    Mutation(
+        "a row of returns begins at one count",
+        tail_that_came_twice_after_another_row,
+        {"giveback": [(BEFORE, "")]},
+    ),
+    Mutation("a row of returns begins at one count, in any order of things", traffic, {"giveback": [(BEFORE, "")]}),
+    Mutation("backs is counted", tail_that_came_twice, {"giveback": [(COUNT, "")]}),
+    Mutation(
+        "backs is counted, not only marked",
+        tail_that_came_twice_after_another_one,
+        {"giveback": [(COUNT, "redis.call('HSET', key, 'backs', '1')\n")]},
     ),
     Mutation("born, when all began anew", tail_after_everything_began_anew, {"giveback": [(BORN_CHECK, "")]}),
     Mutation("born, after a recovery", tail_after_a_recovery, {"giveback": [(BORN_CHECK, "")]}),
@@ -238,26 +298,6 @@ MUTATIONS = [
 def test_without_the_guard_the_harm_shows_and_with_it_there_is_none(mutation: Mutation, start_redis: Start) -> None:
     assert mutation.scenario(start_redis, INTACT) == []
     assert mutation.scenario(start_redis, mutated(**mutation.changes))
-
-
-def sent_twice(tag: TagHash, others: int) -> list[int]:
-    """A lease of ten, four of them used; others draw; the second copy arrives. What came more than once."""
-    tag.put(0, 100)
-    tag.lease(10)
-    issued = [1, 2, 3, 4]
-    assert tag.give_back(4, 10) == ["back"]
-    issued += numbers(tag.next(others))
-    tag.give_back(4, 10)
-    return repeats([*issued, *numbers(tag.next(10))])
-
-
-def test_a_second_copy_repeats_if_others_drew_to_exactly_the_same_end_and_no_guard_can_tell(start_redis: Start) -> None:
-    """Why `giveback` goes out once. With any other number of draws in between, cur is elsewhere, and all is well."""
-    tag = hash_on(start_redis(), INTACT)
-    assert {others: sent_twice(tag, others) for others in range(1, 9)} == {
-        **{others: [] for others in range(1, 9)},
-        6: [5, 6, 7, 8, 9, 10],
-    }
 
 
 def test_a_used_that_lies_below_the_lease_repeats_and_no_script_can_tell(start_redis: Start) -> None:

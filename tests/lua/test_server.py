@@ -26,7 +26,7 @@ USER = "drawer"
 CALLS = {
     "next": gateway.draw(KEY, 1, 4),
     "lease": gateway.lease(KEY, 1, 4),
-    "giveback": gateway.give_back(KEY, 40, 50, reign="x", born=BORN),
+    "giveback": gateway.give_back(KEY, 40, 50, reign="x", born=BORN, backs=0),
     "open": gateway.open(KEY, "fresh", STORE, 4, "claim"),
     "load": gateway.load(KEY, 200, 300, 220, reign="x", born=BORN),
     "floor": gateway.floor(KEY, 500, "fresh", STORE, "keep"),
@@ -170,7 +170,7 @@ class TestRefusals:
             with pytest.raises(RedisUnavailable, match="can't serve now"):
                 connections.call(CALLS["lease"], Deadline(2))
             with pytest.raises(RedisUnavailable, match="can't serve now"):
-                connections.call(gateway.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN), Deadline(2))
+                connections.call(gateway.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN, backs=0), Deadline(2))
             with pytest.raises(RedisUnavailable, match="can't serve now"):
                 connections.call(CALLS["floor"], Deadline(2))
         assert tag.fields() == before

@@ -18,6 +18,8 @@ from tests.model.state import (
     State,
     Step,
     World,
+    backs_renamed,
+    fresh_backs,
     fresh_reign,
     fresh_version,
     put_hash,
@@ -41,7 +43,7 @@ def steps(world: World, state: State) -> Steps:
 
 def _arrivals(world: World, state: State) -> Steps:
     """What is on its way arrives late, anywhere, or never; some of it twice."""
-    once = {"load": world.guards.load_once, "giveback": world.guards.give_once, "handback": False}
+    once = {"load": world.guards.load_once, "giveback": False, "handback": False}
     for at, message in enumerate(state.net):
         if message in state.net[:at]:
             continue
@@ -55,7 +57,7 @@ def _arrivals(world: World, state: State) -> Steps:
 
 def arrival(world: World, state: State, message: Message) -> Steps:
     """The message arrives, at any server."""
-    kind, low, high, reign, born, _ = message
+    kind, low, high, reign, born, _, backs = message
     if kind == "handback":
         yield _handed_back(world, state, message)
         return
@@ -63,7 +65,8 @@ def arrival(world: World, state: State, message: Message) -> Steps:
         if kind == "load":
             reply, hash = scripts.load(node, world.guards, low, high, reign=reign, born=born)
         else:
-            reply, hash = scripts.give_back(node, world.guards, low, high, reign=reign, born=born)
+            seen = {"reign": reign, "born": born, "backs": backs}
+            reply, hash = scripts.give_back(node, world.guards, low, high, after=fresh_backs(state, backs), **seen)
         after = put_hash(state, where, hash)
         harm = ""
         if reply[0] in ("notmaster", "stale", "full", "spent"):
@@ -78,9 +81,11 @@ def arrival(world: World, state: State, message: Message) -> Steps:
 def forgotten(world: World, state: State) -> State:
     """Return the state without the messages that will be refused whenever they arrive.
 
-    Reigns, borns and versions are fresh, so what has another one has it for good; and the top of one born never sinks.
-    Only with all guards in place, and where refusals aren't counted.
+    Reigns, borns, versions and backs are fresh, so what has another one has it for good; and the top of one born never
+    sinks. Only with all guards in place, and where refusals aren't counted.
     """
+    if world.lease:
+        state = backs_renamed(state)
     if world.gap or not state.net or world.guards is not INTACT:
         return state
     kept = tuple(message for message in state.net if _welcome(state, message))
@@ -93,12 +98,16 @@ def _welcome(state: State, message: Message) -> bool:
     for node in state.nodes:
         hash = node.hash
         if node.master and hash and hash.fence == node.reign == message.reign and hash.born == message.born:
-            return message.kind == "giveback" or message.low >= hash.top
+            if message.kind == "load":
+                return message.low >= hash.top
+            return message.backs == hash.backs or (
+                message.backs == hash.backs_before and message.high <= hash.backs_low
+            )
     return False
 
 
 def _handed_back(world: World, state: State, message: Message) -> Step:
-    _, low, high, _, _, seen = message
+    _, low, high, _, _, seen, _ = message
     done, after = store.hand_back(state.store, world.guards, low, high, seen=seen, version=fresh_version(state))
     if not done:
         return f"hand back of ({low}, {high}] arrives: refused", _refused(world, state), ""

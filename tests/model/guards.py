@@ -36,7 +36,8 @@ class Guards:
     give_reign: bool = True  # the hash is of the lease's reign
     give_born: bool = True  # born is the lease's
     give_cur: bool = True  # cur is the lease's end
-    give_once: bool = True  # it is sent once
+    give_backs: bool = True  # nothing has come back since the lease was drawn, or only what was drawn after it
+    give_low: bool = True  # what was drawn after it lies above it
     # In the process.
     sent_is_spent: bool = True  # a segment that was sent is never handed back
     rejoin_floors: bool = True  # whoever comes back to Redis floors what it issued direct

@@ -146,13 +146,13 @@ def _lease(world: World, state: State, at: int, where: int) -> Steps:
     reply, hash = scripts.lease(state.nodes[where], world.guards, world.lease, process.scheme, electing=False)
     if reply[0] != "ok":
         return
-    low, high, fence, born = _numbers(reply, 1, 2, 3, 4)
+    low, high, fence, born, backs = _numbers(reply, 1, 2, 3, 4, 5)
     after = put_hash(state, where, hash)
     if not world.guards.hand_above or low >= _end(process):
-        piece = Piece(low, low, high, fence, born)
+        piece = Piece(low, low, high, fence, born, backs=backs)
         after = put_process(after, at, process._replace(hand=(*process.hand, piece)))
     else:
-        after = send(after, Message("giveback", low, high, fence, born))
+        after = send(after, Message("giveback", low, high, fence, born, backs=backs))
     yield f"P{at} leases ({low}, {high}] from {name(where)}", after, ""
 
 
@@ -416,7 +416,8 @@ def _given_back(state: State, at: int) -> State:
         state = send(state, Message("handback", _start(own), own[-1].high, version=own[-1].version))
     if leases:
         last = leases[-1]
-        state = send(state, Message("giveback", _start(leases), last.high, last.reign, last.born))
+        back = Message("giveback", _start(leases), last.high, last.reign, last.born, backs=last.backs)
+        state = send(state, back)
     return state
 
 

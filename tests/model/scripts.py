@@ -32,7 +32,8 @@ Reply = tuple[str | int | Scheme, ...]
 class Hash(NamedTuple):
     """A tag's hash. `asked` says how the election stands, where the real field holds its time.
 
-    `until`: when its period ends, by the server's clock. A plain hash has none.
+    `until`: when its period ends, by the server's clock. A plain hash has none. `backs`, `backs_before`: names in the
+    search, counts in the walks.
     """
 
     cur: int
@@ -47,6 +48,9 @@ class Hash(NamedTuple):
     asked: int = NOBODY
     scheme: Scheme = ()
     until: int = UNKNOWN
+    backs: int = 0
+    backs_before: int = 0
+    backs_low: int = 0
 
     @property
     def top(self) -> int:
@@ -117,7 +121,7 @@ def _drawn(node: Node, guards: Guards, n: int, scheme: Scheme, *, electing: bool
     low = hash.cur
     high = min(low + n, hash.max) if guards.clamp else low + n
     hash = hash._replace(cur=high)
-    granted: Reply = ("ok", low, high, hash.fence, hash.born) if leasing else ("ok", low, high)
+    granted: Reply = ("ok", low, high, hash.fence, hash.born, hash.backs) if leasing else ("ok", low, high)
     if hash.next_max != NONE or not electing or high < hash.mark or hash.asked == STANDS:
         return granted, hash
     return (*granted, "extend", hash.max), hash._replace(asked=STANDS)
@@ -204,8 +208,10 @@ def load(node: Node, guards: Guards, low: int, high: int, *, reign: int, born: i
     return ("current",), hash._replace(cur=low, max=high, mark=mark(low, high))
 
 
-def give_back(node: Node, guards: Guards, used: int, high: int, *, reign: int, born: int) -> Left:
-    """`giveback`."""
+def give_back(  # noqa: PLR0911 - statuses
+    node: Node, guards: Guards, used: int, high: int, *, reign: int, born: int, backs: int, after: int
+) -> Left:
+    """`giveback`; it leaves `after` as backs."""
     hash = node.hash
     if guards.role and not node.master:
         return ("notmaster",), hash
@@ -217,7 +223,11 @@ def give_back(node: Node, guards: Guards, used: int, high: int, *, reign: int, b
         return ("spent", "born"), hash
     if guards.give_cur and hash.cur != high:
         return ("spent", "cur"), hash
-    return ("back",), hash._replace(cur=used, asked=NOBODY if used < hash.mark else hash.asked)
+    row = backs == hash.backs_before and (hash.backs_low >= high or not guards.give_low)
+    if guards.give_backs and hash.backs != backs and not row:
+        return ("spent", "backs"), hash
+    asked = NOBODY if used < hash.mark else hash.asked
+    return ("back",), hash._replace(cur=used, backs=after, backs_before=backs, backs_low=used, asked=asked)
 
 
 def floor(

@@ -1,11 +1,11 @@
 """What the model knows: the store, the servers, the processes and what is on its way, all in one immutable value."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from tests.model.guards import INTACT, Guards
-from tests.model.scripts import NEVER, UNKNOWN, Hash, Node, Scheme
+from tests.model.scripts import NEVER, NONE, UNKNOWN, Hash, Node, Scheme
 from tests.model.store import NO_LIMIT, Store
 
 #: The id of the one store there is.
@@ -24,6 +24,7 @@ class Piece(NamedTuple):
     reign: int = 0
     born: int = 0
     version: int = 0
+    backs: int = NONE
 
 
 class Work(NamedTuple):
@@ -78,6 +79,7 @@ class Message(NamedTuple):
     reign: int = 0
     born: int = 0
     version: int = 0
+    backs: int = NONE
 
 
 class Duty(NamedTuple):
@@ -251,6 +253,58 @@ def fresh_reign(state: State) -> int:
     """Return a reign that was never there, as far as anybody remembers."""
     named = {each.reign for each in (*state.nodes, *_pieces(state))} | {node.older for node in state.nodes}
     return _unused(named | {hash.fence for hash in _hashes(state)})
+
+
+def fresh_backs(state: State, *known: int) -> int:
+    """Return a count of what has come back that nobody remembers: it only rises, so none comes again."""
+    return _unused({*known, *_remembered(state), *_counts(state)})
+
+
+def _remembered(state: State) -> set[int]:
+    """Return the counts that leases were drawn under, held or on their way back."""
+    held = {each.backs for process in state.processes for each in process.hand if each.reign}
+    return held | {each.backs for each in state.net if each.kind == "giveback"}
+
+
+def _counts(state: State) -> Iterator[int]:
+    for hash in _hashes(state):
+        yield hash.backs
+        yield hash.backs_before
+
+
+def backs_renamed(state: State) -> State:
+    """Return the state with the counts renamed: what no hash has any more is refused, whatever it was.
+
+    Of the leases in a hand the last one's count is sent, so the others' are forgotten.
+    """
+    for at, process in enumerate(state.processes):
+        last = max((place for place, piece in enumerate(process.hand) if piece.reign), default=0)
+        hand = tuple(piece._replace(backs=NONE) if place < last else piece for place, piece in enumerate(process.hand))
+        state = put_process(state, at, process._replace(hand=hand))
+    remembered = _remembered(state) - {NONE}
+    names: dict[int, int] = {}
+    for hash in _hashes(state):
+        for count in (hash.backs, *({hash.backs_before} & remembered)):
+            names.setdefault(count, len(names))
+    other = len(names)
+
+    def renamed(node: Node) -> Node:
+        hash = node.hash
+        if hash is None:
+            return node
+        if hash.backs_before not in remembered:
+            hash = hash._replace(backs_before=hash.backs, backs_low=0)
+        return node._replace(hash=hash._replace(backs=names[hash.backs], backs_before=names[hash.backs_before]))
+
+    for at, process in enumerate(state.processes):
+        hand = tuple(
+            each._replace(backs=names.get(each.backs, other)) if each.backs != NONE else each for each in process.hand
+        )
+        state = put_process(state, at, process._replace(hand=hand))
+    net = (each._replace(backs=names.get(each.backs, other)) if each.backs != NONE else each for each in state.net)
+    return state._replace(
+        net=tuple(sorted(net)), nodes=tuple(map(renamed, state.nodes)), snapshot=tuple(map(renamed, state.snapshot))
+    )
 
 
 def fresh_version(state: State) -> int:

@@ -13,7 +13,7 @@ from issuer.core.steps import Steps
 from persistence.records import Tag
 from tests.lua.hashes import mutated
 from tests.lua.test_faults import FENCE
-from tests.lua.test_lease_mutations import ASKED, CUR
+from tests.lua.test_lease_mutations import ASKED, CUR, LOW, ROW
 from tests.lua.test_mutations import BELOW, BORN_CHECK, CURRENT, FULL, NOTMASTER, NOW_SINCE, OTHER
 from tests.model.extension import ExtensionWalk
 from tests.model.guards import without
@@ -31,6 +31,7 @@ MET = {
     *("next ok", "next exhausted", "next empty", "next fenced", "next notmaster"),
     *("lease ok", "lease exhausted", "lease empty", "lease fenced", "lease notmaster", "lease corrupt"),
     *("giveback back", "giveback spent missing", "giveback spent reign", "giveback spent born", "giveback spent cur"),
+    "giveback spent backs",
     *("next scheme", "next over", "lease scheme", "lease over"),
     *("once ok", "once again", "once exhausted", "once empty", "once fenced", "once scheme", "once over"),
     *("once notmaster", "giveback notmaster"),
@@ -104,6 +105,8 @@ CHANGES = {
     "floor leaves the period": {"floor": [("if own ~= '' then redis.call('HSET', key, 'until', own_till) end\n", "")]},
     "floor leaves the election": {"floor": [(HDEL_ASKED, "")]},
     "giveback wherever cur stands": {"giveback": [(CUR, "")]},
+    "giveback however often": {"giveback": [(ROW, "")]},
+    "giveback below what came back": {"giveback": [(LOW, "")]},
     "giveback leaves the election": {"giveback": [(ASKED, "")]},
 }
 
@@ -119,7 +122,8 @@ def test_a_script_that_was_changed_alone_leaves_the_model(change: str, start_red
 @pytest.mark.parametrize(
     "guard",
     [
-        *("fence", "clamp", "arm_empties", "load_reign", "load_born", "load_top", "floor_born", "give_cur", "at_least"),
+        *("fence", "clamp", "arm_empties", "load_reign", "load_born", "load_top", "floor_born", "give_cur"),
+        *("give_backs", "give_low", "at_least"),
         *("draw_scheme", "draw_over", "once_kept", "open_scheme", "arm_scheme", "floor_drops"),
         *("limit", "exact", "limit_kept", "change_seen"),
     ],

@@ -86,7 +86,7 @@ class Walk(StoreWalk):
         self.clock = self.tags[0].now()
         self.nodes = [Node(True, self.named(tag.reign()), clock=self.clock) for tag in self.tags]
         self.dumps: list[list[tuple[Path, Node]]] = [[] for _ in servers]
-        self.leased: list[tuple[int, int, str, int]] = []
+        self.leased: list[tuple[int, int, str, int, int]] = []
 
     def tag(self, server: RedisServer) -> TagHash:
         return TagHash(server.client(decode_responses=True), self.texts)
@@ -125,11 +125,15 @@ class Walk(StoreWalk):
         found = {
             name: str(value)
             for name, value in numbers.items()
-            if value != NONE and name not in ("fence", "born", "store", "asked", "scheme", "until")
+            if value != NONE
+            and name not in ("fence", "born", "store", "asked", "scheme", "until")
+            and "backs" not in name
         }
         found |= {name: names[numbers[name]] for name in ("fence", "born", "store") if numbers[name] != NONE}
         if hash.scheme:
             found |= {"scheme": self.ids[hash.scheme], "until": str(hash.until)}
+        if hash.backs:
+            found |= {name: str(value) for name, value in numbers.items() if "backs" in name}
         return found | ({"asked": "set"} if hash.asked != NOBODY else {})
 
     def script(self, at: int, name: str, real: list[str], left: scripts.Left, *, words: tuple[int, ...] = ()) -> Reply:
@@ -196,16 +200,18 @@ class Walk(StoreWalk):
         self.script(at, "lease", real, left, words=(3, 4))
         if real[0] == "ok":
             low, high, born = int(real[1]), int(real[2]), self.named(real[4])
-            self.leased = [*self.leased, (low, high, real[3], born)][-REMEMBERED:]
+            self.leased = [*self.leased, (low, high, real[3], born, int(real[5]))][-REMEMBERED:]
 
     def give_back(self, at: int) -> None:
         if not self.leased:
             return
-        low, high, reign, born = self.pick(self.leased)
+        low, high, reign, born, backs = self.pick(self.leased)
         used = self.chance.randint(low, high - 1)
         names = {number: name for name, number in self.names.items()}
-        real = self.tags[at].give_back(used, high, reign=reign, born=names[born])
-        left = scripts.give_back(self.nodes[at], self.guards, used, high, reign=self.named(reign), born=born)
+        real = self.tags[at].give_back(used, high, reign=reign, born=names[born], backs=backs)
+        hash = self.nodes[at].hash
+        seen = {"reign": self.named(reign), "born": born, "backs": backs, "after": hash.backs + 1 if hash else 0}
+        left = scripts.give_back(self.nodes[at], self.guards, used, high, **seen)
         self.script(at, "giveback", real, left)
 
     def lease_and_give_back(self, at: int) -> None:

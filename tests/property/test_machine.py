@@ -75,21 +75,6 @@ def test_without_a_guard_of_the_scripts_the_search_finds_the_harm(
     found(IssuerMachine, harm)
 
 
-@pytest.mark.live
-@pytest.mark.parametrize(
-    ("guard", "harm"),
-    [
-        ("if born ~= seen_born then return {'spent', 'born'} end", "RETIRED"),
-        ("if cur ~= high then return {'spent', 'cur'} end", "REPEAT|ORDER"),
-    ],
-)
-def test_without_a_guard_of_giving_back_the_search_finds_the_harm(
-    guard: str, harm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without("giveback", guard, "", monkeypatch)
-    found(Leasing, harm)
-
-
 class ForkKeeps(IssuerMachine):
     """A child goes on with what its parent held."""
 
@@ -211,6 +196,31 @@ class GivenBackTwice(Leasing):
         del self.copies[:-3]
 
 
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("machine", "guard", "harm"),
+    [
+        (Leasing, "if born ~= seen_born then return {'spent', 'born'} end", "RETIRED"),
+        (Leasing, "if cur ~= high then return {'spent', 'cur'} end", "REPEAT|ORDER"),
+        (
+            GivenBackTwice,
+            "if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end",
+            "REPEAT|ORDER",
+        ),
+    ],
+)
+def test_without_a_guard_of_giving_back_the_search_finds_the_harm(
+    machine: type[IssuerMachine], guard: str, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without("giveback", guard, "", monkeypatch)
+    found(machine, harm)
+
+
+@pytest.mark.live
+def test_no_copy_of_what_gives_leases_back_repeats_a_number() -> None:
+    run_state_machine_as_test(GivenBackTwice, settings=SEARCH)
+
+
 class ForkSpendsNothing(Leasing):
     """A child forgets what lies open, and leaves it to whoever still has hold of it."""
 
@@ -244,7 +254,6 @@ class NeverLooksAgain(Leasing):
         (RestoredBlindly, "REPEAT|ABOVE|ORDER|RETIRED"),
         (HandedBackAndKept, "REPEAT|ABOVE|OVERLAP"),
         (LeasesGivenBackAndKept, "REPEAT|ORDER"),
-        (GivenBackTwice, "REPEAT|ORDER"),
         (ForkSpendsNothing, "REPEAT|RETIRED|ORDER"),
         (NeverLooksAgain, "RETIRED"),
     ],

@@ -17,7 +17,7 @@ KEY = "issuer:{orders}"
 REIGN = "8e1d" * 10
 DRAW: Call[Drawn] = gateway.draw(KEY, 1, 4)
 LEASE: Call[Leased] = gateway.lease(KEY, 1000, 4)
-GIVE_BACK: Call[GivenBack] = gateway.give_back(KEY, 5, 9, reign=REIGN, born="b")
+GIVE_BACK: Call[GivenBack] = gateway.give_back(KEY, 5, 9, reign=REIGN, born="b", backs=3)
 OPEN: Call[Opened] = gateway.open(KEY, "b", "s", 4, "claim")
 LOAD: Call[Loaded] = gateway.load(KEY, 0, 9, 2, reign=REIGN, born="b")
 FLOOR: Call[Floored] = gateway.floor(KEY, 9, "b", "s", "keep")
@@ -50,9 +50,9 @@ class TestPacking:
             (gateway.lease(KEY, HIGHEST, None), "lease", [b"9223372036854775807", b"-1"]),
             (gateway.lease(KEY, 1, 2.5), "lease", [b"1", b"2500"]),
             (
-                gateway.give_back(KEY, 2**53, 2**53 + 1, reign=REIGN, born="b"),
+                gateway.give_back(KEY, 2**53, 2**53 + 1, reign=REIGN, born="b", backs=2**53 + 1),
                 "giveback",
-                [b"9007199254740992", b"9007199254740993", REIGN.encode(), b"b"],
+                [b"9007199254740992", b"9007199254740993", REIGN.encode(), b"b", b"9007199254740993"],
             ),
             (gateway.open(KEY, "b", "s", 2.5, "look"), "open", [b"b", b"s", b"2500", b"look"]),
             (
@@ -97,14 +97,14 @@ class TestDecodingADraw:
 
 class TestDecodingALease:
     def test_numbers_without_election(self) -> None:
-        assert LEASE.decode([b"ok", b"0", b"9", REIGN.encode(), b"b1"]) == Leased("ok", 0, 9, REIGN, "b1")
+        assert LEASE.decode([b"ok", b"0", b"9", REIGN.encode(), b"b1", b"0"]) == Leased("ok", 0, 9, REIGN, "b1")
 
     def test_the_highest_numbers_with_election_are_exact(self) -> None:
-        reply = [b"ok", b"9007199254740993", b"%d" % HIGHEST, REIGN.encode(), b"b1", b"extend", b"%d" % HIGHEST]
-        assert LEASE.decode(reply) == Leased("ok", 2**53 + 1, HIGHEST, REIGN, "b1", extend=True, max=HIGHEST)
+        reply = [b"ok", b"9007199254740993", b"%d" % HIGHEST, REIGN.encode(), b"b1", b"7", b"extend", b"%d" % HIGHEST]
+        assert LEASE.decode(reply) == Leased("ok", 2**53 + 1, HIGHEST, REIGN, "b1", 7, extend=True, max=HIGHEST)
 
     def test_a_born_that_is_no_text_is_decoded_all_the_same(self) -> None:
-        assert LEASE.decode([b"ok", b"0", b"9", REIGN.encode(), b"\xff"]).status == "ok"
+        assert LEASE.decode([b"ok", b"0", b"9", REIGN.encode(), b"\xff", b"0"]).status == "ok"
 
     @pytest.mark.parametrize("status", ["exhausted", "empty", "fenced", "notmaster", "corrupt"])
     def test_a_refusal_carries_no_numbers(self, status: str) -> None:
@@ -172,26 +172,40 @@ class TestPeeking:
         assert PEEK.text == ""
 
     def test_a_hash_in_use(self) -> None:
-        reply = [b"5", b"9007199254740993", b"2", b"20", b"30", b"22", REIGN.encode(), b"b1", b"s1", b"c1"]
-        assert PEEK.decode(reply) == Hash(5, 2**53 + 1, 2, 20, 30, 22, fence=REIGN, born="b1", store="s1", scheme="c1")
+        reply = [
+            b"5",
+            b"9007199254740993",
+            b"2",
+            b"20",
+            b"30",
+            b"22",
+            b"3",
+            b"1",
+            b"0",
+            REIGN.encode(),
+            b"b1",
+            b"s1",
+            b"c1",
+        ]
+        assert PEEK.decode(reply) == Hash(5, 2**53 + 1, 2, 20, 30, 22, REIGN, "b1", "s1", "c1", 3, 1, 0)
 
     def test_a_missing_hash(self) -> None:
-        assert PEEK.decode([None] * 10) == Hash(*[None] * 10)
+        assert PEEK.decode([None] * 13) == Hash(*[None] * 13)
 
-    @pytest.mark.parametrize("field", range(6))
+    @pytest.mark.parametrize("field", range(9))
     @pytest.mark.parametrize("garbage", [b"", b"1.5", b"-1", b" 1", b"1e3", b'"1"', b"\xff", "٣".encode(), b"1" * 20])
     def test_a_field_that_is_no_number_is_named(self, field: int, garbage: bytes) -> None:
-        reply: list[bytes | None] = [b"5", b"10", b"2", b"20", b"30", b"22", None, None, None, None]
+        reply: list[bytes | None] = [b"5", b"10", b"2", b"20", b"30", b"22", b"3", b"1", b"0", None, None, None, None]
         reply[field] = garbage
         assert PEEK.decode(reply).corrupt == gateway.FIELDS[field]
 
     @pytest.mark.parametrize("garbage", [b"9223372036854775808", b"9999999999999999999", b"007"])
     def test_what_the_scripts_call_corrupt_is_corrupt_here_too(self, garbage: bytes) -> None:
-        hash = PEEK.decode([b"5", garbage, b"2", *[None] * 7])
+        hash = PEEK.decode([b"5", garbage, b"2", *[None] * 10])
         assert (hash.max, hash.corrupt) == (None, "max")
 
     def test_garbage_in_the_other_fields_can_be_looked_at(self) -> None:
-        hash = PEEK.decode([b"5", b"10", b"2", None, None, None, b"\xff", b"\xfe", b"\xfd", b"\xfc"])
+        hash = PEEK.decode([b"5", b"10", b"2", *[None] * 6, b"\xff", b"\xfe", b"\xfd", b"\xfc"])
         assert (hash.fence, hash.born, hash.store, hash.corrupt) == ("\ufffd", "\ufffd", "\ufffd", None)
 
 

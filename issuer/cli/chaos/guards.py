@@ -45,6 +45,10 @@ _EXHAUSTED = (
 _SET_BACK = ("not (since and now >= since and now - since <= window)", "not (since and now - since <= window)")
 _KEPT = ("local kept = redis.call('GET', KEYS[2])\n", "local kept = false\n")
 _SKIPS = ("if less(cur, at) then cur = at end\n", "cur = at\n")
+_BACKS = (
+    "if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end\n",
+    "",
+)
 _UNMOVED = ("if cur ~= high then return {'spent', 'cur'} end\n", "")
 _HELD = ("if owner and now <= lapses + margin then", "if false then")
 _CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
@@ -135,6 +139,7 @@ GUARDS: Mapping[str, Guard] = {
     "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version),
     "forgotten": Guard("what was handed back is served no more, whatever came back", None, _serve_in_doubt),
     "unmoved": Guard("a lease comes back only if nobody has drawn since", {"giveback": [_UNMOVED]}),
+    "backs": Guard("a lease comes back once", {"giveback": [_BACKS]}),
     "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}),
     "set-back": Guard(
         "an election in the future is none", {name: [_SET_BACK] for name in ("next", "lease", "once", "open")}
