@@ -400,10 +400,16 @@ class SQLiteStore(Store):
         code = _code(error)
         if code in _SET_UP_WRONGLY:
             return Misconfigured(f"{self._path}: {_SET_UP_WRONGLY[code]} ({error})")
-        parent = self._path.parent
-        if code == sqlite3.SQLITE_CANTOPEN and (self._path.is_dir() or not os.access(parent, os.W_OK | os.X_OK)):
+        if code == sqlite3.SQLITE_CANTOPEN and not self._may_be_a_file():
             return Misconfigured(f"{self._path}: it can't be opened or made there ({error})")
         return Unavailable(f"{self._path}: {error}")
+
+    def _may_be_a_file(self) -> bool:
+        try:
+            is_directory = self._path.is_dir()
+        except OSError:  # a name that is too long, for one
+            return False
+        return not is_directory and os.access(self._path.parent, os.W_OK | os.X_OK)
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

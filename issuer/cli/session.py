@@ -68,11 +68,12 @@ class Session:
 
 def is_missing(store: object) -> bool:
     """Whether the store is an SQLite file that isn't there. Asking it for anything would make it."""
-    return (
-        isinstance(store, str)
-        and store.startswith("sqlite:///")
-        and not Path(store.removeprefix("sqlite:///")).exists()
-    )
+    if not isinstance(store, str) or not store.startswith("sqlite:///"):
+        return False
+    try:
+        return not Path(store.removeprefix("sqlite:///")).exists()
+    except OSError:  # what is wrong with the path the store tells
+        return False
 
 
 def _told(tag: str, cause: Exception) -> None:

@@ -308,7 +308,7 @@ def set(
     )
     below = above if above is not None else None if start is None else start - 1
     if below is not None and not now.scheme and below < now.max:
-        say(f"the numbers up to {below} have been reserved already: there was nothing to skip")
+        say(f"nothing is skipped: the numbers up to {now.max} have been reserved already")
     say(f"changed {plain(now.tag)}: {_stands(now)}{_settings(now)}")
 
 

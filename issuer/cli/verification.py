@@ -65,21 +65,22 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     names = [record.tag for record in issuer.tags()] if tag is None else [tag]
     verdicts = list(_each(issuer, names, named=tag is not None))
     findings = [finding for verdict in verdicts for finding in verdict.findings]
-    failed = [verdict.error for verdict in verdicts if verdict.error is not None]
+    failed = {verdict.tag: verdict.error for verdict in verdicts if verdict.error is not None}
     if as_json:
         show_json([_content(finding) for finding in findings])
     elif findings:
         show(_report(findings, screen_width()))
     sound = [verdict.tag for verdict in verdicts if not verdict.findings and verdict.error is None]
     if tag is None:
-        unseen = f"; {len(failed)} could not be looked at" if failed else ""
-        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound{unseen}")
+        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
+        if failed:
+            say(f"not looked at: {', '.join(map(plain, failed))}")
     elif sound:
         say(f"{plain(tag)} is sound")
     for verdict in verdicts:
         if len(verdict.findings) == MOST:
             say(f"{plain(verdict.tag)}: {MOST} findings; the rest was not looked for")
-    context.exit(PROBLEM if findings else max(map(code_of, failed), default=OK))
+    context.exit(PROBLEM if findings else max(map(code_of, failed.values()), default=OK))
 
 
 def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:

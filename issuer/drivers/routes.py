@@ -79,7 +79,7 @@ class Route(ABC):
     moves = True
     #: Whether that is found out anew before each new connection: a server that starts again may still think that it
     #: holds the key, when who was asleep meanwhile comes to it.
-    connects_when_found = False
+    asks_before_connecting = False
 
     def __init__(self) -> None:
         self.checked: set[Address] = set()
@@ -156,7 +156,7 @@ class Fixed(Route):
 class Sentinels(Route):
     """The master of a name, as the Sentinels see it. The Sentinel that answered last is asked first."""
 
-    connects_when_found = True
+    asks_before_connecting = True
 
     def __init__(self, sentinels: Sequence[Address], master: str) -> None:
         super().__init__()
@@ -175,7 +175,8 @@ class Sentinels(Route):
         for left in range(len(self._sentinels), 0, -1):
             sentinel = self._sentinels[0]
             try:
-                found = yield Talk(sentinel, gateway.master_of(self._name, key), share=left)
+                # One share stays for the master: it may be known, and well, while every Sentinel hangs.
+                found = yield Talk(sentinel, gateway.master_of(self._name, key), share=left + 1)
             except (redis.RedisError, OSError) as error:
                 trouble = error
             else:
@@ -311,7 +312,7 @@ def _found(route: Route, key: str, *, probe: bool, anew: bool) -> Talks[tuple[Ad
     if known is not None and not anew:
         trial = route.breaker(known).admit(probe=probe)
         if not (trial and route.moves):
-            return known, not route.connects_when_found
+            return known, not route.asks_before_connecting
         route.lost(known)  # it was silent, and by now perhaps another one is in its place
     search = route.breaker(None)
     try:

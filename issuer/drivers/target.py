@@ -111,8 +111,10 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
 
 def _check_database(path: str) -> None:
     """ValueError for a database without a number, for which redis-py would take the first one."""
-    if path and not (path.isascii() and path.isdigit()):
-        raise ValueError(f"a database is a number, and /{path} is none")
+    number = path.rstrip("/")
+    if number and not (number.isascii() and number.isdigit()):
+        # Not shown: it may be the rest of a password.
+        raise ValueError("what follows the host is no number of a database; write %2F for a / in a password")
 
 
 def _address(host: str, kind: str) -> Address:

@@ -67,8 +67,8 @@ CROCKFORD32: Final = Base(
 )
 
 _BYTES = range(256)
-#: What each byte of a text is worth, and what stands for those that are no digits.
 _NO_DIGIT = b"\xff"
+#: What each byte of a text is worth.
 _WORTH = bytes(byte - ord("0") if ord("0") <= byte <= ord("9") else _NO_DIGIT[0] for byte in _BYTES)
 #: What a digit counts for in Luhn's sum, doubled.
 _DOUBLED = bytes(sum(divmod(2 * (digit % 10), 10)) for digit in _BYTES)

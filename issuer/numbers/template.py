@@ -81,7 +81,6 @@ class Part:
             return self.text.replace("%", "%%")
         if date is not None and self.kind in CODES:
             return CODES[self.kind].show(date)
-        # Of all that writes decimal numbers, % is the fastest: 0.2 us a text.
         return f"%({self.kind})0{self.width}d" if self._is_decimal else f"%({self.kind})s"
 
     @cached_property

@@ -146,12 +146,20 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(cli: Cli, home: 
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", [["tags"], ["verify", "--all"], ["doctor"], ["create", "a"]])
+def test_a_store_whose_name_no_file_can_have_is_an_error_and_no_traceback(cli: Cli, command: list[str]) -> None:
+    ended = cli("--store", f"sqlite:///{'x' * 300}", *command)
+    assert "Traceback" not in ended.err
+    assert ended.code == 2
+    assert "it can't be opened or made there" in (ended.out if command == ["doctor"] else ended.err)
+
+
 def test_what_raises_nothing_says_so(orders: Cli) -> None:
     orders("next", "orders", "-n", "5")
     for option in ("--start", "--above"):
         ended = orders("set", "orders", option, "3")
         assert ended.code == 0
-        assert "have been reserved already: there was nothing to skip" in ended.err
+        assert ended.err.startswith("nothing is skipped: the numbers up to 5 have been reserved already\n")
 
 
 def test_a_limit_reached_half_way_leaves_the_numbers_printed_before_it(cli: Cli, store: str) -> None:

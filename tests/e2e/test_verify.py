@@ -103,7 +103,7 @@ def test_one_tag_that_cannot_be_read_keeps_no_other_from_being_verified(orders: 
     assert (ended.code, ended.json()) == (5, [])
     # The same for both, and told once.
     assert ended.err.count("error: ") == 1
-    assert ended.err.endswith("0 of 2 tags are sound; 2 could not be looked at\n")
+    assert ended.err.endswith("0 of 2 tags are sound\nnot looked at: orders, users\n")
     assert store
 
 

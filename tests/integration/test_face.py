@@ -486,11 +486,6 @@ def test_numbers_are_exact_above_2_to_53_and_end_at_2_to_63_minus_1(ids: Issuer)
         ids.next("b")
 
 
-def test_next_is_not_exported_by_a_star_import() -> None:
-    assert "next" not in issuer.__all__
-    assert set(issuer.__all__) <= set(dir(issuer))
-
-
 @pytest.mark.covers("U.1")
 def test_a_take_that_fails_part_way_tells_what_it_had_drawn(ids: Issuer) -> None:
     ids.create("few", limit=3)

@@ -288,7 +288,7 @@ class TestTheOldMasterComesBack:
         store: MemoryStore,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(Sentinels, "connects_when_found", False)
+        monkeypatch.setattr(Sentinels, "asks_before_connecting", False)
         numbers = self.sleep_through(start_sentinels(), connect, store)
         assert repeats(numbers) == []
         assert numbers != sorted(numbers)
@@ -416,6 +416,20 @@ class TestSentinelsInTrouble:
             for node in group.nodes:
                 node.kill()
             refused(ids, "a", 1)
+
+    def test_while_each_of_them_hangs_a_known_master_serves_who_has_to_connect_anew(
+        self, connect: Connect, start_sentinels: StartSentinels, store: MemoryStore
+    ) -> None:
+        group = start_sentinels()
+        master = group.node(group.master())
+        with connect(redis=group.url, store=store, timeout=DEADLINE) as ids:
+            ids.create("a", step=100)
+            ids.next("a")
+            for sentinel in group.sentinels:
+                sentinel.pause()
+            with master.client() as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+            assert ids.take("a", 50) == list(range(2, 52))
 
     def test_sentinels_that_come_back_are_asked_again(
         self, connect: Connect, start_sentinels: StartSentinels, store: MemoryStore
