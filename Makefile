@@ -10,9 +10,9 @@ PY = .venv/bin/python
 FIND = sh tests/servers/find_python.sh
 PIP = -m pip install --quiet --disable-pip-version-check
 
-# Three at a time, as most tests wait, or start processes of their own. A file stays in one process, with its servers; in
-# the order of their names, as those that take longest stand first.
-SIDE_BY_SIDE = -n 3 --dist loadfile --no-loadscope-reorder
+# Three at a time, as most tests wait, or start processes of their own; JOBS says otherwise. A file stays in one process,
+# with its servers; in the order of their names, as those that take longest stand first.
+SIDE_BY_SIDE = -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5

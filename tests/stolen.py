@@ -20,14 +20,18 @@ def _stolen() -> list[float]:
 
 
 class Stopwatch:
-    """`seconds` is how long a block took, without what was stolen meanwhile from the processor that lost most."""
+    """`stolen`: what the processor that lost most lost while a block ran. `seconds`: how long that took without it."""
+
+    seconds: float
+    stolen: float
 
     def __enter__(self) -> Self:
-        self._stolen = _stolen()
+        self._before = _stolen()
         self._began = time.monotonic()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         took = time.monotonic() - self._began
-        lost = (after - before for before, after in zip(self._stolen, _stolen(), strict=True))
-        self.seconds = max(0.0, took - max(lost, default=0.0))
+        lost = (after - before for before, after in zip(self._before, _stolen(), strict=True))
+        self.stolen = max(lost, default=0.0)
+        self.seconds = max(0.0, took - self.stolen)

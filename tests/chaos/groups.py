@@ -1,6 +1,7 @@
 """Worlds behind Sentinels, in a Cluster, and on MongoDB, and the faults that only they have."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -162,16 +163,29 @@ def _on_the_wire(name: str, manner: str, times: int) -> Callable[[MongoWorld], N
     return strike
 
 
+#: How often they are sent away and brought back until one hands something back.
+TRIES = 4
+
+
 def handing_back_hit(world: MongoWorld) -> None:
     """Processes that come back to Redis hand back what is left of their own segments."""
     for manner, hit in WIRE.items():
         for call, match in HAND_BACK.items():
-            cut, before = go_direct(world), world.store_proxy.hits
-            hit(world.store_proxy, match, 3)
-            with world.fault(f"F9k {manner}: {call}", hits=len(cut)):
-                world.fronts[0].pass_through()
-                until(lambda: world.store_proxy.hits > before, world.crew.patience, f"{call} is hit")  # noqa: B023
-                world.store_proxy.pass_through()
+            before = world.store_proxy.hits
+            for _ in range(TRIES):
+                cut = go_direct(world)
+                hit(world.store_proxy, match, 3)
+                with world.fault(f"F9k {manner}: {call}", hits=len(cut)):
+                    world.fronts[0].pass_through()
+                    # Who has just used up its last segment has nothing to hand back.
+                    with suppress(AssertionError):
+                        until(lambda: world.store_proxy.hits > before, world.crew.patience / TRIES)  # noqa: B023
+                    world.store_proxy.pass_through()
+                if world.store_proxy.hits > before:
+                    break
+                world.more()
+            else:
+                raise AssertionError(f"{call} was not hit")
             # By now others may have reserved what was handed back.
             world.more()
 

@@ -326,14 +326,14 @@ def test_three_nodes_get_the_ranges_of_the_classic_example() -> None:
 @pytest.mark.covers("0.12")
 def test_with_the_store_down_exactly_the_numbers_in_hand_are_issued(fake_server: FencedFakeServer) -> None:
     store = SlowStore()
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None, timeout=0.3) as ids:
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
         ids.create("a", step=100)
         ids.take("a", 20)
         assert ids.tick() == 1
         store.failures = 10**9
         assert ids.take("a", 180)[-1] == 200
         with pytest.raises(issuer.StoreUnavailable):
-            ids.next("a")
+            ids.next("a", timeout=0.3)
         store.failures = 0
         assert ids.next("a") == 201
 

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from issuer.errors import FenceError, RedisUnavailable
 from issuer.scripts import folder
 from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers
 from tests.servers.redis import RedisServer
+from tests.stolen import Stopwatch
 from tests.waiting import until
 
 README = (folder() / "README.md").read_text(encoding="utf-8")
@@ -270,18 +270,18 @@ class TestCost:
             return rounds
 
         waits = []
-        with ThreadPoolExecutor(4) as pool:
+        with Stopwatch() as all_of_it, ThreadPoolExecutor(4) as pool:
             drawing = [pool.submit(draw_all_the_time, any_redis.client()) for _ in range(4)]
             try:
                 for _ in range(200):
-                    began = time.perf_counter()
-                    tag.client.ping()
-                    waits.append(time.perf_counter() - began)
+                    with Stopwatch() as call:
+                        tag.client.ping()
+                    waits.append(call.seconds)
             finally:
                 done.set()
             assert sum(one.result() for one in drawing) > 0
         assert median(waits) < 0.05
-        assert tag.client.slowlog_len() == 0 or max(self.slow(tag)) < 50_000
+        assert tag.client.slowlog_len() == 0 or max(self.slow(tag)) < 50_000 + all_of_it.stolen * 1e6
 
     def slow(self, tag: TagHash) -> list[int]:
         """Microseconds of each slow call of a script."""
