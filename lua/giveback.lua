@@ -14,8 +14,8 @@ Returns one of
   {'back'}         used+1 .. high are the next numbers to be drawn
   {'spent', why}   they are a gap. 'missing': no hash; 'reign': another master rules, or the hash is of another reign;
                    'born': the hash was armed anew since; 'cur': it stands elsewhere than at high, as others have drawn, or
-                   a later segment has begun; 'backs': numbers below high have come back since the lease was drawn, perhaps
-                   these; nothing changed
+                   a later segment has begun; 'backs': these have come back already, or more than one row of returns has
+                   since the lease was drawn; nothing changed
   {'notmaster'}    this server is no master, or shows no replication id; nothing changed
   {'corrupt'}      a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
   error BADARG     the tail is none; nothing changed
@@ -36,8 +36,8 @@ if cur ~= high then return {'spent', 'cur'} end
 -- only what was drawn after it. The last row of returns began at backs_before, and has come down to backs_low.
 local last = seen_backs == backs
 if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end
--- Buffer 1 may be a later segment by now, if it begins at high and nothing was drawn from it: the tail then stands before it,
--- and all of used+1 .. max is the lease's own or not yet drawn.
+-- Buffer 1 may be a later segment by now, if it begins at high and all that was drawn of it is back: the tail then stands
+-- before it, and all of used+1 .. max is the lease's own or not yet drawn.
 redis.call('HINCRBY', key, 'backs', 1)
 redis.call('HSET', key, 'cur', used, 'backs_before', seen_backs, 'backs_low', used)
 -- A loader elected at the mark finds nothing due now and goes home: the draw that reaches the mark again elects another one,

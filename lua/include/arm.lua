@@ -2,7 +2,8 @@
 -- born, for this scheme and up to the end of this period.
 local function arm(at, fresh, store_id, new_scheme, new_till)
   redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)
-  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until', 'backs', 'backs_before',
-    'backs_low')
+  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until')
+  -- Counted on otherwise: a copy of a `floor` that comes late brings an earlier born back.
+  if not top then redis.call('HDEL', key, 'backs', 'backs_before', 'backs_low') end
   if new_scheme ~= '' then redis.call('HSET', key, 'scheme', new_scheme, 'until', new_till) end
 end

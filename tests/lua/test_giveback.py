@@ -142,13 +142,26 @@ def test_a_second_copy_is_refused_however_many_others_have_drawn(tag: TagHash, o
     assert repeats([*issued, *numbers(tag.next(100))]) == []
 
 
-def test_arming_counts_anew(tag: TagHash) -> None:
-    """Under a fresh born: what was drawn before is refused by that."""
+def test_a_copy_of_a_floor_that_brings_born_back_brings_no_tail_back(tag: TagHash) -> None:
     tag.put(0, 100)
-    tag.lease(10)
-    assert tag.give_back(4, 10) == ["back"]
-    tag.floor(100)
-    assert tag.field("backs") is None
+    tag.floor(100, born="first")
+    tag.load(100, 200, born="first")
+    lease = list(numbers(tag.lease(100)))
+    assert tag.give_back(100, 200, born="first") == ["back"]
+    issued = list(numbers(tag.next(100)))
+    assert issued == lease  # which nobody has used
+    tag.floor(200, born="second")
+    tag.floor(100, born="first")
+    assert tag.field("born") == "first"
+    assert tag.give_back(100, 200, born="first") == ["spent", "backs"]
+    assert tag.next() == ["exhausted"]
+
+
+def test_a_repaired_hash_counts_anew(tag: TagHash) -> None:
+    tag.put(0, 100, backs="x", backs_before=0, backs_low=4)
+    assert tag.lease(10) == ["corrupt"]
+    tag.floor(100, manner="repair")
+    assert [name for name in tag.fields() if name.startswith("backs")] == []
     tag.load(100, 200, born="born-2")
     assert tag.lease(10)[5] == "0"
 

@@ -81,6 +81,19 @@ def tail_that_came_twice_after_another_row(start: Start, texts: Texts) -> Harm:
     return [*repeats([1, 2, 3, 4, *others, *draw_all(tag)])]
 
 
+def tail_that_came_twice_after_a_floor_did(start: Start, texts: Texts) -> Harm:
+    """A copy of a floor brings an earlier born back."""
+    tag = hash_on(start(), texts)
+    tag.put(0, 100)
+    tag.lease(100)
+    tag.give_back(0, 100)
+    issued = draw_all(tag)
+    tag.floor(100)
+    tag.floor(50, born=BORN)
+    tag.give_back(0, 100)
+    return [*repeats(issued + draw_all(tag))]
+
+
 def tail_of_a_gap(start: Start, texts: Texts) -> Harm:
     """Between two segments lie numbers of somebody else: another process reserved them, and serves them direct."""
     tag = hash_on(start(), texts)
@@ -276,6 +289,11 @@ MUTATIONS = [
         "backs is counted, not only marked",
         tail_that_came_twice_after_another_one,
         {"giveback": [(COUNT, "redis.call('HSET', key, 'backs', '1')\n")]},
+    ),
+    Mutation(
+        "backs is counted on, when armed",
+        tail_that_came_twice_after_a_floor_did,
+        {"floor": [("if not top then redis.call('HDEL', key, 'backs'", "if top then redis.call('HDEL', key, 'backs'")]},
     ),
     Mutation("born, when all began anew", tail_after_everything_began_anew, {"giveback": [(BORN_CHECK, "")]}),
     Mutation("born, after a recovery", tail_after_a_recovery, {"giveback": [(BORN_CHECK, "")]}),

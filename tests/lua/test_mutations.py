@@ -88,8 +88,7 @@ RUN_ID = (
 NOTMASTER = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
 ARM = (
     "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
-    "  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until', 'backs',"
-    " 'backs_before',\n    'backs_low')\n"
+    "  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until')\n"
 )
 ARM_WITH_NUMBERS = (
     "  if not missing then return redis.call('HSET', key, 'fence', reign, 'born', fresh, 'store', store_id) end\n" + ARM
