@@ -237,14 +237,16 @@ def floor(
     store: str,
     manner: Literal["keep", "repair"],
     *,
-    scheme: str = "",
+    scheme: str | None = None,
     until: int = HIGHEST,
 ) -> Call[Floored]:
     """`floor`: never again a number up to `at`.
 
-    `scheme`: the id of the tag's scheme from now on, "" to leave it; `until`: the end of its period, as in `open`.
+    `scheme`: the id of the tag's scheme from now on, "" for none, None to leave it; `until`: the end of its period, as
+    in `open`.
     """
-    return _call("floor", key, (at, born, store, manner, *_scheme(scheme, until)), _floored)
+    words = () if scheme is None else (scheme or "-", until)
+    return _call("floor", key, (at, born, store, manner, *words), _floored)
 
 
 def drawn(reply: Any) -> Drawn:

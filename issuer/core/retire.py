@@ -198,7 +198,7 @@ def floor(
     manner: Literal["keep", "repair"],
     store_id: str,
     *,
-    scheme: str = "",
+    scheme: str | None = None,
     until: int = HIGHEST,
 ) -> Steps[None]:
     """Floor the hash: never again a number up to `at`. What lies above stays. "repair" replaces a corrupt hash.

@@ -118,6 +118,13 @@ class TestFloor:
         tag.floor(500)
         assert (tag.field("scheme"), tag.field("until")) == ("s1", "77")
 
+    def test_one_that_says_that_there_is_none_takes_it_away(self, tag: TagHash) -> None:
+        tag.put(5, 100, scheme="s1", until=77)
+        assert tag.call("floor", 7, "fresh", STORE, "keep", "-", NEVER)[:3] == ["floored", "100", "100"]
+        assert (tag.field("scheme"), tag.field("until")) == (None, None)
+        assert tag.floor(8, scheme="-")[0] == "floored"
+        assert tag.next() == ["exhausted"]
+
     def test_a_repair_of_a_broken_end_has_it_found_out_again(self, tag: TagHash) -> None:
         tag.put(5, 100, scheme="s1", until="x")
         assert tag.floor(7) == ["corrupt"]

@@ -152,7 +152,7 @@ def words(packed: bytes) -> list[str]:
 def sample(kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return get_args(kind)[0]
-    return {str: "text", int: 1, float: 1.0, float | None: 1.0}[kind]
+    return {str: "text", str | None: "text", int: 1, float: 1.0, float | None: 1.0}[kind]
 
 
 def functions_of(module: ModuleType) -> list[Callable[..., Any]]:
