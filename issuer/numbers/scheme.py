@@ -92,7 +92,7 @@ class Scheme:
         if self._strides is not None:
             number = self._strides.value(number)
         if number > self._limit:
-            raise LimitReached(self.tag, limit=self._limit, value=number)
+            raise LimitReached(self.tag, limit=self._limit, value=self._limit)
         return number if self._scrambling is None else self._scrambling.scramble(number)
 
     def sharded(self, sequence: int, shard: int) -> int:
