@@ -97,6 +97,18 @@ def last_counter(tag: Tag) -> int | None:
     return tag.max >> PERIOD_BITS << PERIOD_BITS | reserved(tag)[1]
 
 
+def without_raising(scheme: Mapping[str, Any]) -> str:
+    """Say what can be done at the end of a limit that can't be raised; "" if it can."""
+    restarts = scheme.get("restart", "never") != "never"
+    if PART_OF in scheme:
+        why = f"the parts of tag {scheme[PART_OF]!r} keep it"
+    elif restarts and "scramble" in scheme:
+        why = "a tag with restart and scramble keeps it"
+    else:
+        return ""
+    return f"{why}, so go on with another tag{' until the next period begins' if restarts else ''}"
+
+
 def until(tag: Tag) -> int:
     """Return until when a hash that is armed now may be drawn from: with periods that has yet to be found out."""
     return HIGHEST if periods(tag) is None else 0

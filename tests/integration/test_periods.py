@@ -2,77 +2,25 @@
 
 import hashlib
 import threading
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from issuer import Issuer, gateway
 from issuer.core import extend
 from issuer.core.issued import Issued
-from issuer.core.periods import PERIOD_BITS, SEQ_MOST
+from issuer.core.periods import PERIOD_BITS
 from issuer.drivers import issuing, making
-from issuer.errors import InvalidArgument, LimitReached
+from issuer.errors import InvalidArgument
 from issuer.scripts import Script, script
 from persistence import records
 from persistence.memory import MemoryStore
 from tests.audit import repeats
-from tests.colours import COLOURS
+from tests.integration.days import DAILY, DAY, EVE, VIENNA, Make, Set, shown
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
-
-VIENNA = ZoneInfo("Europe/Vienna")
-DAILY: dict[str, Any] = {"restart": "daily", "timezone": "Europe/Vienna", "format": "{date:%Y%m%d}-{seq:06d}"}
-EVE, DAY = "20261120", "20261121"
-
-Make = Callable[..., Issuer]
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture(params=list(COLOURS))
-def make(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers, each of which stands for a process of its own."""
-    made: list[Any] = []
-
-    def one(**settings: Any) -> Issuer:
-        client: Any = fake_server.client() if request.param == "blocking" else fake_server.async_client()
-        ids = COLOURS[request.param](**{"redis": client, "store": store, "scheduler": None, "timeout": 20, **settings})
-        made.append(ids.__enter__())
-        return ids
-
-    yield one
-    for ids in made:
-        ids.__exit__(None, None, None)
-
-
-@pytest.fixture
-def at(fake_server: FencedFakeServer) -> Callable[[str], None]:
-    """Set Redis's clock to a moment in Vienna."""
-
-    def set_to(moment: str) -> None:
-        there = datetime.fromisoformat(moment).replace(tzinfo=VIENNA)
-        fake_server.time_offset = there.timestamp() - time.time()
-
-    return set_to
-
-
-Set = Callable[[str], None]
-
-
-def shown(issued: Issued) -> tuple[str, int]:
-    """Return the period and the number that the text shows."""
-    day, number = issued.text.split("-")
-    assert (day, int(number)) == ((issued.period or "").replace("-", ""), issued.value)
-    return day, int(number)
-
 
 # ------------------------------------------------------------------------------------------------ the border
 
@@ -241,107 +189,6 @@ def test_a_tag_that_was_made_again_goes_on_within_its_day(make: Make, at: Set) -
     after = shown(ids.issue("a"))
     assert before[0] == after[0] == DAY
     assert after[1] > before[1]
-
-
-# ------------------------------------------------------------------------------------------------ limits
-
-
-def at_its_limit(ids: Issuer, limit: int) -> None:
-    with pytest.raises(LimitReached) as ended:
-        ids.next("a", timeout=10)
-    assert (ended.value.limit, ended.value.value) == (limit, limit)
-
-
-def test_a_limit_that_is_raised_goes_on_with_the_next_number_for_all(make: Make, at: Set) -> None:
-    ids, other = make(), make()
-    at("2026-11-20 12:00:00")
-    ids.create("a", limit=50, **DAILY)
-    assert [each.next("a") for each in (ids, other, ids)] == [1, 2, 3]
-    ids.configure("a", limit=500)
-    assert [each.next("a") for each in (other, ids, other)] == [4, 5, 6]
-    assert ids.take("a", 44) == list(range(7, 51))
-    assert [each.next("a") for each in (other, ids)] == [51, 52]
-    at("2026-11-21 12:00:00")
-    assert [shown(each.issue("a")) for each in (other, ids)] == [(DAY, 1), (DAY, 2)]
-
-
-def test_a_first_limit_goes_on_with_the_next_number_and_holds(make: Make, at: Set) -> None:
-    ids, other = make(), make()
-    at("2026-11-20 12:00:00")
-    ids.create("a", **DAILY)
-    assert [each.next("a") for each in (ids, other, ids)] == [1, 2, 3]
-    ids.configure("a", limit=5000)
-    assert [each.next("a") for each in (ids, other)] == [4, 5]
-    other.configure("a", limit=8)
-    assert [each.next("a") for each in (ids, other, ids)] == [6, 7, 8]
-    for each in (other, ids):
-        at_its_limit(each, 8)
-    at("2026-11-21 12:00:00")
-    assert [shown(each.issue("a")) for each in (other, ids)] == [(DAY, 1), (DAY, 2)]
-
-
-def test_a_tag_at_its_limit_takes_no_number_for_calls_that_fail(make: Make, at: Set, store: MemoryStore) -> None:
-    ids, other = make(), make()
-    at("2026-11-20 12:00:00")
-    ids.create("a", limit=2, **DAILY)
-    assert [each.next("a") for each in (ids, other)] == [1, 2]
-    for each in (ids, other, ids, other, ids):
-        at_its_limit(each, 2)
-    record = store.get("a", timeout=1)
-    assert record is not None
-    assert record.max & SEQ_MOST == 2
-    ids.configure("a", limit=4)
-    assert [each.next("a") for each in (other, ids)] == [3, 4]
-    at_its_limit(other, 4)
-    at("2026-11-21 00:00:00")
-    assert [shown(each.issue("a")) for each in (other, ids)] == [(DAY, 1), (DAY, 2)]
-
-
-def test_a_reservation_that_comes_in_between_brings_none_beyond_the_limit(
-    make: Make, at: Set, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = make()
-    at("2026-11-20 12:00:00")
-    ids.create("a", limit=10, step=4, **DAILY)
-    reserve = store.reserve
-
-    def after_another(tag: str, *said: Any, **more: Any) -> Any:
-        reserve(tag, 3, at_least=0, reason="another", timeout=1)
-        return reserve(tag, *said, **more)
-
-    monkeypatch.setattr(store, "reserve", after_another)
-    assert ids.take("a", 4) == [4, 5, 6, 7]
-    at_its_limit(ids, 10)
-
-
-def test_while_the_limit_changes_under_threads_no_text_comes_twice(make: Make, at: Set) -> None:
-    both = make(), make()
-    at("2026-11-20 12:00:00")
-    both[0].create("a", step=7, limit=10_000, **DAILY)
-    found: list[int] = []
-    done = threading.Event()
-
-    def draw(ids: Issuer) -> None:
-        while not done.is_set():
-            found.append(ids.next("a"))
-
-    with ThreadPoolExecutor(4) as pool:
-        drawing = [pool.submit(draw, both[number % 2]) for number in range(4)]
-        try:
-            for limit in (20_000, 15_000, 30_000, 12_000):
-                most = len(found) + 40
-                until(lambda most=most: len(found) > most or any(each.done() for each in drawing), 20)  # type: ignore[misc]  # a default
-                both[0].configure("a", limit=limit)
-        finally:
-            done.set()
-        for each in drawing:
-            each.result()
-    assert repeats(found) == []
-    # Each change may cost a segment of 7 that was on its way.
-    assert max(found) <= len(found) + 4 * 7 * 2
-    both[1].configure("a", limit=max(found))
-    for each_issuer in both:
-        at_its_limit(each_issuer, max(found))
 
 
 # ------------------------------------------------------------------------------------------------ peeks, kinds, keys
