@@ -138,11 +138,15 @@ class TagExists(IssuerError):
 
 
 class LimitReached(IssuerError):
-    """Too few numbers are left up to `limit`; `value` is the last number reserved. Numbers never wrap."""
+    """Too few numbers are left up to `limit`; `value` is the last number reserved. Numbers never wrap.
 
-    def __init__(self, tag: str, *, limit: int, value: int) -> None:
+    `advice`: what can be done, where the limit can't be raised.
+    """
+
+    def __init__(self, tag: str, *, limit: int, value: int, advice: str = "") -> None:
         super().__init__(
-            f"tag {tag!r} has reached its limit: {value} of {limit} are reserved; raise it with `issuer set --limit`",
+            f"tag {tag!r} has reached its limit: {value} of {limit} are reserved; "
+            f"{advice or 'raise it with `issuer set --limit`'}",
             tag=tag,
         )
         self.limit = limit

@@ -7,8 +7,9 @@ ARGV[1]  at: numbers up to this one are skipped, 0..2^63-1
 ARGV[2]  born: a fresh random value
 ARGV[3]  store: the id of the caller's store
 ARGV[4]  'keep': refuse a corrupt hash; 'repair': a corrupt hash is replaced by the floor
-ARGV[5]  scheme: the id of the tag's scheme from now on, '-' for none; numbers that were loaded under another one are dropped.
-         '' or missing: as it is
+ARGV[5]  scheme: the id of the tag's scheme from now on, '-' for none; numbers that were loaded under another one are dropped,
+         unless that is an earlier one that makes the same values: ids are turn-way or turn-way-..., and the turn has risen
+         while the way is the same. '' or missing: as it is
 ARGV[6]  until: with a scheme, the end of its period in milliseconds of the server's clock; 2^63-1 if there are no periods
 
 Returns one of
@@ -31,7 +32,10 @@ if store and store ~= store_id then return {'otherstore', store} end
 local cur_before, top_before = not missing and top and cur or '', not missing and top or ''
 if own == '' then own, own_till = scheme, whole(till) and till or '0' end
 if own == '-' then own = '' end
-if not current or not top or scheme ~= own or not less(at, top) then
+local turn, way = string.match(scheme, '^(%d+)%-([^%-]+)')
+local own_turn, own_way = string.match(own, '^(%d+)%-([^%-]+)')
+local same = scheme == own or way and way == own_way and less(turn, own_turn)
+if not current or not top or not same or not less(at, top) then
   local highest = top and less(at, top) and top or at
   arm(highest, fresh, store_id, own, own_till)
   return {'floored', highest, highest, cur_before, top_before}
@@ -43,5 +47,5 @@ end
 if less(cur, at) then cur = at end
 redis.call('HDEL', key, 'asked')
 redis.call('HSET', key, 'cur', cur, 'max', max, 'mark', mark, 'born', fresh, 'store', store_id)
-if own ~= '' then redis.call('HSET', key, 'until', own_till) end
+if own ~= '' then redis.call('HSET', key, 'scheme', own, 'until', own_till) end
 return {'floored', cur, top, cur_before, top_before}

@@ -263,7 +263,7 @@ def create(
 )
 @tag_argument()
 @click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, from the next one on; auto: 1000.")
-@click.option("--limit", metavar="N", shell_complete=limit_names, help="The last number there will be; not below max.")
+@click.option("--limit", metavar="N", shell_complete=limit_names, help="The last number; below max for periods only.")
 @_first
 @_lease
 @_ahead

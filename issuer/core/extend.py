@@ -17,6 +17,7 @@ from issuer.core.arithmetic import mark
 from issuer.core.outcomes import refused
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.retire import floor
+from issuer.core.scheme import last_counter
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind, UnknownTag
 from persistence.errors import Halted, LimitHit, MaxBehind, TagMissing, TagPresent
@@ -145,8 +146,8 @@ def _opened(
 def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
     """Read the record of a tag whose hash is of the scheme `found`; if it is the hash that lags behind, floor that.
 
-    What was loaded under the older scheme is dropped then: a gap. Counters that are reserved under the new one lie
-    above all of it.
+    What was loaded under the older scheme is dropped then, unless it makes the same values: a gap. Counters that are
+    reserved under the new one lie above all of it.
     """
     record = yield from known(tag)
     if scheme.turn(record.scheme_id) < scheme.turn(found):
@@ -176,14 +177,38 @@ def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]
     return after
 
 
+def _within_limit(record: Tag, at_least: int) -> tuple[int | None, int]:
+    """Return how many numbers to reserve, None: a segment, and the last one, so that none lies beyond a period's limit.
+
+    The store knows no limit there. Numbers that were reserved beyond it would be missing once it is raised. Raises
+    LimitHit; a record that is halted, or behind, is left to the store.
+    """
+    last = last_counter(record)
+    if last is None or record.halted or record.max < at_least:
+        return None, HIGHEST
+    left = last - record.max
+    if left <= 0:
+        limit = scheme.reserved(record)[1]
+        raise LimitHit(record.tag, limit, limit)
+    return min(record.segment, left), last
+
+
 def _reserve_and_load(record: Tag, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
-    tag = record.tag
+    tag, n, last = record.tag, None, HIGHEST
+    if last_counter(record) is not None:
+        found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+        if found is None or found.deleted:
+            raise TagMissing(tag)
+        if found.scheme_id != record.scheme_id:
+            return Extension("stale", found)
+        n, last = _within_limit(found, at_least)
     reserved = yield from ask(
-        lambda store, timeout: store.reserve(tag, None, at_least=at_least, reason="load", timeout=timeout)
+        lambda store, timeout: store.reserve(tag, n, at_least=at_least, reason="load", timeout=timeout)
     )
-    low, high = reserved.low, reserved.high
-    if reserved.tag.scheme_id != record.scheme_id:
-        # Changed meanwhile: whoever draws from this hash would make other numbers of them.
+    low, high = reserved.low, min(reserved.high, last)
+    if reserved.tag.scheme_id != record.scheme_id or low >= high:
+        # Changed meanwhile: whoever draws from this hash would make other numbers of them. Or others were reserved up
+        # to the limit, or a period was begun.
         return Extension("stale", reserved.tag)
     loaded = yield from send(gateway.load(key, low, high, mark(low, high), reign=opened.reign, born=opened.born))
     match loaded.status:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from issuer.core.periods import Periods
+from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import IssuerError
 from persistence.records import HIGHEST, Tag, fresh_version
 
@@ -42,12 +43,19 @@ def countable(scheme: Mapping[str, Any]) -> bool:
     return strategy(scheme) == SEGMENT and not any(scheme.get(setting) for setting in PARTS)
 
 
-def id_after(before: str) -> str:
+#: What an id begins with that `id_after` has made: how often the scheme had changed, and the way to the values.
+_ID = re.compile(r"[0-9]+-([^-]+)")
+
+
+def id_after(before: str, *, same_values: bool = False) -> str:
     """Return the id of a scheme that takes the place of the one whose id was `before`, "" for none.
 
-    It begins with how often the tag's scheme has changed, so that of two of a tag's ids one can tell the later.
+    It begins with how often the tag's scheme has changed, so that of two of a tag's ids one can tell the later; then
+    comes what names the way from counter to value. `same_values`: that stays, as each counter has the value that it
+    had, and by it Redis tells that what it holds can be drawn under the new id.
     """
-    return f"{turn(before) + 1}-{fresh_version()}"
+    way = _ID.match(before) if same_values else None
+    return f"{turn(before) + 1}-{f'{way[1]}-' if way else ''}{fresh_version()}"
 
 
 def turn(scheme_id: str) -> int:
@@ -73,6 +81,32 @@ def periods(tag: Tag) -> Periods | None:
     """Return the periods in which the tag's numbers begin anew, None if they never do. Raises ConfigurationError."""
     restart = tag.scheme.get("restart")
     return None if restart in (None, "never") else Periods(str(restart), str(tag.scheme.get("timezone", "UTC")))
+
+
+def reserved(tag: Tag) -> tuple[int, int]:
+    """Return how far the tag's counter is reserved, and how far it can be; with periods, in the one `max` lies in."""
+    if periods(tag) is None:
+        return tag.max, tag.limit
+    return tag.max & SEQ_MOST, min(int(tag.scheme.get("limit", SEQ_MOST)), SEQ_MOST)
+
+
+def last_counter(tag: Tag) -> int | None:
+    """Return the last counter of the period that the tag's `max` lies in; None if its scheme sets no limit to that."""
+    if "limit" not in tag.scheme or periods(tag) is None:
+        return None
+    return tag.max >> PERIOD_BITS << PERIOD_BITS | reserved(tag)[1]
+
+
+def without_raising(scheme: Mapping[str, Any]) -> str:
+    """Say what can be done at the end of a limit that can't be raised; "" if it can."""
+    restarts = scheme.get("restart", "never") != "never"
+    if PART_OF in scheme:
+        why = f"the parts of tag {scheme[PART_OF]!r} keep it"
+    elif restarts and "scramble" in scheme:
+        why = "a tag with restart and scramble keeps it"
+    else:
+        return ""
+    return f"{why}, so go on with another tag{' until the next period begins' if restarts else ''}"
 
 
 def until(tag: Tag) -> int:

@@ -19,7 +19,19 @@ from issuer.core.hand import Hand
 from issuer.core.lease import Lease
 from issuer.core.ownership import PATIENCE, PATIENCE_ALONE, Identity
 from issuer.core.retire import identity
-from issuer.core.scheme import PARTS, SEGMENT, OtherStrategyError, Scheme, countable, last_value, strategy, turn
+from issuer.core.scheme import (
+    PARTS,
+    SEGMENT,
+    OtherStrategyError,
+    Scheme,
+    countable,
+    last_value,
+    periods,
+    reserved,
+    strategy,
+    turn,
+    without_raising,
+)
 from issuer.core.steps import Steps, hurried, public, send
 from issuer.errors import ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from persistence.records import Reservation, Tag
@@ -140,13 +152,18 @@ class Source:
             self._settle()
 
     def _warn(self, record: Tag) -> None:
-        """Tell once that few numbers are left."""
-        near = spent(record.max, record.limit)
+        """Tell once that few numbers are left, in the period if the tag has any."""
+        restarts = periods(record) is not None
+        if restarts and (self._record is None or record.max <= self._record.max):
+            return  # nothing was reserved meanwhile, so that the period may be over
+        taken, last = reserved(record)
+        near = spent(taken, last)
         if near and not self._near_limit:
             log.warning(
-                "tag %r: %d %% of its numbers are reserved, %d are left up to its limit %d: raise it in time",
-                *(self.tag, record.max * 100 // record.limit),
-                *(record.limit - record.max, last_value(record.scheme, record.limit)),
+                "tag %r: %d %% of %s numbers are reserved, %d are left up to its limit %d: %s",
+                *(self.tag, min(taken, last) * 100 // last, "the period's" if restarts else "its"),
+                *(max(0, last - taken), last_value(record.scheme, last)),
+                without_raising(record.scheme) or "raise it in time",
             )
         self._near_limit = near
 
@@ -189,11 +206,14 @@ class Source:
         try:
             return (yield from public(steps, self.tag))
         except LimitReached as error:
-            if self._record is None or "stride" not in self._record.scheme:
+            if self._record is None:
                 raise
-            # The store has counted: told are the numbers that users see, and have set a limit to.
-            last = last_value(self._record.scheme, self._record.limit)
-            raise LimitReached(self.tag, limit=last, value=self.value(error.value)) from error.__cause__
+            scheme, limit, value = self._record.scheme, error.limit, error.value
+            if "stride" in scheme:
+                # The store has counted: told are the numbers that users see, and have set a limit to.
+                limit, value = last_value(scheme, self._record.limit), self.value(value)
+            advice = without_raising(scheme)
+            raise LimitReached(self.tag, limit=limit, value=value, advice=advice) from error.__cause__
         except UnknownTag:
             # Deleted: what is in hand of it goes too, or it would be served to its end, unchecked.
             with self._mode_lock:

@@ -157,7 +157,7 @@ def configure(
                 raise
             before = yield from known(tag)
     if key is not None and after.scheme_id != before.scheme_id:
-        # Now rather than at the next reservation: what was loaded under the scheme before is a gap.
+        # Now rather than at the next reservation: what was loaded for other values is a gap.
         store_id = yield from retire.identity()
         until = schemes.until(after)
         yield from retire.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)

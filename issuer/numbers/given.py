@@ -457,12 +457,17 @@ def _kept(scrambled_by: scrambling.Scrambling) -> list[dict[str, Any]]:
 
 
 def _named(scheme: dict[str, Any], before: Mapping[str, Any], tag: str, keys: Mapping[str, bytes]) -> dict[str, Any]:
-    """Give the scheme an id if it makes values of counters: a new one if it makes them otherwise than before."""
+    """Give the scheme an id if it makes values of counters: a new one if it makes them otherwise, or ends elsewhere."""
     ways = {name: scheme[name] for name in _VALUES if name in scheme}
     was = {name: before[name] for name in _VALUES if name in before}
     if not ways:
         return scheme
-    identity = before["id"] if ways == was and "id" in before else id_after(str(before.get("id", "")))
+    if ways == was and "id" in before:
+        identity = before["id"]
+    else:
+        # A limit only says where values end; where it makes them, too, it is in the pieces.
+        same = {**ways, "limit": None} == {**was, "limit": None}
+        identity = id_after(str(before.get("id", "")), same_values=same)
     found = {**scheme, "id": identity}
     probe = Tag(tag=tag, max=0, step=1, created=0, timestamp=0, version="", scheme=found)
     Scheme(probe, keys)  # refuses what it couldn't work with

@@ -66,6 +66,7 @@ class Scheme:
         self.strategy = schemes.strategy(scheme)
         self.periods: Periods | None = schemes.periods(tag)
         self._limit = int(scheme.get("limit", HIGHEST))
+        self._advice = schemes.without_raising(scheme)
         #: The first and the last value of a cycle.
         self._cycle = (int(scheme["start"]), self._limit) if scheme.get("cycle") else None
         self._strides = strides(scheme) if "stride" in scheme else None
@@ -92,7 +93,7 @@ class Scheme:
         if self._strides is not None:
             number = self._strides.value(number)
         if number > self._limit:
-            raise LimitReached(self.tag, limit=self._limit, value=number)
+            raise LimitReached(self.tag, limit=self._limit, value=self._limit, advice=self._advice)
         return number if self._scrambling is None else self._scrambling.scramble(number)
 
     def sharded(self, sequence: int, shard: int) -> int:

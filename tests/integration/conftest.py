@@ -1,8 +1,10 @@
-"""Fixtures for the tests of `doctor`."""
+"""Fixtures for the tests of `doctor`, and of periods."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,12 @@ import pytest
 from issuer import Finding, Issuer
 from issuer.core.doctor import diagnosis
 from issuer.core.doctor.diagnosis import Check
-from tests.colours import Connect
-from tests.integration.examining import Fires, Opened, at
+from persistence.memory import MemoryStore
+from tests.colours import COLOURS, Connect
+from tests.integration.days import VIENNA, Make
+from tests.integration.examining import Fires, Opened
+from tests.integration.examining import at as at_level
+from tests.servers.fake import FencedFakeServer
 
 
 @pytest.fixture
@@ -38,8 +44,40 @@ def fires(monkeypatch: pytest.MonkeyPatch) -> Fires:
         seen = ids.doctor()
         with monkeypatch.context() as patch:
             patch.setattr(diagnosis, "CHECKS", tuple(each for each in diagnosis.CHECKS if each is not check))
-            without = at(level, ids.doctor())
+            without = at_level(level, ids.doctor())
         [finding] = [each for each in seen if each.level == level and each.check not in without]
         return finding
 
     return find
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(params=list(COLOURS))
+def make(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers, each of which stands for a process of its own."""
+    made: list[Any] = []
+
+    def one(**settings: Any) -> Issuer:
+        client: Any = fake_server.client() if request.param == "blocking" else fake_server.async_client()
+        ids = COLOURS[request.param](**{"redis": client, "store": store, "scheduler": None, "timeout": 20, **settings})
+        made.append(ids.__enter__())
+        return ids
+
+    yield one
+    for ids in made:
+        ids.__exit__(None, None, None)
+
+
+@pytest.fixture
+def at(fake_server: FencedFakeServer) -> Callable[[str], None]:
+    """Set Redis's clock to a moment in Vienna."""
+
+    def set_to(moment: str) -> None:
+        there = datetime.fromisoformat(moment).replace(tzinfo=VIENNA)
+        fake_server.time_offset = there.timestamp() - time.time()
+
+    return set_to

@@ -2,12 +2,9 @@
 
 import hashlib
 import threading
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -21,58 +18,9 @@ from issuer.scripts import Script, script
 from persistence import records
 from persistence.memory import MemoryStore
 from tests.audit import repeats
-from tests.colours import COLOURS
+from tests.integration.days import DAILY, DAY, EVE, VIENNA, Make, Set, shown
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
-
-VIENNA = ZoneInfo("Europe/Vienna")
-DAILY: dict[str, Any] = {"restart": "daily", "timezone": "Europe/Vienna", "format": "{date:%Y%m%d}-{seq:06d}"}
-EVE, DAY = "20261120", "20261121"
-
-Make = Callable[..., Issuer]
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture(params=list(COLOURS))
-def make(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers, each of which stands for a process of its own."""
-    made: list[Any] = []
-
-    def one(**settings: Any) -> Issuer:
-        client: Any = fake_server.client() if request.param == "blocking" else fake_server.async_client()
-        ids = COLOURS[request.param](**{"redis": client, "store": store, "scheduler": None, "timeout": 20, **settings})
-        made.append(ids.__enter__())
-        return ids
-
-    yield one
-    for ids in made:
-        ids.__exit__(None, None, None)
-
-
-@pytest.fixture
-def at(fake_server: FencedFakeServer) -> Callable[[str], None]:
-    """Set Redis's clock to a moment in Vienna."""
-
-    def set_to(moment: str) -> None:
-        there = datetime.fromisoformat(moment).replace(tzinfo=VIENNA)
-        fake_server.time_offset = there.timestamp() - time.time()
-
-    return set_to
-
-
-Set = Callable[[str], None]
-
-
-def shown(issued: Issued) -> tuple[str, int]:
-    """Return the period and the number that the text shows."""
-    day, number = issued.text.split("-")
-    assert (day, int(number)) == ((issued.period or "").replace("-", ""), issued.value)
-    return day, int(number)
-
 
 # ------------------------------------------------------------------------------------------------ the border
 

@@ -106,6 +106,32 @@ class TestFloor:
         assert scheme_draw(tag, "next", "s1") == ["exhausted"]
         assert tag.call("next", 1, WINDOW) == ["scheme", "s1"]
 
+    def test_a_later_scheme_with_the_same_values_keeps_what_was_loaded(self, tag: TagHash) -> None:
+        tag.put(5, 100, (100, 200), scheme="1-abc", until=77)
+        assert tag.call("floor", 0, "fresh", STORE, "keep", "2-abc-1f", NEVER) == ["floored", "5", "200", "5", "200"]
+        assert tag.call("next", 1, WINDOW, "1-abc") == ["scheme", "2-abc-1f"]
+        assert tag.load(200, 300, born="a born from before") == ["stale", "born"]
+        assert scheme_draw(tag, "next", "2-abc-1f") == ["ok", "5", "6"]
+        assert tag.call("floor", 0, "again", STORE, "keep", "10-abc-2f", "0")[:3] == ["floored", "6", "200"]
+        assert (tag.field("scheme"), tag.field("until")) == ("10-abc-2f", "0")
+
+    @pytest.mark.parametrize(
+        ("found", "given"),
+        [
+            ("1-abc", "2-abd"),
+            ("1-abc-1f", "2-abcd-1f"),
+            ("2-abc-1f", "1-abc"),
+            ("2-abc-1f", "2-abc-2f"),
+            ("10-abc", "9-abc-1f"),
+            ("abc", "1-abc"),
+            ("s1", "s2"),
+        ],
+    )
+    def test_one_with_other_values_or_an_earlier_one_drops_it(self, tag: TagHash, found: str, given: str) -> None:
+        tag.put(5, 100, (100, 200), scheme=found, until=NEVER)
+        assert tag.call("floor", 0, "fresh", STORE, "keep", given, NEVER) == ["floored", "200", "200", "5", "200"]
+        assert scheme_draw(tag, "next", given) == ["exhausted"]
+
     def test_the_same_scheme_keeps_what_lies_above_and_takes_the_new_end(self, tag: TagHash) -> None:
         tag.put(5, 100, (100, 200), scheme="s1", until=0)
         assert tag.call("floor", 7, "fresh", STORE, "keep", "s1", "9999999999999")[:3] == ["floored", "7", "200"]

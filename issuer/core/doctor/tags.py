@@ -111,8 +111,8 @@ def limit(facts: Facts) -> Iterator[Finding]:
 def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, str]:
     """Return how many numbers are left, of how many, and in which period: "" if the tag has none.
 
-    `drawn`: the last counter drawn. With periods that counts, if it is known: a day's first segment is reserved whole,
-    and may be longer than the day's limit.
+    `drawn`: the last counter drawn. With periods that counts, if it is known: a day's first segment may be all that
+    the day's limit allows.
     """
     periods = scheme.periods(record)
     if periods is None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from issuer.core.scheme import turn
 from issuer.errors import SchemeError
 from issuer.numbers.given import changed, made
 from issuer.numbers.scheme import Scheme
@@ -206,6 +207,17 @@ class TestId:
         assert change(scheme, 10, stride=2, offset=1) == scheme
         scrambled = make(scramble="k1")
         assert change(scrambled, 10, scramble="k1") == scrambled
+
+    @pytest.mark.parametrize("said", [{**DAILY}, {"stride": 2, "offset": 1}])
+    def test_another_limit_alone_keeps_the_part_that_names_the_values(self, said: dict[str, Any]) -> None:
+        before = make(limit=999, order="strict", **said)
+        ids = [before["id"]]
+        for limit in (5000, 700):
+            before = change(before, 0, limit=limit)
+            ids.append(before["id"])
+        assert len(set(ids)) == 3
+        assert [turn(each) for each in ids] == [1, 2, 3]
+        assert {each.split("-")[1] for each in ids} == {ids[0].split("-")[1]}
 
     def test_raising_the_limit_of_a_scrambled_tag_gives_a_fresh_one(self) -> None:
         scheme = make(777, scramble="k1")
