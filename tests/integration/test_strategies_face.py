@@ -10,7 +10,7 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.plugins import History
+from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register
 from persistence.memory import MemoryStore
 from tests.audit import repeats
@@ -151,6 +151,51 @@ def test_the_rejected_handler_may_be_replaced(ids: Issuer) -> None:
         with pytest.raises(issuer.IssuerError):
             ask()
     assert told == [("a", "LimitReached")] * 3 + [("nobody", "UnknownTag")] * 3
+
+
+class Doubling(Plugin):
+    """Twice the number, for tags of the counter."""
+
+    strategies = ("segment",)
+    transforms = True
+
+    def after(self, call: Call, number: int) -> int:
+        assert call.strategy == "segment"
+        return number * 2
+
+
+@pytest.mark.covers("3.40")
+@pytest.mark.parametrize("plugins", [(), (Rate(),), (Doubling(),)])
+def test_the_rejected_handler_hears_of_every_call_whatever_the_plugins(
+    connect: Connect, redis_url: str, plugins: Sequence[Plugin]
+) -> None:
+    told: list[tuple[str, str]] = []
+    with connect(
+        redis=redis_url,
+        store=MemoryStore(),
+        plugins=plugins,
+        rejected=lambda tag, cause: told.append((tag, type(cause).__name__)),
+    ) as ids:
+        ids.create("a", limit=1)
+        assert ids.next("a") in (1, 2)
+        asked: tuple[Callable[[str], object], ...] = (
+            ids.next,
+            ids.issue,
+            lambda tag: ids.issue(tag, key="k"),
+            lambda tag: ids.take(tag, 1),
+            lambda tag: ids.reserve(tag, 1),
+            lambda tag: next(ids.stream(tag)),
+        )
+        for ask in asked:
+            with pytest.raises(issuer.UnknownTag):
+                ask("nosuch")
+        assert told == [("nosuch", "UnknownTag")] * len(asked)
+        told.clear()
+        with pytest.raises(issuer.IssuerError) as caught:
+            ids.issue("a")
+        assert told == [("a", type(caught.value).__name__)]
+        transforms = any(plugin.transforms for plugin in plugins)
+        assert type(caught.value) is (issuer.ConfigurationError if transforms else issuer.LimitReached)
 
 
 class Ending(Odd):
