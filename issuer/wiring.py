@@ -21,9 +21,12 @@ from issuer.drivers.terms import Terms
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.facade import Issuer, close_all
 from issuer.numbers.scrambling import checked_key
+from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
+from issuer.plugins.hooks import named
 from issuer.plugins.rejected import Handler, Rejections
 from issuer.strategies.contract import Instance
+from issuer.strategies.registry import known
 from persistence.contract import Store
 from persistence.errors import StoreError
 from persistence.journalled import Journalled
@@ -87,7 +90,7 @@ def connect(
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
-    hooks = Hooks(plugins, rejected, instance, alarm)
+    hooks = Hooks(Chain(plugins), rejected, instance, alarm)
     return Issuer(*_parts(redis, store, given, config, hooks, connections=_redis), scheduler)
 
 
@@ -117,14 +120,14 @@ def aconnect(
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {scheduler!r}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
-    hooks = Hooks(plugins, rejected, instance, alarm)
+    hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
     return AsyncIssuer(*_parts(redis, store, given, config, hooks, connections=_async_redis), scheduler)
 
 
 class Hooks(NamedTuple):
     """What `connect` was given that no setting can say."""
 
-    plugins: Iterable[Any]
+    plugins: Chain | AsyncChain
     rejected: Handler | None
     instance: Instance | None
     alarm: Callable[[IssuerError], None] | None
@@ -139,7 +142,8 @@ def _parts(
     *,
     connections: Callable[[object, float], T | None],
 ) -> tuple[Terms, T | None]:
-    """Put together what both colours need."""
+    """Put together what both colours need. What can be refused without a store is refused before one is opened."""
+    _check_strategies(hooks.plugins)
     named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
     settings = settings_.load({**given, **named}, config=config)
     for name, key in settings.keys.value.items():
@@ -162,12 +166,25 @@ def _parts(
         auto_create=settings.embedded,
         lease=settings.lease.value,
         keys=settings.keys.value,
-        plugins=list(hooks.plugins),
+        plugins=hooks.plugins.plugins,
         rejections=Rejections(hooks.rejected),
         instance=hooks.instance or _instance(settings),
         alarm=hooks.alarm or _no_alarm,
     )
     return terms, to_redis
+
+
+def _check_strategies(plugins: Chain | AsyncChain) -> None:
+    """Refuse a plugin that names a strategy that nobody knows: it would be silent for ever."""
+    if not plugins.strategies:
+        return
+    there = known()
+    for plugin in plugins.plugins:
+        for name in sorted({*(plugin.strategies or ())} - {*there}):
+            raise ConfigurationError(
+                f"{named(plugin)}.strategies: no strategy {name!r}; there are {', '.join(there)}. Register a strategy "
+                "of your own before the plugin that names it"
+            )
 
 
 def _instance(settings: settings_.Settings) -> Instance:
