@@ -147,7 +147,7 @@ def _parts(
     named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
     settings = settings_.load({**given, **named}, config=config)
     for name, key in settings.keys.value.items():
-        checked_key(name, key)
+        checked_key(name, key, settings.keys.source)
     named_store = settings.store_url.value
     opened = _store(named_store, settings.journal.value)
     own_store = not isinstance(named_store, Store)
