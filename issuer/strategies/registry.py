@@ -46,23 +46,26 @@ def known() -> list[str]:
     return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=GROUP))})
 
 
-def factory(name: str) -> Factory:
-    """Return the factory of that name: built in, registered, then entry points. Raises ConfigurationError."""
+def factory(name: object) -> Factory:
+    """Return the factory of that name: built in, registered, then entry points. Raises SchemeError."""
+    if not isinstance(name, str):
+        raise SchemeError(f"must be the name of one, not {name!r}", setting="strategy", value=name)
     found = _BUILT_IN.get(name) or _registered.get(name)
     if found is not None:
         return found
     points = entry_points(group=GROUP, name=name)
     if not points:
-        raise ConfigurationError(f"no strategy {name!r}; there are {', '.join(known())}")
+        raise SchemeError(f"no strategy {name!r}; there are {', '.join(known())}", setting="strategy", value=name)
     try:
         loaded: Factory = next(iter(points)).load()
     except Exception as error:
-        raise ConfigurationError(f"strategy {name!r}: its entry point can't be loaded: {error}") from error
+        problem = f"the entry point of {name!r} can't be loaded: {error}"
+        raise SchemeError(problem, setting="strategy", value=name) from error
     return loaded
 
 
 def check(name: str, options: Mapping[str, Scalar]) -> None:
-    """Raise ConfigurationError if nobody knows the strategy, SchemeError if it can't have these options."""
+    """Raise SchemeError if nobody knows the strategy, or if it can't have these options."""
     kind = factory(name)
     try:
         if isinstance(kind, type) and issubclass(kind, Strategy):
@@ -72,7 +75,7 @@ def check(name: str, options: Mapping[str, Scalar]) -> None:
 
 
 def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-    """Return the options that a tag of that strategy is made with. Raises ConfigurationError if nobody knows it."""
+    """Return the options that a tag of that strategy is made with. Raises SchemeError if nobody knows it."""
     kind = factory(name)
     if isinstance(kind, type) and issubclass(kind, Strategy):
         return kind.settled(options, instance, redis=redis)
@@ -80,7 +83,7 @@ def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, red
 
 
 def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
-    """Return what the strategy has packed into a number, by name. Raises ConfigurationError, NotDecodable."""
+    """Return what the strategy has packed into a number, by name. Raises SchemeError, NotDecodable."""
     kind = factory(name)
     try:
         return kind.decode(options, value) if isinstance(kind, type) and issubclass(kind, Strategy) else {}

@@ -400,7 +400,7 @@ def test_a_tag_of_ones_own_with_the_name_of_a_part_is_neither_drawn_from_nor_del
 
 @pytest.mark.parametrize("connecting", [issuer.connect, issuer.aconnect])
 def test_a_key_that_is_too_short_is_refused_at_once(connecting: Callable[..., object]) -> None:
-    with pytest.raises(issuer.SchemeError, match="^keys: key 'k1' is too short: 5 bytes of at least 16") as caught:
+    with pytest.raises(issuer.SchemeError, match=r"^keys: key 'k1' is too short: 5 bytes of at least 16") as caught:
         connecting(redis=None, store="memory://", keys={"k1": b"short"})
     assert (caught.value.setting, caught.value.value) == ("keys", "k1")
 

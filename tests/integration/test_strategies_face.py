@@ -74,9 +74,18 @@ def test_a_fixed_machine_number_needs_no_redis(connect: Connect) -> None:
         assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.parametrize("name", ["nobody knows it", "", 3, None, ["segment"]])
+def test_a_strategy_that_nobody_knows_is_refused_by_the_name_of_the_setting(ids: Issuer, name: Any) -> None:
+    with pytest.raises(issuer.SchemeError, match=r"^strategy: ") as caught:
+        ids.create("x", strategy=name)
+    assert (caught.value.setting, caught.value.value, ids.tags()) == ("strategy", name, [])
+    ids.create("x")
+    with pytest.raises(issuer.SchemeError) as caught:
+        ids.configure("x", strategy=name)
+    assert caught.value.setting == "strategy"
+
+
 def test_settings_of_a_strategy_are_fixed_and_unknown_ones_refused(ids: Issuer) -> None:
-    with pytest.raises(issuer.ConfigurationError, match="nobody"):
-        ids.create("x", strategy="nobody knows it")
     for wrong in ({"namespace": ""}, {"namespace": "both", "lease": 60}):
         with pytest.raises(issuer.SchemeError, match="options: option"):
             ids.create("s", strategy="snowflake", options=wrong)

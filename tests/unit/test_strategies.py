@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from issuer.errors import (
-    ConfigurationError,
-)
+from issuer.errors import ConfigurationError, SchemeError
 from issuer.strategies import Instance, Strategy, known, register, registry
 from issuer.strategies.contract import own_ip
 from tests.strategies import Desk
@@ -57,13 +55,13 @@ def test_an_installed_package_brings_strategies_by_its_entry_points(
     assert {"tens", "lost"} <= set(known())
     with Desk("tens") as desk:
         assert desk.take(3) == [10, 20, 30]
-    with pytest.raises(ConfigurationError, match="strategy 'lost': its entry point can't be loaded"):
+    with pytest.raises(ConfigurationError, match=r"^strategy: the entry point of 'lost' can't be loaded"):
         Desk("lost")
     sys.modules.pop("brought", None)
 
 
 def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"no strategy 'leaf'; there are .*segment, snowflake"):
+    with pytest.raises(SchemeError, match=r"^strategy: no strategy 'leaf'; there are .*segment, snowflake"):
         Desk("leaf")
 
 
