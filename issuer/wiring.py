@@ -143,11 +143,13 @@ def _parts(
     connections: Callable[[object, float], T | None],
 ) -> tuple[Terms, T | None]:
     """Put together what both colours need. What can be refused without a store is refused before one is opened."""
-    _check_strategies(hooks.plugins)
+    _check_hooks(hooks)
+    rejections = Rejections(hooks.rejected)
     named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
     settings = settings_.load({**given, **named}, config=config)
     for name, key in settings.keys.value.items():
         checked_key(name, key, settings.keys.source)
+    instance = _instance(settings) if hooks.instance is None else hooks.instance
     named_store = settings.store_url.value
     opened = _store(named_store, settings.journal.value)
     own_store = not isinstance(named_store, Store)
@@ -167,19 +169,21 @@ def _parts(
         lease=settings.lease.value,
         keys=settings.keys.value,
         plugins=hooks.plugins.plugins,
-        rejections=Rejections(hooks.rejected),
-        instance=hooks.instance or _instance(settings),
-        alarm=hooks.alarm or _no_alarm,
+        rejections=rejections,
+        instance=instance,
+        alarm=_no_alarm if hooks.alarm is None else hooks.alarm,
     )
     return terms, to_redis
 
 
-def _check_strategies(plugins: Chain | AsyncChain) -> None:
-    """Refuse a plugin that names a strategy that nobody knows: it would be silent for ever."""
-    if not plugins.strategies:
-        return
-    there = known()
-    for plugin in plugins.plugins:
+def _check_hooks(hooks: Hooks) -> None:
+    """Refuse what can't be used, and a plugin that names a strategy that nobody knows: it would be silent for ever."""
+    if hooks.instance is not None and not isinstance(hooks.instance, Instance):
+        raise ConfigurationError(f"instance is an issuer.strategies.Instance or None, not {hooks.instance!r}")
+    if hooks.alarm is not None and not callable(hooks.alarm):
+        raise ConfigurationError(f"alarm is a function of an error, or None, not {hooks.alarm!r}")
+    there = known() if hooks.plugins.strategies else []
+    for plugin in hooks.plugins.plugins:
         for name in sorted({*(plugin.strategies or ())} - {*there}):
             raise ConfigurationError(
                 f"{named(plugin)}.strategies: no strategy {name!r}; there are {', '.join(there)}. Register a strategy "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 
-from issuer.errors import ConfigurationError, InvalidArgument, NotDecodable, SchemeError
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, NotDecodable, SchemeError, StrategyFailed
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.segment import Segment
@@ -23,6 +24,19 @@ SNOWFLAKE = "snowflake"
 
 _BUILT_IN: dict[str, Factory] = {SEGMENT: Segment, SNOWFLAKE: Snowflake}
 _registered: dict[str, Factory] = {}
+
+
+@contextmanager
+def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
+    """Run what is the user's own: whatever it raises comes out typed."""
+    try:
+        yield
+    except IssuerError:
+        raise
+    except Exception as error:
+        whose = "" if tag is None else f"tag {tag!r}: "
+        problem = f"{whose}strategy {name!r} failed: {type(error).__name__}: {error}"
+        raise StrategyFailed(problem, tag=tag, strategy=name) from error
 
 
 def register(name: str, factory: Factory) -> None:
@@ -64,36 +78,43 @@ def factory(name: object) -> Factory:
     return loaded
 
 
-def check(name: str, options: Mapping[str, Scalar]) -> None:
-    """Raise SchemeError if nobody knows the strategy, or if it can't have these options."""
+def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> None:
+    """Raise SchemeError if nobody knows the strategy, or if it can't have these options; StrategyFailed."""
     kind = factory(name)
     try:
         if isinstance(kind, type) and issubclass(kind, Strategy):
-            kind.check(options)
+            with _wrapped(name, tag):
+                kind.check(options)
     except ConfigurationError as error:
-        raise SchemeError(str(error), setting="options", value=dict(options)) from error
+        raise SchemeError(str(error), setting="options", value=dict(options), tag=tag) from error
 
 
 def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-    """Return the options that a tag of that strategy is made with. Raises SchemeError if nobody knows it."""
+    """Return the options that a tag of that strategy is made with. Raises SchemeError, StrategyFailed."""
     kind = factory(name)
     if isinstance(kind, type) and issubclass(kind, Strategy):
-        return kind.settled(options, instance, redis=redis)
+        with _wrapped(name):
+            return kind.settled(options, instance, redis=redis)
     return options
 
 
 def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
-    """Return what the strategy has packed into a number, by name. Raises SchemeError, NotDecodable."""
+    """Return what the strategy has packed into a number, by name. SchemeError, NotDecodable, StrategyFailed."""
     kind = factory(name)
+    if not isinstance(kind, type) or not issubclass(kind, Strategy):
+        return {}
     try:
-        return kind.decode(options, value) if isinstance(kind, type) and issubclass(kind, Strategy) else {}
+        with _wrapped(name):
+            return kind.decode(options, value)
     except InvalidArgument as error:
         raise NotDecodable(f"{value} is no number of {name}: {error}", value=value) from error
 
 
 def make(name: str, context: Context) -> Strategy:
-    """Make the strategy of that name. Raises ConfigurationError, and what its factory raises."""
-    made = factory(name)(context)
+    """Make the strategy of that name. Raises SchemeError, ConfigurationError, StrategyFailed."""
+    kind = factory(name)
+    with _wrapped(name, context.tag):
+        made = kind(context)
     if not isinstance(made, Strategy):
         raise ConfigurationError(f"strategy {name!r}: its factory made {made!r}, which is no Strategy", tag=context.tag)
     return made

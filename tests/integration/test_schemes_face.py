@@ -13,6 +13,7 @@ import issuer
 from issuer import Issuer
 from issuer.numbers.given import _FIXED, Given
 from issuer.scripts import script
+from issuer.strategies import Instance
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
@@ -286,6 +287,26 @@ def test_a_setting_that_makes_no_sense_is_named_and_makes_no_tag(
     with pytest.raises((issuer.ConfigurationError, issuer.InvalidArgument), match=named):
         ids.create("a", **settings)
     assert ids.tags() == []
+
+
+@pytest.mark.parametrize("texts", [{}, {"format": "B{seq:06d}"}, {"shards": True}])
+@pytest.mark.parametrize("shown", [1.5, None, b"12", True, -1, [1]])
+def test_what_is_neither_a_number_nor_a_text_does_not_decode(make: Make, texts: dict[str, Any], shown: Any) -> None:
+    ids = make()
+    ids.create("a", **texts)
+    with pytest.raises(issuer.NotDecodable) as caught:
+        ids.decode("a", shown)
+    assert (caught.value.tag, caught.value.value) == ("a", shown)
+
+
+@pytest.mark.parametrize("connecting", [issuer.connect, issuer.aconnect])
+@pytest.mark.parametrize("wrong", [{"instance": 5}, {"instance": Instance}, {"alarm": 5}, {"alarm": ""}])
+def test_what_connect_cannot_use_is_refused_at_once(
+    connecting: Callable[..., object], wrong: dict[str, object]
+) -> None:
+    [name] = wrong
+    with pytest.raises(issuer.ConfigurationError, match=f"^{name} is "):
+        connecting(redis=None, store="memory://", **wrong)
 
 
 # ------------------------------------------------------------------------------------------------ limits

@@ -1,6 +1,6 @@
 """Strategies, plugins and the rejected handler through both faces, on a real Redis."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from typing import Any
@@ -114,6 +114,51 @@ def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(
         ids.configure("s", **setting)
     assert caught.value.setting == name
     assert ids.tags() == [made]
+
+
+class Failing(Odd):
+    """Fails in what is asked without a process's strategy at hand, if its option says so."""
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        if options.get("fails") == "check":
+            raise ValueError("mine")
+
+    @classmethod
+    def settled(cls, options: Mapping[str, Any], instance: Instance, *, redis: bool) -> Mapping[str, Any]:
+        if options.get("fails") == "settled":
+            raise KeyError(instance, redis)
+        return options
+
+    @classmethod
+    def decode(cls, options: Mapping[str, Any], value: int) -> Mapping[str, int]:
+        if options.get("fails") == "decode":
+            raise ZeroDivisionError(value)
+        return {}
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        if context.options.get("fails") == "init":
+            raise OSError("no disk")
+
+
+@pytest.mark.parametrize(
+    ("where", "cause"), [("check", ValueError), ("settled", KeyError), ("decode", ZeroDivisionError), ("init", OSError)]
+)
+def test_what_a_strategy_of_ones_own_raises_is_wrapped_wherever_it_is(
+    ids: Issuer, where: str, cause: type[Exception]
+) -> None:
+    register("failing", Failing)
+
+    def use() -> None:
+        ids.create("f", strategy="failing", options={"fails": where})
+        ids.decode("f", 5)
+        ids.next("f")
+
+    with pytest.raises(issuer.StrategyFailed, match=f"strategy 'failing' failed: {cause.__name__}") as caught:
+        use()
+    assert (caught.value.tag, caught.value.strategy, type(caught.value.__cause__)) == ("f", "failing", cause)
+    assert bool(ids.tags()) == (where in ("decode", "init"))
 
 
 def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, store: MemoryStore) -> None:
