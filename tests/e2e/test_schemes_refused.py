@@ -72,6 +72,16 @@ def test_what_a_tag_has_for_good_is_refused_by_name(direct: Cli, option: str) ->
     assert option.split(maxsplit=1)[0] not in direct("set", "-h").out
 
 
+@pytest.mark.parametrize("made", ["", "--stride 2 --offset 1", "--scramble k1"])
+@pytest.mark.parametrize(("option", "other"), [("--stride-above 9", "stride"), ("--scramble-strict", "scramble")])
+def test_a_change_that_would_do_nothing_is_refused_by_name(direct: Cli, made: str, option: str, other: str) -> None:
+    assert direct("create", "a", *made.split()).code == 0
+    before = direct("tags", "--json").json()
+    ended = direct("set", "a", *option.split())
+    assert (ended.code, ended.err) == (2, f"error: {option.split(maxsplit=1)[0]}: says nothing without {other}\n")
+    assert direct("tags", "--json").json() == before
+
+
 def test_a_number_that_nobody_has_reserved_says_so(direct: Cli) -> None:
     direct("create", "a")
     direct("next", "a")

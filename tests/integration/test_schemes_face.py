@@ -426,6 +426,23 @@ def test_a_key_that_is_too_short_is_refused_at_once(connecting: Callable[..., ob
     assert (caught.value.setting, caught.value.value) == ("keys", "k1")
 
 
+@pytest.mark.parametrize(
+    ("change", "other"), [({"stride_above": 9}, "stride"), ({"scramble_strict": True}, "scramble")]
+)
+def test_a_change_that_would_do_nothing_is_refused_as_create_refuses_it(
+    make: Make, change: dict[str, Any], other: str
+) -> None:
+    ids = make()
+    [name] = change
+    told = f"{name}: says nothing without {other}"
+    with pytest.raises(issuer.SchemeError, match=told):
+        ids.create("a", **change)
+    made = ids.create("a")
+    with pytest.raises(issuer.SchemeError, match=told) as caught:
+        ids.configure("a", **change, step=7)
+    assert (caught.value.setting, caught.value.tag, ids.tags()) == (name, "a", [made])
+
+
 def test_a_change_of_nothing_names_all_that_can_be_changed(make: Make) -> None:
     ids = make()
     ids.create("a")
