@@ -158,7 +158,7 @@ def _check_names(given: Mapping[str, Any]) -> None:
 
 
 def _is_said(given: Mapping[str, Any], name: str) -> bool:
-    return given.get(name) is not None and given[name] is not False
+    return given.get(name) not in (None, {}) and given[name] is not False
 
 
 def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) -> None:
@@ -294,6 +294,9 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
     widths = {} if said is True else dict(said) if isinstance(said, Mapping) else None
     if widths is None or widths.keys() - {"shard_bits", "app_bits", "app"}:
         raise SchemeError("must be True, or shard_bits, app_bits and app", setting="shards", value=said)
+    if "app" in widths and given.get("app") not in (None, widths["app"]):
+        problem = f"{given['app']!r} is another one than shards says, {widths['app']!r}: say it once"
+        raise SchemeError(problem, setting="app", value=given["app"])
     shards = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": given.get("app", 0), **widths}
     for name, bits in shards.items():
         if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits < 1 << BITS:

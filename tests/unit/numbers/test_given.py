@@ -75,6 +75,10 @@ class TestRefusals:
             ({"app": 5}, "app"),
             ({"app": 0}, "app"),
             ({"shards": True, "app": 256}, "app"),
+            ({"shards": {"app": 1}, "app": 2}, "app"),
+            ({"shards": {"app": 1}, "app": 0}, "app"),
+            ({"shards": False, "app": 2}, "app"),
+            ({"shards": {}, "app": 2}, "app"),
             ({"shards": True, "app": -1}, "shards"),
             ({"shards": 6}, "shards"),
             ({"shards": {"shard_bits": 17}}, "shards"),
@@ -100,6 +104,11 @@ class TestRefusals:
             make(limit=999_999, **said)
         assert caught.value.setting == setting
         assert str(caught.value).startswith(f"{setting}: ")
+
+    def test_the_application_may_be_said_twice_if_it_is_the_same(self) -> None:
+        twice = make(limit=HIGHEST, shards={"app": 1, "app_bits": 4}, app=1)
+        assert twice == make(limit=HIGHEST, shards={"app_bits": 4}, app=1)
+        assert twice["shards"]["app"] == 1
 
     def test_a_cycle_needs_a_limit(self) -> None:
         with pytest.raises(SchemeError) as caught:
