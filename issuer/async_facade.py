@@ -141,15 +141,13 @@ class AsyncIssuer(AsyncAdministration):
         """Issue one number, and return it with its text, period and shard; see Issuer.issue."""
         how = How(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         deadline = self._deadline(timeout)
-        if self._chain is not None and self._chain.changes(await self._run(self._issuing.strategy(tag), deadline, tag)):
-            raise transformed(tag)
         issued: list[Issued] = []
 
         async def draw() -> list[int]:
             issued.append(await self._issued(tag, how, deadline))
             return [issued[0].value]
 
-        await self._around(tag, 1, how, draw, deadline)
+        await self._around(tag, 1, how, draw, deadline, shown=True)
         return issued[0]
 
     async def peek(
@@ -225,13 +223,22 @@ class AsyncIssuer(AsyncAdministration):
             raise
 
     async def _around(
-        self, tag: str, n: int, how: How, draw: Callable[[], Awaitable[list[int]]], deadline: Deadline
+        self,
+        tag: str,
+        n: int,
+        how: How,
+        draw: Callable[[], Awaitable[list[int]]],
+        deadline: Deadline,
+        *,
+        shown: bool = False,
     ) -> list[int]:
-        """Draw, with the plugins around it, if there are any; tell the rejected handler if nothing comes."""
+        """Draw, with any plugins around it; tell the rejected handler if nothing comes. `shown`: as a text, too."""
         try:
             if self._chain is None:
                 return await draw()
             strategy = await self._run(self._issuing.strategy(tag), deadline, tag)
+            if shown and self._chain.changes(strategy):
+                raise transformed(tag)
             return await self._chain.around(Call(tag, n, strategy, how.shard_key, how.key), draw)
         except IssuerError as error:
             self._tell(tag, error)

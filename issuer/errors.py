@@ -66,7 +66,7 @@ class InvalidArgument(IssuerError, ValueError):
 class SchemeError(ConfigurationError):
     """A setting of how a tag's numbers are made is wrong, contradicts another one, or can't be changed any more.
 
-    `setting`: which one, as `create` and `configure` call it; `value`: what was given.
+    `setting`: which one, as `create`, `configure` and `connect` call it; `value`: what was given.
     """
 
     def __init__(self, message: str, *, setting: str, value: object = None, tag: str | None = None) -> None:

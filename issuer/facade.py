@@ -138,15 +138,13 @@ class Issuer(Administration):
         """
         how = How(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         deadline = self._deadline(timeout)
-        if self._chain is not None and self._chain.changes(self._run(self._issuing.strategy(tag), deadline, tag)):
-            raise transformed(tag)
         issued: list[Issued] = []
 
         def draw() -> list[int]:
             issued.append(self._issued(tag, how, deadline))
             return [issued[0].value]
 
-        self._around(tag, 1, how, draw, deadline)
+        self._around(tag, 1, how, draw, deadline, shown=True)
         return issued[0]
 
     def peek(
@@ -219,12 +217,16 @@ class Issuer(Administration):
             self._roster.forget_if_unknown(line)
             raise
 
-    def _around(self, tag: str, n: int, how: How, draw: Callable[[], list[int]], deadline: Deadline) -> list[int]:
-        """Draw, with the plugins around it, if there are any; tell the rejected handler if nothing comes."""
+    def _around(
+        self, tag: str, n: int, how: How, draw: Callable[[], list[int]], deadline: Deadline, *, shown: bool = False
+    ) -> list[int]:
+        """Draw, with any plugins around it; tell the rejected handler if nothing comes. `shown`: as a text, too."""
         try:
             if self._chain is None:
                 return draw()
             strategy = self._run(self._issuing.strategy(tag), deadline, tag)
+            if shown and self._chain.changes(strategy):
+                raise transformed(tag)
             return self._chain.around(Call(tag, n, strategy, how.shard_key, how.key), draw)
         except IssuerError as error:
             self._tell(tag, error)

@@ -21,9 +21,12 @@ from issuer.drivers.terms import Terms
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.facade import Issuer, close_all
 from issuer.numbers.scrambling import checked_key
+from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
+from issuer.plugins.hooks import named
 from issuer.plugins.rejected import Handler, Rejections
 from issuer.strategies.contract import Instance
+from issuer.strategies.registry import known
 from persistence.contract import Store
 from persistence.errors import StoreError
 from persistence.journalled import Journalled
@@ -87,7 +90,7 @@ def connect(
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
-    hooks = Hooks(plugins, rejected, instance, alarm)
+    hooks = Hooks(Chain(plugins), rejected, instance, alarm)
     return Issuer(*_parts(redis, store, given, config, hooks, connections=_redis), scheduler)
 
 
@@ -117,14 +120,14 @@ def aconnect(
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {scheduler!r}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
-    hooks = Hooks(plugins, rejected, instance, alarm)
+    hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
     return AsyncIssuer(*_parts(redis, store, given, config, hooks, connections=_async_redis), scheduler)
 
 
 class Hooks(NamedTuple):
     """What `connect` was given that no setting can say."""
 
-    plugins: Iterable[Any]
+    plugins: Chain | AsyncChain
     rejected: Handler | None
     instance: Instance | None
     alarm: Callable[[IssuerError], None] | None
@@ -139,11 +142,14 @@ def _parts(
     *,
     connections: Callable[[object, float], T | None],
 ) -> tuple[Terms, T | None]:
-    """Put together what both colours need."""
+    """Put together what both colours need. What can be refused without a store is refused before one is opened."""
+    _check_hooks(hooks)
+    rejections = Rejections(hooks.rejected)
     named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
     settings = settings_.load({**given, **named}, config=config)
     for name, key in settings.keys.value.items():
-        checked_key(name, key)
+        checked_key(name, key, settings.keys.source)
+    instance = _instance(settings) if hooks.instance is None else hooks.instance
     named_store = settings.store_url.value
     opened = _store(named_store, settings.journal.value)
     own_store = not isinstance(named_store, Store)
@@ -162,12 +168,27 @@ def _parts(
         auto_create=settings.embedded,
         lease=settings.lease.value,
         keys=settings.keys.value,
-        plugins=list(hooks.plugins),
-        rejections=Rejections(hooks.rejected),
-        instance=hooks.instance or _instance(settings),
-        alarm=hooks.alarm or _no_alarm,
+        plugins=hooks.plugins.plugins,
+        rejections=rejections,
+        instance=instance,
+        alarm=_no_alarm if hooks.alarm is None else hooks.alarm,
     )
     return terms, to_redis
+
+
+def _check_hooks(hooks: Hooks) -> None:
+    """Refuse what can't be used, and a plugin that names a strategy that nobody knows: it would be silent for ever."""
+    if hooks.instance is not None and not isinstance(hooks.instance, Instance):
+        raise ConfigurationError(f"instance is an issuer.strategies.Instance or None, not {hooks.instance!r}")
+    if hooks.alarm is not None and not callable(hooks.alarm):
+        raise ConfigurationError(f"alarm is a function of an error, or None, not {hooks.alarm!r}")
+    there = known() if hooks.plugins.strategies else []
+    for plugin in hooks.plugins.plugins:
+        for name in sorted({*(plugin.strategies or ())} - {*there}):
+            raise ConfigurationError(
+                f"{named(plugin)}.strategies: no strategy {name!r}; there are {', '.join(there)}. Register a strategy "
+                "of your own before the plugin that names it"
+            )
 
 
 def _instance(settings: settings_.Settings) -> Instance:

@@ -14,7 +14,7 @@ from issuer.cli.session import Session
 from issuer.cli.text import stamp_utc
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.core.scheme import SEGMENT
-from issuer.errors import IssuerError
+from issuer.errors import IssuerError, SchemeError
 from issuer.numbers import limits
 from issuer.numbers.given import Given, Restart
 from issuer.strategies.layout import OPTIONS, Layout
@@ -167,11 +167,13 @@ def scheme_options(*, new: bool) -> Callable[[_F], _F]:
 
 
 def given(said: Mapping[str, Any]) -> Given:
-    """Return what was said, as `create` and `configure` take it."""
+    """Return what was said, as `create` and `configure` take it. SchemeError for widths of no shards."""
     found = {name: value for name, value in said.items() if value not in (None, ())}
-    widths = {name: found.pop(name) for name in ("shard_bits", "app_bits", "app") if name in found}
-    if found.pop("shards", False) or widths:
-        found["shards"] = widths or True
+    for name in ("shard_bits", "app_bits") if "shards" not in found else ():
+        if name in found:
+            raise SchemeError("says nothing without shards", setting=name, value=found[name])
+    if "shards" in found:
+        found["shards"] = {name: found.pop(name) for name in ("shard_bits", "app_bits", "app") if name in found} or True
     if "scramble" in found:
         keys = found["scramble"]
         found["scramble"] = keys[0] if len(keys) == 1 and isinstance(keys[0], str) else _ranges(keys)

@@ -26,7 +26,15 @@ from issuer.core.supply import Supply
 from issuer.core.upcoming import after
 from issuer.drivers import making
 from issuer.drivers.terms import Terms
-from issuer.errors import ConfigurationError, FormatOverflow, InvalidArgument, IssuerError, SchemeError, UnknownTag
+from issuer.errors import (
+    ConfigurationError,
+    FormatOverflow,
+    InvalidArgument,
+    IssuerError,
+    NotDecodable,
+    SchemeError,
+    UnknownTag,
+)
 from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
@@ -160,6 +168,8 @@ class Issuing(Generic[L]):
 
     def decode(self, tag: str, shown: int | str) -> Steps[Decoded]:
         """Tell what a value or a text of the tag is made of; see Issuer.decode."""
+        if not isinstance(shown, (int, str)):
+            raise NotDecodable(f"{shown!r} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
         try:
             record = yield from self._record(tag, make=False)
         except SchemeError:  # without one of its keys nothing can be drawn; what the others have made can be read
@@ -177,10 +187,9 @@ class Issuing(Generic[L]):
         own = given.get("strategy", schemes.SEGMENT) != schemes.SEGMENT
         before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
         if own and isinstance(options := given.get("options", {}), Mapping):
-            given = {
-                **given,
-                "options": settled(given["strategy"], options, self._terms.instance, redis=settings["redis"]),
-            }
+            with _named(tag):
+                options = settled(given["strategy"], options, self._terms.instance, redis=settings["redis"])
+            given = {**given, "options": options}
         record = yield from making.create(tag, given, keys=self._terms.keys, key_of=self._terms.key, **settings)
         if own and before is None:
             try:

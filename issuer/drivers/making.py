@@ -75,7 +75,7 @@ def create(
         keys=keys,
         before=found.scheme if found is not None and found.deleted else None,
     )
-    check(schemes.strategy(scheme), scheme.get("options", {}))
+    check(schemes.strategy(scheme), scheme.get("options", {}), tag)
     _check_segment(tag, scheme, settings["step"], settings["ahead"])
     shards = scheme.get("shards")
     if shards is not None and last != HIGHEST:

@@ -54,6 +54,9 @@ _VALUES = ("restart", "cycle", "start", "stride", "scramble", "limit")
 #: What says nothing without another one.
 _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
 
+#: What says nothing to a tag that is there unless one of these is changed with it.
+_CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
+
 #: What is True or False.
 _YES_NO = ("keyed", "cycle", "scramble_strict")
 
@@ -79,7 +82,7 @@ def made(
     """
     _check_names(given)
     for name, other in _WITH.items():
-        if given.get(name) and (given.get(other) is None or given[other] is False):
+        if _is_said(given, name) and not _is_said(given, other):
             raise SchemeError(f"says nothing without {other}", setting=name, value=given[name])
     scheme = _strategy(given)
     _set_texts(scheme, given)
@@ -121,6 +124,9 @@ def changed(
     for name in _FIXED:
         if name in given and not _same(before, name, given[name]):
             raise SchemeError("can't be changed once the tag is there: make another tag", setting=name, tag=record.tag)
+    for name, others in _CHANGED_WITH.items():
+        if _is_said(given, name) and not given.keys() & {*others}:
+            raise SchemeError(f"says nothing without {others[0]}", setting=name, value=given[name], tag=record.tag)
     scheme = {name: value for name, value in before.items() if name != "id"}
     _set_texts(scheme, given)
     if scheme.get("restart", "never") != "never" and scheme.get("timezone") != before.get("timezone"):
@@ -149,6 +155,10 @@ def _check_names(given: Mapping[str, Any]) -> None:
     for name in _YES_NO:
         if not isinstance(given.get(name, False), bool):
             raise SchemeError(f"must be True or False, not {given[name]!r}", setting=name, value=given[name])
+
+
+def _is_said(given: Mapping[str, Any], name: str) -> bool:
+    return given.get(name) not in (None, {}) and given[name] is not False
 
 
 def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) -> None:
@@ -284,6 +294,9 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
     widths = {} if said is True else dict(said) if isinstance(said, Mapping) else None
     if widths is None or widths.keys() - {"shard_bits", "app_bits", "app"}:
         raise SchemeError("must be True, or shard_bits, app_bits and app", setting="shards", value=said)
+    if "app" in widths and given.get("app") not in (None, widths["app"]):
+        problem = f"{given['app']!r} is another one than shards says, {widths['app']!r}: say it once"
+        raise SchemeError(problem, setting="app", value=given["app"])
     shards = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": given.get("app", 0), **widths}
     for name, bits in shards.items():
         if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits < 1 << BITS:

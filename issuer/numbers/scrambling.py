@@ -19,7 +19,8 @@ from persistence.records import HIGHEST
 #: The shortest key, in bytes.
 KEY_LEAST = 16
 
-SETTING = "scramble"
+#: What names a tag's keys, and what holds those of this process.
+SETTING, KEYS = "scramble", "keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,16 @@ class Piece:
     limit: int = HIGHEST
 
 
-def checked_key(name: str, key: object) -> bytes:
-    """Return the key. SchemeError unless it is 16 bytes or longer; the error doesn't show it."""
+def checked_key(name: str, key: object, source: str = "") -> bytes:
+    """Return the key. SchemeError unless it is 16 bytes or longer; the error doesn't show it. `source`: of the keys."""
+    said = f" (from {source})" if source else ""
     if not isinstance(key, bytes):
-        raise SchemeError(f"key {name!r} must be bytes, not {type(key).__name__}", setting=SETTING, value=name)
+        raise SchemeError(f"key {name!r} must be bytes, not {type(key).__name__}{said}", setting=KEYS, value=name)
     if len(key) < KEY_LEAST:
         raise SchemeError(
-            f"key {name!r} is too short: {len(key)} bytes of at least {KEY_LEAST}; make one with "
+            f"key {name!r} is too short: {len(key)} bytes of at least {KEY_LEAST}{said}; make one with "
             "`openssl rand -hex 32`",
-            setting=SETTING,
+            setting=KEYS,
             value=name,
         )
     return key

@@ -80,9 +80,7 @@ def checked(stride: object, offset: object) -> tuple[int, int]:
     return stride, offset
 
 
-def changed(
-    pieces: Sequence[Piece], max: int, stride: int, offset: int, *, above: int | None = None
-) -> tuple[Piece, ...]:
+def changed(pieces: Sequence[Piece], max: int, stride: int, offset: int, *, above: object = None) -> tuple[Piece, ...]:
     """Return the pieces of a tag whose counters up to `max` are reserved, with this stride from now on.
 
     Its numbers go on with the lowest one of the new class (offset modulo stride) above all that it has given, and above
@@ -93,6 +91,8 @@ def changed(
     checked(stride, offset)
     kept = tuple(piece for piece in pieces if piece.start <= max)
     given = Strides(kept).value(max)
+    if above is not None and (isinstance(above, bool) or not isinstance(above, int)):
+        raise SchemeError(f"must be a whole number, not {above!r}", setting="stride_above", value=above)
     if above is not None and above < given:
         raise SchemeError(
             f"this site has numbers up to {given} already: choose one above that, the same at every site",

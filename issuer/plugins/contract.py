@@ -25,8 +25,9 @@ class Registered:
     """What a chain wants to know of a plugin of either colour.
 
     order: a whole number; smaller ones come first: their `before` is the first, their `after` the last to run.
-    strategies: the names of those that it surrounds, None: all. transforms: whether its `after` may return another
-    number. All three may be set in the class, or given for one instance; None means what the class says.
+    strategies: the names of those that it surrounds, None: all; `connect` refuses one that nobody knows. transforms:
+    whether its `after` may return another number. All three may be set in the class, or given for one instance; None
+    means what the class says.
     """
 
     order: int = 0

@@ -22,6 +22,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +59,16 @@ class Instance:
     directory: str = ""
 
     def __post_init__(self) -> None:
-        """Check what goes into the names of keys and files."""
+        """Check the types, and what goes into the names of keys and files."""
+        for setting, kind in (("application", str), ("ip", str), ("directory", (str, os.PathLike))):
+            text: object = getattr(self, setting)
+            if not isinstance(text, kind):
+                raise ConfigurationError(f"{setting} is a text, not {text!r}")
+        for setting in ("port", "machine", "rack"):
+            number: object = getattr(self, setting)
+            missing = number is None and setting != "port"
+            if not missing and (isinstance(number, bool) or not isinstance(number, int)):
+                raise ConfigurationError(f"{setting} is a whole number, not {number!r}")
         name = self.application
         if not name or not name.isascii() or not all(letter.isalnum() or letter in "-_" for letter in name):
             raise ConfigurationError(f"application is made of a-z, 0-9, - and _, not {name!r}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 
-from issuer.errors import ConfigurationError, InvalidArgument, NotDecodable, SchemeError
+from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, NotDecodable, SchemeError, StrategyFailed
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.segment import Segment
@@ -23,6 +24,19 @@ SNOWFLAKE = "snowflake"
 
 _BUILT_IN: dict[str, Factory] = {SEGMENT: Segment, SNOWFLAKE: Snowflake}
 _registered: dict[str, Factory] = {}
+
+
+@contextmanager
+def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
+    """Run what is the user's own: whatever it raises comes out typed."""
+    try:
+        yield
+    except IssuerError:
+        raise
+    except Exception as error:
+        whose = "" if tag is None else f"tag {tag!r}: "
+        problem = f"{whose}strategy {name!r} failed: {type(error).__name__}: {error}"
+        raise StrategyFailed(problem, tag=tag, strategy=name) from error
 
 
 def register(name: str, factory: Factory) -> None:
@@ -46,51 +60,61 @@ def known() -> list[str]:
     return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=GROUP))})
 
 
-def factory(name: str) -> Factory:
-    """Return the factory of that name: built in, registered, then entry points. Raises ConfigurationError."""
+def factory(name: object) -> Factory:
+    """Return the factory of that name: built in, registered, then entry points. Raises SchemeError."""
+    if not isinstance(name, str):
+        raise SchemeError(f"must be the name of one, not {name!r}", setting="strategy", value=name)
     found = _BUILT_IN.get(name) or _registered.get(name)
     if found is not None:
         return found
     points = entry_points(group=GROUP, name=name)
     if not points:
-        raise ConfigurationError(f"no strategy {name!r}; there are {', '.join(known())}")
+        raise SchemeError(f"no strategy {name!r}; there are {', '.join(known())}", setting="strategy", value=name)
     try:
         loaded: Factory = next(iter(points)).load()
     except Exception as error:
-        raise ConfigurationError(f"strategy {name!r}: its entry point can't be loaded: {error}") from error
+        problem = f"the entry point of {name!r} can't be loaded: {error}"
+        raise SchemeError(problem, setting="strategy", value=name) from error
     return loaded
 
 
-def check(name: str, options: Mapping[str, Scalar]) -> None:
-    """Raise ConfigurationError if nobody knows the strategy, SchemeError if it can't have these options."""
+def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> None:
+    """Raise SchemeError if nobody knows the strategy, or if it can't have these options; StrategyFailed."""
     kind = factory(name)
     try:
         if isinstance(kind, type) and issubclass(kind, Strategy):
-            kind.check(options)
+            with _wrapped(name, tag):
+                kind.check(options)
     except ConfigurationError as error:
-        raise SchemeError(str(error), setting="options", value=dict(options)) from error
+        raise SchemeError(str(error), setting="options", value=dict(options), tag=tag) from error
 
 
 def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-    """Return the options that a tag of that strategy is made with. Raises ConfigurationError if nobody knows it."""
+    """Return the options that a tag of that strategy is made with. Raises SchemeError, StrategyFailed."""
     kind = factory(name)
     if isinstance(kind, type) and issubclass(kind, Strategy):
-        return kind.settled(options, instance, redis=redis)
+        with _wrapped(name):
+            return kind.settled(options, instance, redis=redis)
     return options
 
 
 def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
-    """Return what the strategy has packed into a number, by name. Raises ConfigurationError, NotDecodable."""
+    """Return what the strategy has packed into a number, by name. SchemeError, NotDecodable, StrategyFailed."""
     kind = factory(name)
+    if not isinstance(kind, type) or not issubclass(kind, Strategy):
+        return {}
     try:
-        return kind.decode(options, value) if isinstance(kind, type) and issubclass(kind, Strategy) else {}
+        with _wrapped(name):
+            return kind.decode(options, value)
     except InvalidArgument as error:
         raise NotDecodable(f"{value} is no number of {name}: {error}", value=value) from error
 
 
 def make(name: str, context: Context) -> Strategy:
-    """Make the strategy of that name. Raises ConfigurationError, and what its factory raises."""
-    made = factory(name)(context)
+    """Make the strategy of that name. Raises SchemeError, ConfigurationError, StrategyFailed."""
+    kind = factory(name)
+    with _wrapped(name, context.tag):
+        made = kind(context)
     if not isinstance(made, Strategy):
         raise ConfigurationError(f"strategy {name!r}: its factory made {made!r}, which is no Strategy", tag=context.tag)
     return made

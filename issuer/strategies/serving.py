@@ -32,7 +32,7 @@ class Serving:
     """
 
     def __init__(self, name: str, context: Context) -> None:
-        """`name`: the strategy's. Raises ConfigurationError, and what its factory raises."""
+        """`name`: the strategy's. Raises ConfigurationError, StrategyFailed."""
         self._name = name
         self._context = context
         self._closed = False

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
 from issuer.clock import Deadline
@@ -32,8 +31,6 @@ from issuer.strategies.machines import LEASE, Clock, Leased, Machines, Tenure, o
 from issuer.strategies.once import Once
 from issuer.strategies.options import Scalar, check_names, number, text, whole
 from issuer.strategies.ticks import OVER, Ticks
-
-T = TypeVar("T")
 
 log = logging.getLogger("issuer.strategies")
 
@@ -113,7 +110,7 @@ class Snowflake(Strategy):
         if kind in ("fixed", "ordinal"):
             machine = self._given(kind)
             return Fixed(machine, folder / f"issuer-{name}-{machine}.properties", clock=self._clock)
-        numbers = self._fitting(lambda: self.layout.machines(self._rack()))
+        numbers = self.layout.machines(self._rack())
         if kind == "store":
             return stored.Stored(namespace, instance.key, numbers, clock=self._clock, lease=lease)
         if not context.redis:
@@ -135,24 +132,32 @@ class Snowflake(Strategy):
 
     def _given(self, kind: str) -> int:
         """Return the machine number that somebody has given to this process."""
+        workers = self.layout.workers
         if kind == "ordinal":
-            return self._fitting(lambda: self.layout.machine(self.layout.workers[0] + ordinal(), self._rack()))
+            which = self._fitting("the host's ordinal", ordinal(), range(len(workers)))
+            return self.layout.machine(workers[which], self._rack())
         machine = self.context.instance.machine
         if machine is None:
             raise ConfigurationError(
                 "machine 'fixed': this process has none; set the instance's `machine` (ISSUER_MACHINE)"
             )
-        return self._fitting(lambda: self.layout.machine(machine, self._rack()))
+        worker = self._fitting("the instance's machine (ISSUER_MACHINE)", machine, workers)
+        return self.layout.machine(worker, self._rack())
 
     def _rack(self) -> int:
         rack = self.context.instance.rack
-        return self.layout.racks[0] if rack is None else rack
+        racks = self.layout.racks
+        return racks[0] if rack is None else self._fitting("the instance's rack (ISSUER_RACK)", rack, racks)
 
-    def _fitting(self, found: Callable[[], T]) -> T:
-        try:
-            return found()
-        except InvalidArgument as error:
-            raise ConfigurationError(f"the instance's {error}", tag=self.context.tag) from error
+    def _fitting(self, setting: str, value: int, allowed: range) -> int:
+        """Return the value. ConfigurationError if the layout has no place for it."""
+        if value not in allowed:
+            raise ConfigurationError(
+                f"{setting} is {allowed[0]}..{allowed[-1]}, not {value}: set another one, or make a tag whose layout "
+                "has more bits for it",
+                tag=self.context.tag,
+            )
+        return value
 
     @property
     def machine(self) -> int | None:

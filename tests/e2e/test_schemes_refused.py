@@ -26,11 +26,16 @@ from tests.e2e.terminal import Terminal
         ("--offset 3", "offset"),
         ("--shards --shard-bits 40", "shards"),
         ("--shards --app 256", "app"),
+        ("--app 5", "app"),
+        ("--app 0", "app"),
+        ("--shard-bits 4", "--shard-bits"),
+        ("--app-bits 4", "--app-bits"),
         ("--shards --stride 2", "shards"),
         ("--shards --limit 5", "limit"),
         ("--cycle", "cycle"),
         ("--cycle --limit 5 --stride 2", "cycle"),
-        ("--strategy nope", None),
+        ("--strategy nope", "strategy"),
+        ("--strategy=", "strategy"),
         ("--strategy snowflake --limit js", "limit"),
         ("--strategy snowflake --order strict", "order"),
         ("--strategy snowflake --option colour=red", "options"),
@@ -55,9 +60,11 @@ def test_a_setting_that_makes_no_sense_is_named_and_makes_no_tag(
     assert direct("tags", "--json").json() == []
 
 
-def test_a_key_that_is_too_short_is_named(direct: Cli) -> None:
-    ended = direct("create", "a", "--scramble", "k1", env={"ISSUER_KEYS": "k1=short"})
-    assert (ended.code, "'k1' is too short" in ended.err) == (2, True)
+@pytest.mark.parametrize("command", [("create", "a", "--scramble", "k1"), ("next", "a")])
+def test_a_key_that_is_too_short_is_named_with_where_it_is_from(direct: Cli, command: tuple[str, ...]) -> None:
+    ended = direct(*command, env={"ISSUER_KEYS": "k1=short"})
+    assert ended.code == 2
+    assert ended.err.startswith("error: keys: key 'k1' is too short: 5 bytes of at least 16 (from ISSUER_KEYS); ")
 
 
 @pytest.mark.parametrize("option", ["--restart daily", "--keyed", "--shards", "--cycle", "--strategy snowflake"])
@@ -67,6 +74,16 @@ def test_what_a_tag_has_for_good_is_refused_by_name(direct: Cli, option: str) ->
     assert ended.code == 2
     assert ended.err.startswith(f"error: {option.split(maxsplit=1)[0].removeprefix('--')}: can't be changed")
     assert option.split(maxsplit=1)[0] not in direct("set", "-h").out
+
+
+@pytest.mark.parametrize("made", ["", "--stride 2 --offset 1", "--scramble k1"])
+@pytest.mark.parametrize(("option", "other"), [("--stride-above 9", "stride"), ("--scramble-strict", "scramble")])
+def test_a_change_that_would_do_nothing_is_refused_by_name(direct: Cli, made: str, option: str, other: str) -> None:
+    assert direct("create", "a", *made.split()).code == 0
+    before = direct("tags", "--json").json()
+    ended = direct("set", "a", *option.split())
+    assert (ended.code, ended.err) == (2, f"error: {option.split(maxsplit=1)[0]}: says nothing without {other}\n")
+    assert direct("tags", "--json").json() == before
 
 
 def test_a_number_that_nobody_has_reserved_says_so(direct: Cli) -> None:

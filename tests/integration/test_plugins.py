@@ -11,7 +11,9 @@ import pytest
 import issuer
 from issuer.errors import LimitReached
 from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Refused, Scrambler, TransformFailed
+from issuer.strategies import Strategy, registry
 from tests.audit import repeats
+from tests.colours import COLOURS
 from tests.surrounding import Raising
 from tests.waiting import eventually, run
 
@@ -168,6 +170,24 @@ def test_an_issuer_without_plugins_tells_its_errors_all_the_same() -> None:
         with pytest.raises(LimitReached):
             ids.next("a")
     assert told == [("a", LimitReached)]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize(
+    ("names", "wrong"), [(["segmnt"], "segmnt"), (("segment", "snowflaek"), "snowflaek"), ({""}, "")]
+)
+def test_a_plugin_that_names_a_strategy_that_nobody_knows_is_refused(colour: str, names: Any, wrong: str) -> None:
+    told = rf"^Rate\.strategies: no strategy '{wrong}'; there are .*segment, snowflake"
+    with pytest.raises(issuer.ConfigurationError, match=told):
+        COLOURS[colour](redis=None, store="memory://", plugins=[History(), Rate(strategies=names)])
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_plugin_may_name_a_strategy_that_was_registered(colour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._registered, "own", Strategy)
+    with COLOURS[colour](redis=None, store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
+        ids.create("a")
+        assert ids.next("a") == 1
 
 
 class Never(Plugin):

@@ -13,6 +13,7 @@ import issuer
 from issuer import Issuer
 from issuer.numbers.given import _FIXED, Given
 from issuer.scripts import script
+from issuer.strategies import Instance
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
@@ -288,6 +289,26 @@ def test_a_setting_that_makes_no_sense_is_named_and_makes_no_tag(
     assert ids.tags() == []
 
 
+@pytest.mark.parametrize("texts", [{}, {"format": "B{seq:06d}"}, {"shards": True}])
+@pytest.mark.parametrize("shown", [1.5, None, b"12", True, -1, [1]])
+def test_what_is_neither_a_number_nor_a_text_does_not_decode(make: Make, texts: dict[str, Any], shown: Any) -> None:
+    ids = make()
+    ids.create("a", **texts)
+    with pytest.raises(issuer.NotDecodable) as caught:
+        ids.decode("a", shown)
+    assert (caught.value.tag, caught.value.value) == ("a", shown)
+
+
+@pytest.mark.parametrize("connecting", [issuer.connect, issuer.aconnect])
+@pytest.mark.parametrize("wrong", [{"instance": 5}, {"instance": Instance}, {"alarm": 5}, {"alarm": ""}])
+def test_what_connect_cannot_use_is_refused_at_once(
+    connecting: Callable[..., object], wrong: dict[str, object]
+) -> None:
+    [name] = wrong
+    with pytest.raises(issuer.ConfigurationError, match=f"^{name} is "):
+        connecting(redis=None, store="memory://", **wrong)
+
+
 # ------------------------------------------------------------------------------------------------ limits
 
 
@@ -400,8 +421,26 @@ def test_a_tag_of_ones_own_with_the_name_of_a_part_is_neither_drawn_from_nor_del
 
 @pytest.mark.parametrize("connecting", [issuer.connect, issuer.aconnect])
 def test_a_key_that_is_too_short_is_refused_at_once(connecting: Callable[..., object]) -> None:
-    with pytest.raises(issuer.ConfigurationError, match="key 'k1' is too short: 5 bytes of at least 16"):
+    with pytest.raises(issuer.SchemeError, match=r"^keys: key 'k1' is too short: 5 bytes of at least 16") as caught:
         connecting(redis=None, store="memory://", keys={"k1": b"short"})
+    assert (caught.value.setting, caught.value.value) == ("keys", "k1")
+
+
+@pytest.mark.parametrize(
+    ("change", "other"), [({"stride_above": 9}, "stride"), ({"scramble_strict": True}, "scramble")]
+)
+def test_a_change_that_would_do_nothing_is_refused_as_create_refuses_it(
+    make: Make, change: dict[str, Any], other: str
+) -> None:
+    ids = make()
+    [name] = change
+    told = f"{name}: says nothing without {other}"
+    with pytest.raises(issuer.SchemeError, match=told):
+        ids.create("a", **change)
+    made = ids.create("a")
+    with pytest.raises(issuer.SchemeError, match=told) as caught:
+        ids.configure("a", **change, step=7)
+    assert (caught.value.setting, caught.value.tag, ids.tags()) == (name, "a", [made])
 
 
 def test_a_change_of_nothing_names_all_that_can_be_changed(make: Make) -> None:

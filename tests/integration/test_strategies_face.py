@@ -1,6 +1,6 @@
 """Strategies, plugins and the rejected handler through both faces, on a real Redis."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from typing import Any
@@ -10,7 +10,7 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.plugins import History
+from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register
 from persistence.memory import MemoryStore
 from tests.audit import repeats
@@ -74,9 +74,18 @@ def test_a_fixed_machine_number_needs_no_redis(connect: Connect) -> None:
         assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.parametrize("name", ["nobody knows it", "", 3, None, ["segment"]])
+def test_a_strategy_that_nobody_knows_is_refused_by_the_name_of_the_setting(ids: Issuer, name: Any) -> None:
+    with pytest.raises(issuer.SchemeError, match=r"^strategy: ") as caught:
+        ids.create("x", strategy=name)
+    assert (caught.value.setting, caught.value.value, ids.tags()) == ("strategy", name, [])
+    ids.create("x")
+    with pytest.raises(issuer.SchemeError) as caught:
+        ids.configure("x", strategy=name)
+    assert caught.value.setting == "strategy"
+
+
 def test_settings_of_a_strategy_are_fixed_and_unknown_ones_refused(ids: Issuer) -> None:
-    with pytest.raises(issuer.ConfigurationError, match="nobody"):
-        ids.create("x", strategy="nobody knows it")
     for wrong in ({"namespace": ""}, {"namespace": "both", "lease": 60}):
         with pytest.raises(issuer.SchemeError, match="options: option"):
             ids.create("s", strategy="snowflake", options=wrong)
@@ -105,6 +114,51 @@ def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(
         ids.configure("s", **setting)
     assert caught.value.setting == name
     assert ids.tags() == [made]
+
+
+class Failing(Odd):
+    """Fails in what is asked without a process's strategy at hand, if its option says so."""
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any]) -> None:
+        if options.get("fails") == "check":
+            raise ValueError("mine")
+
+    @classmethod
+    def settled(cls, options: Mapping[str, Any], instance: Instance, *, redis: bool) -> Mapping[str, Any]:
+        if options.get("fails") == "settled":
+            raise KeyError(instance, redis)
+        return options
+
+    @classmethod
+    def decode(cls, options: Mapping[str, Any], value: int) -> Mapping[str, int]:
+        if options.get("fails") == "decode":
+            raise ZeroDivisionError(value)
+        return {}
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        if context.options.get("fails") == "init":
+            raise OSError("no disk")
+
+
+@pytest.mark.parametrize(
+    ("where", "cause"), [("check", ValueError), ("settled", KeyError), ("decode", ZeroDivisionError), ("init", OSError)]
+)
+def test_what_a_strategy_of_ones_own_raises_is_wrapped_wherever_it_is(
+    ids: Issuer, where: str, cause: type[Exception]
+) -> None:
+    register("failing", Failing)
+
+    def use() -> None:
+        ids.create("f", strategy="failing", options={"fails": where})
+        ids.decode("f", 5)
+        ids.next("f")
+
+    with pytest.raises(issuer.StrategyFailed, match=f"strategy 'failing' failed: {cause.__name__}") as caught:
+        use()
+    assert (caught.value.tag, caught.value.strategy, type(caught.value.__cause__)) == ("f", "failing", cause)
+    assert bool(ids.tags()) == (where in ("decode", "init"))
 
 
 def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, store: MemoryStore) -> None:
@@ -151,6 +205,51 @@ def test_the_rejected_handler_may_be_replaced(ids: Issuer) -> None:
         with pytest.raises(issuer.IssuerError):
             ask()
     assert told == [("a", "LimitReached")] * 3 + [("nobody", "UnknownTag")] * 3
+
+
+class Doubling(Plugin):
+    """Twice the number, for tags of the counter."""
+
+    strategies = ("segment",)
+    transforms = True
+
+    def after(self, call: Call, number: int) -> int:
+        assert call.strategy == "segment"
+        return number * 2
+
+
+@pytest.mark.covers("3.40")
+@pytest.mark.parametrize("plugins", [(), (Rate(),), (Doubling(),)])
+def test_the_rejected_handler_hears_of_every_call_whatever_the_plugins(
+    connect: Connect, redis_url: str, plugins: Sequence[Plugin]
+) -> None:
+    told: list[tuple[str, str]] = []
+    with connect(
+        redis=redis_url,
+        store=MemoryStore(),
+        plugins=plugins,
+        rejected=lambda tag, cause: told.append((tag, type(cause).__name__)),
+    ) as ids:
+        ids.create("a", limit=1)
+        assert ids.next("a") in (1, 2)
+        asked: tuple[Callable[[str], object], ...] = (
+            ids.next,
+            ids.issue,
+            lambda tag: ids.issue(tag, key="k"),
+            lambda tag: ids.take(tag, 1),
+            lambda tag: ids.reserve(tag, 1),
+            lambda tag: next(ids.stream(tag)),
+        )
+        for ask in asked:
+            with pytest.raises(issuer.UnknownTag):
+                ask("nosuch")
+        assert told == [("nosuch", "UnknownTag")] * len(asked)
+        told.clear()
+        with pytest.raises(issuer.IssuerError) as caught:
+            ids.issue("a")
+        assert told == [("a", type(caught.value).__name__)]
+        transforms = any(plugin.transforms for plugin in plugins)
+        assert type(caught.value) is (issuer.ConfigurationError if transforms else issuer.LimitReached)
 
 
 class Ending(Odd):

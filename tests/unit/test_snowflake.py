@@ -284,7 +284,7 @@ def test_what_is_closed_or_forked_gives_nothing_any_more(moved: MovedClock) -> N
         ({"namespace": "shared", "lease": 60}, "lease can't be set where tags share a namespace: there it is 30 s"),
         ({"max_wait": -1}, r"max_wait is a whole number 0..60000, not -1"),
         ({"machine": "ordinal"}, "has no number at its end"),
-        ({"machine_bits": 2, "machine": "fixed"}, r"the instance's worker is 0..3, not 7"),
+        ({"machine_bits": 2, "machine": "fixed"}, r"the instance's machine \(ISSUER_MACHINE\) is 0\.\.3, not 7"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_named(
@@ -294,6 +294,26 @@ def test_an_option_that_makes_no_sense_is_named(
     instance = Instance(application="tests", ip="192.0.2.5", machine=7)
     with pytest.raises(ConfigurationError, match=problem):
         Desk("snowflake", options, instance=instance)
+
+
+@pytest.mark.parametrize(
+    ("placed", "options", "problem"),
+    [
+        ({"machine": 2000}, {}, r"the instance's machine \(ISSUER_MACHINE\) is 0\.\.1023, not 2000"),
+        ({"machine": -1}, {}, r"machine \(ISSUER_MACHINE\) is 0\.\.1023, not -1"),
+        ({"machine": 0, "rack": 1}, {"rack_bits": 2}, r"machine \(ISSUER_MACHINE\) is 1\.\.255, not 0"),
+        ({"machine": 1, "rack": 4}, {"rack_bits": 2}, r"the instance's rack \(ISSUER_RACK\) is 1\.\.3, not 4"),
+        ({"machine": 1, "rack": 1}, {}, r"the instance's rack \(ISSUER_RACK\) is 0\.\.0, not 1"),
+        ({}, {"machine": "ordinal"}, r"the host's ordinal is 0\.\.1023, not 2000"),
+        ({"rack": 1}, {"machine": "ordinal", "rack_bits": 2}, r"the host's ordinal is 0\.\.254, not 2000"),
+    ],
+)
+def test_a_machine_that_the_layout_has_no_place_for_is_named_by_its_setting(
+    placed: dict[str, Any], options: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "orders-2000")
+    with pytest.raises(ConfigurationError, match=problem):
+        Desk("snowflake", options, instance=Instance(application="tests", ip="192.0.2.5", **placed))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from issuer.errors import (
-    ConfigurationError,
-)
+from issuer.errors import ConfigurationError, SchemeError
 from issuer.strategies import Instance, Strategy, known, register, registry
 from issuer.strategies.contract import own_ip
 from tests.strategies import Desk
@@ -57,13 +55,13 @@ def test_an_installed_package_brings_strategies_by_its_entry_points(
     assert {"tens", "lost"} <= set(known())
     with Desk("tens") as desk:
         assert desk.take(3) == [10, 20, 30]
-    with pytest.raises(ConfigurationError, match="strategy 'lost': its entry point can't be loaded"):
+    with pytest.raises(ConfigurationError, match=r"^strategy: the entry point of 'lost' can't be loaded"):
         Desk("lost")
     sys.modules.pop("brought", None)
 
 
 def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"no strategy 'leaf'; there are .*segment, snowflake"):
+    with pytest.raises(SchemeError, match=r"^strategy: no strategy 'leaf'; there are .*segment, snowflake"):
         Desk("leaf")
 
 
@@ -119,6 +117,16 @@ def test_what_a_registry_says_makes_the_same_key_as_what_is_found_here() -> None
         ({"application": ""}, "application"),
         ({"application": "a.b"}, "application is made of"),
         ({"application": "a/b"}, "application is made of"),
+        ({"application": 5}, "application is a text, not 5"),
+        ({"ip": 5}, "ip is a text, not 5"),
+        ({"directory": 5}, "directory is a text, not 5"),
+        ({"port": "x"}, "port is a whole number, not 'x'"),
+        ({"port": True}, "port is a whole number, not True"),
+        ({"port": 1.0}, r"port is a whole number, not 1\.0"),
+        ({"port": None}, "port is a whole number, not None"),
+        ({"machine": "7"}, "machine is a whole number, not '7'"),
+        ({"machine": True}, "machine is a whole number, not True"),
+        ({"rack": 1.0}, r"rack is a whole number, not 1\.0"),
         ({"port": -1}, "port is a whole number 0..65535, not -1"),
         ({"port": 65_536}, "port"),
         ({"ip": "192.168.0"}, "ip is an address like 192.168.0.94, not '192.168.0'"),

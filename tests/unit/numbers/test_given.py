@@ -49,6 +49,10 @@ class TestRefusals:
             ({"stride": 2}, "offset"),
             ({"offset": 2}, "offset"),
             ({"stride_above": 2}, "stride_above"),
+            ({"stride": 2, "offset": 1, "stride_above": "x"}, "stride_above"),
+            ({"stride": 2, "offset": 1, "stride_above": 1.5}, "stride_above"),
+            ({"stride": 2, "offset": 1, "stride_above": True}, "stride_above"),
+            ({"stride": 2, "offset": 1, "stride_above": -1}, "stride_above"),
             ({"stride": 0, "offset": 1}, "stride"),
             ({"stride": True, "offset": 1}, "stride"),
             ({"stride": 2, "offset": 3}, "offset"),
@@ -67,8 +71,15 @@ class TestRefusals:
             ({"scramble": [(5, "k1"), (5, "k2")]}, "scramble"),
             ({"scramble_strict": True}, "scramble_strict"),
             ({"scramble": "k1", "scramble_strict": 1}, "scramble_strict"),
+            ({"stride_above": 0}, "stride_above"),
+            ({"stride_above": 9, "stride": None}, "stride_above"),
             ({"app": 5}, "app"),
+            ({"app": 0}, "app"),
             ({"shards": True, "app": 256}, "app"),
+            ({"shards": {"app": 1}, "app": 2}, "app"),
+            ({"shards": {"app": 1}, "app": 0}, "app"),
+            ({"shards": False, "app": 2}, "app"),
+            ({"shards": {}, "app": 2}, "app"),
             ({"shards": True, "app": -1}, "shards"),
             ({"shards": 6}, "shards"),
             ({"shards": {"shard_bits": 17}}, "shards"),
@@ -94,6 +105,11 @@ class TestRefusals:
             make(limit=999_999, **said)
         assert caught.value.setting == setting
         assert str(caught.value).startswith(f"{setting}: ")
+
+    def test_the_application_may_be_said_twice_if_it_is_the_same(self) -> None:
+        twice = make(limit=HIGHEST, shards={"app": 1, "app_bits": 4}, app=1)
+        assert twice == make(limit=HIGHEST, shards={"app_bits": 4}, app=1)
+        assert twice["shards"]["app"] == 1
 
     def test_a_cycle_needs_a_limit(self) -> None:
         with pytest.raises(SchemeError) as caught:
@@ -168,8 +184,17 @@ class TestRefusals:
             ({"strategy": "snowflake"}, {"options": {"epoch": 1}}, "options"),
             ({"strategy": "snowflake"}, {"stride": 2, "offset": 1}, "stride"),
             ({"strategy": "snowflake"}, {"scramble": "k1"}, "scramble"),
+            ({}, {"stride_above": 60}, "stride_above"),
+            ({}, {"stride_above": 0}, "stride_above"),
+            ({"stride": 2, "offset": 1}, {"stride_above": 60}, "stride_above"),
+            ({"stride": 2, "offset": 1}, {"stride_above": 60, "format": "A{seq}"}, "stride_above"),
+            ({"scramble": "k1"}, {"stride_above": 60}, "stride_above"),
+            ({}, {"scramble_strict": True}, "scramble_strict"),
+            ({"scramble": "k1"}, {"scramble_strict": True}, "scramble_strict"),
+            ({"scramble": "k1"}, {"scramble_strict": True, "limit": 9999}, "scramble_strict"),
             ({"stride": 2, "offset": 1}, {"stride": 3}, "offset"),
             ({"stride": 2, "offset": 1}, {"stride": 3, "offset": 1, "stride_above": 5}, "stride_above"),
+            ({"stride": 2, "offset": 1}, {"stride": 3, "offset": 1, "stride_above": "x"}, "stride_above"),
             ({"stride": 2, "offset": 1}, {"scramble": "k1"}, "scramble"),
             ({"scramble": "k1"}, {"stride": 2, "offset": 1}, "stride"),
             ({"scramble": "k1"}, {"limit": 500}, "limit"),

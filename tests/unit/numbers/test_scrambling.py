@@ -108,12 +108,12 @@ class TestRotation:
 class TestKeys:
     @pytest.mark.parametrize("key", [b"", b"0123456789abcde"])
     def test_a_short_key_is_refused_by_the_name_of_the_setting(self, key: bytes) -> None:
-        with pytest.raises(SchemeError, match="scramble: key 'k1' is too short") as caught:
+        with pytest.raises(SchemeError, match=r"^keys: key 'k1' is too short") as caught:
             Scrambling([piece(1)], {"k1": key})
-        assert caught.value.setting == "scramble"
+        assert (caught.value.setting, caught.value.value) == ("keys", "k1")
 
     def test_a_text_is_no_key_and_is_not_shown(self) -> None:
-        with pytest.raises(SchemeError, match="must be bytes") as caught:
+        with pytest.raises(SchemeError, match=r"^keys: key 'k1' must be bytes") as caught:
             Scrambling([piece(1)], {"k1": "0123456789abcdefgh"})  # type: ignore[dict-item]
         assert "abcdefgh" not in str(caught.value)
 
