@@ -42,9 +42,18 @@ BARS: dict[str, tuple[str, Callable[[Verdict], bool]]] = {
 }
 
 
-def bouts(names: Sequence[str], times: int) -> Iterator[tuple[Kind, list[Fault]]]:
-    """Yield kinds of worlds and what is to be done to one, until every fault that is named has had its turns."""
-    wanted = chosen(names, [fault for kind in KINDS for fault in kind.faults])
+def named(names: str) -> list[Fault]:
+    """Return the faults that these words choose, of all kinds of worlds."""
+    return chosen(names.split(",") if names else [], [fault for kind in KINDS for fault in kind.faults])
+
+
+def seldom(found: Verdict, wanted: Sequence[Fault], times: int) -> list[str]:
+    """Tell which of these faults have had fewer turns, and how many: no server for them was here, or a run ended."""
+    return [f"{fault.name} {found.turns[fault.name]}" for fault in wanted if found.turns[fault.name] < times]
+
+
+def bouts(wanted: Sequence[Fault], times: int) -> Iterator[tuple[Kind, list[Fault]]]:
+    """Yield kinds of worlds and what is to be done to one, until every fault that is wanted has had its turns."""
     for kind in KINDS:
         plan = [fault for fault in kind.faults if fault in wanted] * times
         if plan and not kind.here():
@@ -61,8 +70,7 @@ def run(arguments: argparse.Namespace) -> Verdict:
     terms = Terms(step=200_000, lease=5_000, pace=0.002, most=1_000, without=tuple(arguments.without), journal=True)
     servers = [binary()] if arguments.one_server else [*find_servers().values()] or [binary()]
     total = Verdict()
-    names = arguments.faults.split(",") if arguments.faults else []
-    for number, (kind, faults) in enumerate(bouts(names, arguments.times)):
+    for number, (kind, faults) in enumerate(bouts(named(arguments.faults), arguments.times)):
         begun = time.monotonic()
         server = kind.server(servers[number % len(servers)])
         with folder() as path, kind.make(path, server, terms) as world:
@@ -94,11 +102,13 @@ def main() -> int:
     begun = time.monotonic()
     with ending_in_order():
         found = run(arguments)
+    short = seldom(found, named(arguments.faults), arguments.times)
     missed = [said for said, met in BARS.values() if not met(found)]
+    missed += [f"each fault {arguments.times} times ({', '.join(short)})"] * bool(short)
     print(table([Column("FOUND"), Column("")], [*rows(found)], None))
     print(f"{time.monotonic() - begun:.0f} s; missed: {', '.join(missed) or 'nothing'}")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({**content(found), "missed": missed}, indent=2) + "\n")
+    arguments.out.write_text(json.dumps({**content(found), "turns": found.turns, "missed": missed}, indent=2) + "\n")
     return 4 if not found.sound else 1 if missed else 0
 
 

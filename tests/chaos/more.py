@@ -20,7 +20,7 @@ from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
 from issuer.core import direct
 from issuer.drivers.blocking.runner import Runner
-from issuer.errors import InvalidArgument, LimitReached
+from issuer.errors import CorruptState, InvalidArgument, LimitReached
 from persistence.journalled import Journalled
 from persistence.opening import open_store
 from persistence.records import HIGHEST, Reservation
@@ -34,11 +34,20 @@ HOUR = 3600.0
 #: How long two masters serve at once, a loader is stopped, and the rest lasts: `make chaos` makes them longer.
 LASTS = {"both alive": 1.0, "stopped": 2.0, "else": 0.5}
 
+#: Whoever draws gets a number within so many seconds.
+QUIET = 0.1
+
 HOSTILE = [
     "a{b}c", "{}", "}{", "{a", "a}", "%7B", "%", "a%7Bb{c", "*", "?", "a b", "a:b", "$max", "_id", "a.b", "..", "/",
     "'; --",
     '"', "\\", "中文", "é", "e\u0301", "😀", "KEYS[1]", "None", "0", "-1", "issuer:{orders}", "x" * 100,
 ]  # fmt: skip
+FIELDS = [
+    "cur", "max", "mark", "next_cur", "next_max", "next_mark", "fence", "born", "asked", "until",
+    "backs", "backs_before", "backs_low",
+]  # fmt: skip
+#: Only such a tag's `until` is read.
+DATED = "dated"
 REFUSED = ["", "\n", "a\0b", "\x7f", "\ud800"]
 
 
@@ -94,19 +103,38 @@ def writable_replica(world: World) -> None:
 
 @fault("F17", "INFO denied by ACL")
 def info_denied(world: World) -> None:
-    with world.fault("F17 INFO denied", segments=0), world.master.client() as client:
+    def served(since: int) -> bool:
+        return any(worker.served(since, [STRICT]) for worker in world.crew.workers)
+
+    def quiet() -> bool:
+        since = now()
+        rest(QUIET)
+        return not served(since)
+
+    with world.fault("F17 INFO denied", segments=0), world.master.client(decode_responses=True) as client:
+        client.acl_log_reset()
         client.execute_command("ACL", "SETUSER", "default", "-info")
+        # What was drawn before may still be on its way.
+        until(quiet, 10, "no strict number is issued any more")
+        since = now()
         rest(LASTS["else"])
+        assert not served(since), "strict numbers were issued while the fence could not be read"
+        assert "info" in {entry["object"] for entry in client.acl_log()}, "nobody was refused INFO"
         client.execute_command("ACL", "SETUSER", "default", "+info")
 
 
 # ------------------------------------------------------------------------------------------------ clocks and processes
 
 
-@fault("F7a", "the clock of a process an hour off")
+@fault("F7a", "the clock of a process an hour off from its start, and that of one set while it runs")
 def clock_of_a_process(world: World) -> None:
-    with world.fault("F7 clock of a process", hits=1):
+    with world.fault("F7 clock of a process", hits=2):
         world.crew.retire(some(world), clock=random.choice([HOUR, -HOUR]))
+        running = some(world)
+        for off in (HOUR, -HOUR, 0.0):
+            running.set_clock(off)
+            rest(LASTS["else"] / 2)
+            world.crew.wait_served(now(), [running])
 
 
 @fault("F8b", "a process stopped between its reservation and its load")
@@ -158,13 +186,29 @@ def hostile_names(world: World) -> None:
 def garbage(world: World) -> None:
     # A whole number in a field is no garbage: that is state put back, which no script can tell.
     words = [word for word in GARBAGE.values() if word is not None]
-    field = random.choice(["cur", "max", "mark", "next_cur", "next_max", "next_mark", "fence", "born", "asked"])
-    with world.fault("F14 garbage", segments=4, hits=len(world.crew.workers)):
+    names = [tag.name for tag in world.tags]
+    dated = names.index(DATED) if DATED in names else dated_tag(world)
+    with desk(world, dated) as draw, world.fault("F14 garbage", segments=4, hits=len(world.crew.workers)):
+        draw(1)
         with world.master.client() as client:
             for at in range(PLAIN + 1):
-                client.hset(world.key(at), field, random.choice(words))
+                client.hset(world.key(at), random.choice(FIELDS), random.choice(words))
+            client.hset(world.key(dated), "until", random.choice(words))
+        try:
+            draw(1)
+        except CorruptState:
+            pass
+        else:
+            raise AssertionError("a period with garbage for its end went on")
         rest(LASTS["else"])
         world.ids.recover()
+        draw(1)
+
+
+def dated_tag(world: World) -> int:
+    """Make a tag whose numbers begin anew each year, and return its place."""
+    world.ids.create(DATED, restart="yearly", format="{date:%Y}-{seq}", step=world.terms.step)
+    return world.watch(DATED, "strict", 0, counted=False)
 
 
 @fault("F15", "numbers up to 2^63-1")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from issuer.cli.chaos.faults import FAULTS
 from issuer.cli.chaos.guards import GUARDS
 from tests.chaos.worlds import named, suffer
 
@@ -69,3 +70,9 @@ def test_without_the_journal_a_restored_store_repeats_what_it_has_forgotten() ->
 def test_every_guard_is_taken_out_by_one_of_these_tests() -> None:
     taken_out = {name for without, *_ in [*HARM, *BACKED] for name in str(without).split(",")}
     assert taken_out == set(GUARDS)
+
+
+def test_the_command_tells_which_guards_its_own_faults_can_show() -> None:
+    rows = [(str(without).split(","), named(str(faults))) for without, faults, *_ in [*HARM, *BACKED]]
+    shown = {name for names, faults in rows for name in names if any(fault in FAULTS for fault in faults)}
+    assert shown == {name for name, guard in GUARDS.items() if guard.shown}

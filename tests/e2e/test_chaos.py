@@ -48,6 +48,20 @@ def test_without_a_guard_it_finds_the_harm_and_says_so(program: Program, scratch
 
 
 @pytest.mark.live
+@pytest.mark.covers("N.8")
+def test_it_tells_which_guards_its_faults_can_not_show(program: Program, scratch: Path, path_with_redis: str) -> None:
+    words = "chaos", "--seconds", "1", "--faults", "F12b", "--without", "kept", "--without", "fence"
+    ended = program(*words, env={"PATH": path_with_redis})
+    assert ended.code == 0
+    assert re.search(r"No fault of this command .*: kept\.", ended.err)
+    assert "That tells nothing of: kept." in ended.out
+    assert program(*words, "--json", env={"PATH": path_with_redis}).json()["kept"]
+    listed = program("chaos", "--list").out
+    assert re.search(r"No fault of this command [^:]*: role, .*kept", listed, re.DOTALL)
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.live
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ended_early_it_leaves_nothing_behind(
     start: Start, scratch: Path, path_with_redis: str, number: signal.Signals, code: int
@@ -73,6 +87,7 @@ def test_what_it_does_not_know_is_a_usage_error(cli: Cli, arguments: tuple[str, 
 def test_it_lists_what_it_can_do(cli: Cli) -> None:
     listed = cli("chaos", "--list", "--json").json()
     assert set(listed["guards"]) == set(GUARDS)
+    assert listed["guards_not_shown"] == [name for name, guard in GUARDS.items() if not guard.shown]
     assert {"F2a", "F3a", "F4", "F12a"} <= set(listed["faults"])
 
 

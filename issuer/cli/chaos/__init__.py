@@ -6,7 +6,9 @@ import click
 
 from issuer.cli.exits import PROBLEM
 from issuer.cli.ranges import Seconds
-from issuer.cli.text import Column, screen_width, show, show_json, table
+from issuer.cli.text import Column, say, screen_width, show, show_json, table
+
+_UNSHOWN = "No fault of this command can show what these guards are for, only those of `make chaos` can: {}."
 
 
 @click.command(
@@ -40,16 +42,23 @@ def chaos(
     from issuer.cli.chaos.play import play_for
     from issuer.cli.chaos.report import content, rows
 
+    unshown = [name for name, guard in GUARDS.items() if not guard.shown]
     if as_list:
         lines = [(one.name, one.what) for one in FAULTS] + [(name, guard.what) for name, guard in GUARDS.items()]
         if as_json:
-            show_json({"faults": dict(lines[: len(FAULTS)]), "guards": dict(lines[len(FAULTS) :])})
+            guards = dict(lines[len(FAULTS) :])
+            show_json({"faults": dict(lines[: len(FAULTS)]), "guards": guards, "guards_not_shown": unshown})
             return
         show(table([Column("FAULT"), Column("WHAT HAPPENS", flexible=True)], lines[: len(FAULTS)], screen_width()))
         show("")
         show(table([Column("GUARD"), Column("WHAT IT SEES TO", flexible=True)], lines[len(FAULTS) :], screen_width()))
+        show("")
+        show(click.wrap_text(_UNSHOWN.format(", ".join(unshown)), screen_width() or 80))
         return
     scripts_without(without)
+    blind = ", ".join(name for name in unshown if name in without)
+    if blind:
+        say(_UNSHOWN.format(blind))
     verdict = play_for(seconds, chosen(faults.split(",") if faults else [], FAULTS), without)
     if as_json:
         show_json(content(verdict))
@@ -58,5 +67,7 @@ def chaos(
         show(table(columns, [*rows(verdict)], screen_width()))
         good, bad = "Every promise was kept.", "A PROMISE IS BROKEN."
         show(click.style(good if verdict.kept else bad, fg="green" if verdict.kept else "red", bold=True))
+        if verdict.kept and blind:
+            show(f"That tells nothing of: {blind}.")
     if not verdict.kept:
         context.exit(PROBLEM)

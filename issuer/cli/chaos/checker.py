@@ -71,6 +71,8 @@ class Verdict:
     gap: int = 0
     allowed_gap: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    #: How often each fault had its turn, by its name on a command line: a turn may be several faults.
+    turns: Counter[str] = field(default_factory=Counter)
     without_service: float = 0.0
     slowest: str = ""
     latest: float = float("-inf")
@@ -99,6 +101,7 @@ class Verdict:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.errors += other.errors
         self.faults += other.faults
+        self.turns += other.turns
         if other.without_service > self.without_service:
             self.without_service, self.slowest = other.without_service, other.slowest
         self.latest = max(self.latest, other.latest)

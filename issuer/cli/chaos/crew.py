@@ -78,6 +78,12 @@ class Worker:
         """Send it a signal."""
         self.process.send_signal(number)
 
+    def set_clock(self, off: float) -> None:
+        """Let its wall clock be off by so many seconds while it runs; 0: right again."""
+        if self.process.stdin is not None:
+            self.process.stdin.write(b"%r\n" % off)
+            self.process.stdin.flush()
+
     def trap(self, point: str, number: int) -> None:
         """Let its next extension be hit at this point by this signal; see worker.POINTS."""
         # Whole at once: it may look at any moment.

@@ -14,6 +14,7 @@ from typing import Any
 
 from issuer.cli.chaos.crew import Worker
 from issuer.cli.chaos.proxy import FaultProxy
+from issuer.cli.chaos.record import Follower
 from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.worker import POINTS
 from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
@@ -261,10 +262,13 @@ def replies_late(world: World) -> None:
 
 @fault("F10", "eight `recover` at once, under load")
 def recovered_at_once(world: World) -> None:
-    """Recover each tag eight times at once."""
-    with world.fault("F10 eight recover", segments=2 * 8), ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(world.ids.recover, tag) for tag in world.counted for _ in range(8)]:
-            done.result()
+    """Recover each tag eight times at once, then one of them by eight processes."""
+    one = random.choice(world.counted)  # noqa: S311 - no secret
+    with world.fault("F10 eight recover", segments=2 * 2 * 8):
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(world.ids.recover, tag) for tag in world.counted for _ in range(8)]:
+                done.result()
+        world.commanded(8, "recover", one, "--yes")
 
 
 @fault("F12a", "FLUSHALL, with a load on its way")
@@ -277,11 +281,14 @@ def flushed(world: World) -> None:
         release()
 
 
-@fault("F12b", "SCRIPT FLUSH")
+@fault("F12b", "SCRIPT FLUSH, with a load on its way")
 def scripts_flushed(world: World) -> None:
-    """Take the scripts away, not the numbers."""
-    with world.fault("F12b SCRIPT FLUSH", segments=0), world.master.client() as client:
-        client.script_flush()
+    """Take the scripts away, not the numbers; then a load arrives that names one of them."""
+    release = world.hold_load()
+    with world.fault("F12b SCRIPT FLUSH"):
+        with world.master.client() as client:
+            client.script_flush()
+        release()
 
 
 @fault("F12c", "a tag's key deleted, with a load on its way")
@@ -316,18 +323,70 @@ def load_in_doubt(world: World) -> None:
                 front.release()
 
 
+@fault("F12e", "everything evicted, with a load on its way")
+def evicted(world: World) -> None:
+    """Let Redis run out of memory; the load arrives when its hash has been armed anew."""
+    release = world.hold_load()
+    held = [one for front in world.fronts for one in front.held]
+    keys = [world.key(at) for at in range(len(world.tags))]
+    with world.fault("F12e evicted", segments=4):
+        with world.master.client() as client:
+            before = client.info("stats")["evicted_keys"]
+            client.config_set("maxmemory-policy", "allkeys-random")
+            client.config_set("maxmemory", 1)
+            # Nothing is written any more, so what is gone stays away.
+            until(
+                lambda: client.info("stats")["evicted_keys"] > before and not client.exists(*keys),
+                10,
+                "all hashes are evicted",
+            )
+            client.config_set("maxmemory", 0)
+            client.config_set("maxmemory-policy", "noeviction")
+            of_held = [key for key in keys if any(key.encode() in one for one in held)]
+            until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is armed anew")
+        release()
+
+
 # ---------------------------------------------------------------------- one process
 
 
-@fault("F18", "a fork in mid-lease")
+def _fork(world: World, forking: Sequence[Worker], only: Sequence[int]) -> None:
+    """Let these fork, one after the other, and return when each child has drawn numbers of `only` these tags."""
+    for worker in forking:
+        since = now()
+        worker.signal(signal.SIGUSR1)
+        pattern = f"{{}}.{worker.name}f*"
+
+        def drawn(at: int, pattern: str = pattern, since: int = since) -> bool:
+            children = {path.name.split(".")[1] for path in world.folder.glob(pattern.format(at))}
+            return any(Follower(world.folder, child).served(at, since) for child in children)
+
+        for at in only:
+            until(lambda: drawn(at), world.crew.patience, f"the child draws {world.tags[at].name}")  # noqa: B023
+
+
+def _forking(workers: Iterable[Worker]) -> list[Worker]:
+    return [worker for worker in workers if any(job.manner == "run" for job in worker.setup.jobs)]
+
+
+@fault("F18a", "a fork in mid-lease")
 def forked(world: World) -> None:
-    """Let a process fork; child and parent draw on, each for itself."""
-    forking = [worker for worker in world.crew.workers if any(job.manner == "run" for job in worker.setup.jobs)]
-    with world.fault("F18 fork", hits=len(forking)):
-        for worker in forking:
-            before = set(world.folder.glob(f"*.{worker.name}f*"))
-            worker.signal(signal.SIGUSR1)
-            until(lambda: set(world.folder.glob(f"*.{worker.name}f*")) - before, 10, "the child draws")  # noqa: B023
+    """Let processes fork; child and parent draw on, each for itself."""
+    forking = _forking(world.crew.workers)
+    with world.fault("F18a fork in mid-lease", hits=len(forking)):
+        _fork(world, forking, [TREND])
+
+
+@fault("F18b", "a fork while half of the processes are cut off from Redis")
+def forked_direct(world: World) -> None:
+    """Let a process fork that draws from segments of its own; so does its child then."""
+    cut, _ = world.halves()
+    forking = _forking(cut)
+    world.fronts[0].refuse()
+    with world.fault("F18b fork in direct mode", hits=2 * len(cut)):
+        world.crew.wait_served(now(), cut, only=[TREND, PLAIN])
+        _fork(world, forking, [TREND, PLAIN])
+        world.fronts[0].pass_through()
 
 
 @fault("F21", "half of the processes cut off from Redis")

@@ -56,11 +56,15 @@ _CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`what` it sees to. Taking it out changes these scripts, and then calls `patch`."""
+    """`what` it sees to. Taking it out changes these scripts, and then calls `patch`.
+
+    `shown`: whether a fault of `issuer chaos` can show the harm; else only those of `make chaos` do.
+    """
 
     what: str
     scripts: Mapping[str, Sequence[Change]] | None = None
     patch: Callable[[], None] | None = None
+    shown: bool = True
 
 
 def _load_again() -> None:
@@ -128,7 +132,7 @@ def _serve_in_doubt() -> None:
 
 GUARDS: Mapping[str, Guard] = {
     "fence": Guard("a draw in another reign is refused", {"next": [_FENCE], "lease": [_FENCE]}),
-    "role": Guard("a server that is no master is refused", {name: [_ROLE] for name in NAMES}),
+    "role": Guard("a server that is no master is refused", {name: [_ROLE] for name in NAMES}, shown=False),
     "prefix": Guard("the reign is master_replid, not master_replid2", {"next": [_PREFIX], "lease": [_PREFIX]}),
     "replid": Guard("the reign is master_replid, not run_id", {name: [_RUN_ID] for name in NAMES}),
     "arming": Guard("arming a hash drops its numbers", {"open": [(_ARM, _ARMED_WITH_NUMBERS + _ARM)]}),
@@ -136,17 +140,23 @@ GUARDS: Mapping[str, Guard] = {
     "below": Guard("a load below what was issued is refused", {"load": [_BELOW]}, _ignore_what_is_taken),
     "reserved": Guard("only the store hands out numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
     "load-once": Guard("a load goes out once", None, _load_again),
-    "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version),
-    "forgotten": Guard("what was handed back is served no more, whatever came back", None, _serve_in_doubt),
-    "unmoved": Guard("a lease comes back only if nobody has drawn since", {"giveback": [_UNMOVED]}),
-    "backs": Guard("a lease comes back once", {"giveback": [_BACKS]}),
-    "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}),
-    "set-back": Guard(
-        "an election in the future is none", {name: [_SET_BACK] for name in ("next", "lease", "once", "open")}
+    "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version, shown=False),
+    "forgotten": Guard(
+        "what was handed back is served no more, whatever came back", None, _serve_in_doubt, shown=False
     ),
-    "kept": Guard("a key keeps its number", {"once": [_KEPT]}),
-    "held": Guard("a machine number that is held isn't leased again", {"machine_claim": [_HELD]}),
-    "ceiling": Guard("who gets a machine number starts above its last holder", {"machine_claim": [_CEILING]}),
+    "unmoved": Guard("a lease comes back only if nobody has drawn since", {"giveback": [_UNMOVED]}, shown=False),
+    "backs": Guard("a lease comes back once", {"giveback": [_BACKS]}, shown=False),
+    "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}, shown=False),
+    "set-back": Guard(
+        "an election in the future is none",
+        {name: [_SET_BACK] for name in ("next", "lease", "once", "open")},
+        shown=False,
+    ),
+    "kept": Guard("a key keeps its number", {"once": [_KEPT]}, shown=False),
+    "held": Guard("a machine number that is held isn't leased again", {"machine_claim": [_HELD]}, shown=False),
+    "ceiling": Guard(
+        "who gets a machine number starts above its last holder", {"machine_claim": [_CEILING]}, shown=False
+    ),
     "rejoin": Guard("what was issued direct is skipped in Redis", None, _forget_rejoin),
     "fork": Guard("a forked child drops what its parent holds", None, _forget_fork),
 }

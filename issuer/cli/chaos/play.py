@@ -6,6 +6,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -29,15 +30,18 @@ def play(world: World, faults: Iterable[Fault]) -> Verdict:
     be brought about.
     """
     stuck = []
+    turns: Counter[str] = Counter()
     for fault in faults:
         try:
             fault.strike(world)
             world.more()
+            turns[fault.name] += 1
         except (IssuerError, AssertionError) as error:
             stuck.append(f"{fault.name}: {error}")
             break
     verdict = world.verdict()
     verdict.stuck += stuck
+    verdict.turns += turns
     return verdict
 
 

@@ -230,8 +230,9 @@ def _fork(setup: Setup, ids: Issuer, numbers: Iterator[int]) -> None:
         return
     name = f"{setup.name}f{os.getpid()}"
     try:
-        # First what the parent holds of leases: it is what both would go on with.
-        for job in sorted(setup.jobs, key=lambda job: job.manner != "run"):
+        # First what the parent holds, of leases and of segments: it is what both would go on with. The strict tag, the
+        # first in its place, may have to wait for Redis.
+        for job in sorted(setup.jobs, key=lambda job: (job.manner != "run", -job.at)):
             caller = Caller(setup, job, next(numbers), name)
             stream = ids.stream(job.tag)
             for _ in range(FORKED_DRAWS):
@@ -282,17 +283,23 @@ async def tasks(setup: Setup, stop: threading.Event) -> None:
         await asyncio.gather(*map(draw, callers))
 
 
+_right, _right_ns = time.time, time.time_ns
+
+
 def _off(seconds: float) -> None:
-    """Let this process's wall clock be off by so many seconds."""
-    right, right_ns = time.time, time.time_ns
-    time.time = lambda: right() + seconds
-    time.time_ns = lambda: right_ns() + int(seconds * 1e9)
+    """Let this process's wall clock be off by so many seconds, from now on."""
+    time.time = lambda: _right() + seconds
+    time.time_ns = lambda: _right_ns() + int(seconds * 1e9)
 
 
 def _until_stdin_ends(stop: threading.Event) -> None:
+    """Set the clock to each line that comes, so many seconds off."""
+    told = b""
     # The bare descriptor: a buffered read would hold a lock that the interpreter wants at its end.
-    while os.read(0, 1):
-        pass
+    while more := os.read(0, 100):
+        *lines, told = (told + more).split(b"\n")
+        for line in lines:
+            _off(float(line))
     stop.set()
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,6 +38,20 @@ NEAR_2_53 = 2**53 - 3000
 
 #: Seconds between two looks at the store's `max`.
 SAMPLED_EVERY = 0.05
+
+#: Python that runs a command line in so many processes at once: what each would load first has been loaded for all.
+_AT_ONCE = """
+import multiprocessing, sys
+import issuer.cli.recovery, issuer.wiring
+from issuer.cli import main
+process = multiprocessing.get_context("fork").Process
+children = [process(target=main, args=(sys.argv[2:],)) for _ in range(int(sys.argv[1]))]
+for child in children:
+    child.start()
+for child in children:
+    child.join()
+sys.exit(any(child.exitcode for child in children))
+"""
 
 now = time.monotonic_ns
 
@@ -124,6 +142,22 @@ class World:
             config=self.folder / "issuer.toml",
             journal=self.journal,
         )
+
+    def commanded(self, times: int, *words: str) -> None:
+        """Run an `issuer` command on the desk in so many processes at once. Raises IssuerError if one fails."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
+        environment |= {"ISSUER_JOURNAL": self.journal} if self.journal else {}
+        options = {
+            "--redis": self.desk_url,
+            "--store": self.store,
+            "--prefix": PREFIX,
+            "--timeout": "10",
+            "--config": str(self.folder / "issuer.toml"),
+        }
+        line = [sys.executable, "-c", _AT_ONCE, str(times), *chain.from_iterable(options.items()), *words]
+        ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own module, no shell
+        if ended.returncode:
+            raise IssuerError(f"{times} issuer {' '.join(words)}: {ended.stderr.strip()}")
 
     def _close(self) -> None:
         # Not a bound method of the first: `closed` makes another one.
