@@ -10,7 +10,7 @@ from issuer import gateway
 from issuer.core.outcomes import refused
 from issuer.core.periods import SEQ_MOST
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import ConfigurationError, InvalidArgument, UnknownTag
+from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, UnknownTag
 from persistence.contract import Store
 from persistence.journal import Journals, Known
 from persistence.records import HIGHEST, Tag, fresh_version
@@ -59,6 +59,10 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     issued = record.max if record else said.beneath(BUFFERS) if said else 0
     if key is not None:
         hash = yield from send(gateway.peek(key))
+        store_id = yield from identity()
+        if hash.names_store and hash.store is not None and hash.store != store_id:
+            # Before the store is raised: what lies in there is no witness of ours.
+            raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
         # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
         highest = max(highest, hash.top)
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
