@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from issuer.scripts import script
-from persistence.records import HIGHEST
+from persistence.records import HIGHEST, is_id
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -339,6 +339,11 @@ class Hash:
     def top(self) -> int:
         """The highest number that it holds, as far as its fields can be read; 0 if it holds none."""
         return max(field or 0 for field in (self.cur, self.max, self.mark, self.next_cur, self.next_max))
+
+    @property
+    def names_store(self) -> bool:
+        """Whether `store` has the form of a store's id; what has another form names none, and is garbage."""
+        return self.store is not None and is_id(self.store)
 
 
 def peek(key: str) -> Call[Hash]:

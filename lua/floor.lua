@@ -16,7 +16,8 @@ Returns one of
   {'floored', cur, top, cur_before, top_before}   the last two are '' if the hash was missing or corrupt
   {'otherstore', id}   the hash was armed for another store; nothing changed
   {'notmaster'}        this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
+  {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another, or `store` is no store's id;
+                       nothing changed
   error BADARG         `at`, or `until` with a scheme, is no whole number up to 2^63-1; nothing changed
 ]]
 local at, fresh, store_id, manner, own, own_till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or '', ARGV[6]
@@ -26,6 +27,7 @@ if not whole(at) or own ~= '' and not whole(own_till) then
 end
 --@include reign
 --@include hash
+--@include owner
 if not top and manner ~= 'repair' then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
 --@include arm

@@ -22,7 +22,8 @@ Returns one of
   {'otherscheme', id}  the hash's numbers belong to another scheme, '' for none, in whatever reign; nothing changed
   {'otherstore', id}   the hash was armed for another store; nothing changed
   {'notmaster'}        this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
+  {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another, or `store` is no store's id;
+                       nothing changed
   error BADARG         the window or `until` is no number; nothing changed
 ]]
 local fresh, store_id, window, role, own, own_till = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] or '', ARGV[6]
@@ -32,6 +33,7 @@ if not window or own ~= '' and not whole(own_till) then
 end
 --@include reign
 --@include hash
+--@include owner
 if not top then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
 -- Of an older reign too: armed for an earlier scheme, it could no longer tell that the caller's store went back in time.

@@ -79,6 +79,8 @@ class Store(ABC):
     def store_id(self, *, timeout: float) -> str:
         """Return the random id that the store was given when first used. Creates it, and the schema, if missing.
 
+        Made by `records.fresh_version`: what has another form in a tag's hash is taken for garbage, not for an id.
+
         Raises Misconfigured if a newer version of this program wrote the schema.
         """
 

@@ -209,12 +209,17 @@ def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
 def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
     """Read journals, in any order, while others may append to them.
 
-    Raises Damaged, and Misconfigured for a file that can't be read or is of a newer version.
+    Raises Damaged, and Misconfigured for a file that can't be read, is empty or is of a newer version.
     """
     journals = Journals()
     for path in paths:
         try:
             with Path(path).open("rb") as file:
+                if not file.peek(1):  # not by its size: it may be a pipe
+                    raise Misconfigured(
+                        f"journal {os.fspath(path)} is empty, and says nothing of what was reserved: name the file "
+                        "that the issuers wrote, or leave this one out if there never was any"
+                    )
                 try:
                     journals.take(file, os.fspath(path))
                 except Damaged as damaged:

@@ -36,6 +36,9 @@ Order = Literal["strict", "trend"]
 #: The highest number there is: 2^63-1, the end of a signed 64-bit integer.
 HIGHEST = 2**63 - 1
 
+#: Random bytes of an id or a version.
+_ID_BYTES = 12
+
 #: The longest lease: what a process that dies takes with it.
 LEASE_MOST = 1_000_000
 
@@ -88,7 +91,12 @@ def now_ms() -> int:
 
 def fresh_version() -> str:
     """Return a value that no record has had before: random, as a counter would go back with a restored backup."""
-    return secrets.token_hex(12)
+    return secrets.token_hex(_ID_BYTES)
+
+
+def is_id(text: str) -> bool:
+    """Say whether `fresh_version` may have made it, and with it a store's id: 24 hexadecimal digits."""
+    return len(text) == 2 * _ID_BYTES and not set(text) - set("0123456789abcdef")
 
 
 _T = TypeVar("_T")

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from issuer.cli.ending import ending_in_order
 from issuer.cli.text import say
 from issuer.errors import (
     ConfigurationError,
@@ -168,7 +169,8 @@ class Edge(click.Group):
         logger = logging.getLogger("issuer")
         logger.addHandler(warnings)
         try:
-            code = _ended(lambda: run(args, **options), warnings)
+            with ending_in_order():
+                code = _ended(lambda: run(args, **options), warnings)
             warnings.end()
         finally:
             logger.removeHandler(warnings)

@@ -17,7 +17,7 @@ from issuer.cli.session import Session
 from issuer.cli.text import Column, numbered, plain, say, screen_width, show, show_json, table
 from issuer.core.outcomes import store_error
 from issuer.core.retire import Recovery
-from issuer.errors import ConfigurationError, IssuerError
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.facade import Issuer
 from persistence.errors import StoreError
 from persistence.journal import Journals, read
@@ -28,7 +28,7 @@ MANY = 20
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of one tag: a recovery, or an error."""
+    """What became of one tag: a recovery, or an error; both where a dry run could not ask Redis."""
 
     tag: str
     recovery: Recovery | None
@@ -47,7 +47,10 @@ class _Outcome:
     def content(self) -> dict[str, Any]:
         if self.recovery is None:
             return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": str(self.error)}
-        return asdict(self.recovery)
+        content = asdict(self.recovery)
+        if self.recovery.redis_error is None:
+            del content["redis_error"]
+        return content
 
 
 @click.command(
@@ -129,8 +132,9 @@ def recover(
 
     The highest number that the store, its ledger, Redis and the journals given know becomes the store's max, old ->
     new; at most `gap` numbers are lost by that. A tag that a journal knows and the store has lost is made again: its
-    old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a
-    Redis was restored from a backup. Of a tag that is in parts, they are recovered with it.
+    old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a Redis
+    was restored from a backup. Of a tag that is in parts, they are recovered with it. With Redis away --dry-run alone
+    goes on, without what Redis knows; the exit code is 5.
 
     --at-least is the tag's counter. Where numbers are made of it by a stride, a key or a period, `issuer decode` tells
     it of a number or a text.
@@ -149,12 +153,12 @@ def recover(
     failed: list[_Outcome] = []
     if dry_run or not yes:
         planned = list(_each(issuer, names, at_least or 0, journals, dry_run=True))
-        failed = [outcome for outcome in planned if outcome.recovery is None]
-        names = [outcome.tag for outcome in planned if outcome.recovery is not None]
+        failed = [outcome for outcome in planned if outcome.error is not None]
+        names = [outcome.tag for outcome in planned if outcome.error is None]
         if dry_run:
             _print(planned, as_json=as_json)
         elif names:
-            say(_table(planned))
+            say(_table([outcome for outcome in planned if outcome.error is None]))
             one = len(names) == 1 and not everything
             asked(f"Recover {plain(names[0])}?" if one else f"Recover {numbered(len(names), 'tag')}?", yes=False)
     if not dry_run:
@@ -187,7 +191,12 @@ def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *
             try:
                 for each in issuer.recover(name, at_least=at_least, from_journal=journals, dry_run=dry_run):
                     done.add(each.tag)
-                    yield _Outcome(each.tag, each)
+                    away = each.redis_error and RedisUnavailable(
+                        f"Redis was not asked: {each.redis_error}", tag=each.tag
+                    )
+                    if away:
+                        complain(away)
+                    yield _Outcome(each.tag, each, away or None)
             except ConfigurationError:
                 # It is about the servers or the journals as a whole: the other tags would tell it again.
                 raise

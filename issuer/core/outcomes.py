@@ -80,6 +80,11 @@ def refused(
         )
     if reply.status == "otherstore" and isinstance(reply, (Opened, Floored)):
         return ForeignHash(tag, key=key, owner=reply.store, store=store)
+    return corrupt(tag, key)
+
+
+def corrupt(tag: str, key: str) -> CorruptState:
+    """Return the error for a hash with a field that no script has written."""
     return CorruptState(
         f"Redis key {key} holds fields that no issuer writes: look at it with HGETALL, then run `issuer recover {tag}`",
         tag=tag,

@@ -7,6 +7,7 @@ from math import inf
 
 from issuer import gateway
 from issuer.clock import monotonic
+from issuer.core.outcomes import corrupt
 from issuer.core.retire import identity
 from issuer.core.steps import Steps, send
 from issuer.errors import ForeignHash, IssuerError
@@ -41,10 +42,15 @@ class Identity:
 
 
 def check(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
-    """Say whether the hash is there and this store's. Raises ForeignHash if it is another one's."""
+    """Say whether the hash is there and this store's. Raises ForeignHash if it is another one's.
+
+    Raises CorruptState if its `store` can't be the id of any store, so that nobody but `recover` may write to it.
+    """
     if hash.store is None:
         return False
     if hash.store != store_id:
+        if not hash.names_store:
+            raise corrupt(tag, key)
         raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
     return True
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Literal
 
 from issuer import gateway
 from issuer.core.outcomes import refused
 from issuer.core.periods import SEQ_MOST
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import ConfigurationError, InvalidArgument, UnknownTag
+from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
 from persistence.contract import Store
 from persistence.journal import Journals, Known
 from persistence.records import HIGHEST, Tag, fresh_version
@@ -25,13 +26,15 @@ class Recovery:
 
     `old`: the store's max before, None: it had lost the tag, which is made again from the journals; `new`: its max
     after, below which no number will be issued any more. `gap`: at most so many numbers are lost by it: reserved, not
-    yet issued, and skipped now.
+    yet issued, and skipped now. `redis_error`: why Redis could not be asked, which `recover` needs and a dry run does
+    without: what only Redis knows of is missing then. None: it was asked, or there is none.
     """
 
     tag: str
     old: int | None
     new: int
     gap: int
+    redis_error: str | None = None
 
 
 def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
@@ -57,8 +60,19 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=BUFFERS, timeout=timeout))
     highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
     issued = record.max if record else said.beneath(BUFFERS) if said else 0
+    hash = away = None
     if key is not None:
-        hash = yield from send(gateway.peek(key))
+        try:
+            hash = yield from send(gateway.peek(key))
+        except RedisUnavailable as error:
+            if not dry_run:
+                raise _unasked(tag, error) from error
+            away = str(error)
+    if key is not None and hash is not None:
+        store_id = yield from identity()
+        if hash.names_store and hash.store is not None and hash.store != store_id:
+            # Before the store is raised: what lies in there is no witness of ours.
+            raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
         # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
         highest = max(highest, hash.top)
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
@@ -66,7 +80,18 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
         highest = yield from _raised(tag, record, highest, said)
         if key is not None:
             yield from floor(tag, key, highest, "repair", (yield from identity()))
-    return Recovery(tag, record.max if record else None, highest, max(0, highest - issued))
+    return Recovery(tag, record.max if record else None, highest, max(0, highest - issued), away)
+
+
+def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
+    """Return the error for a recovery that Redis is away from, with the way out for tags that are served without it."""
+    return RedisUnavailable(
+        f"{error}. Nothing was recovered, as Redis may know of numbers that nobody else does. If it stays away, "
+        f"`issuer --redis none recover {quote(tag)} --at-least N` raises the store alone, and a trend tag is served "
+        "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back",
+        tag=tag,
+        retry_after=error.retry_after,
+    )
 
 
 def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:

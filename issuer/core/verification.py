@@ -132,6 +132,9 @@ class Audit:
             return
         store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
         if hash.store is not None and hash.store != store_id:
+            if not hash.names_store:
+                self.findings.append(DamagedHash(self._tag, key, f"field store is no store's id: {hash.store!r}"))
+                return
             self.findings.append(OtherStore(self._tag, key, hash.store, store_id))
             return
         self._hash = hash

@@ -17,7 +17,7 @@ from issuer.cli.chaos.faults import Fault, chosen
 from issuer.cli.chaos.play import play
 from issuer.cli.chaos.report import content, rows
 from issuer.cli.chaos.world import Terms
-from issuer.cli.scratch import ending_in_order
+from issuer.cli.ending import ending_in_order
 from issuer.cli.text import Column, table
 from tests.chaos.kinds import KINDS, Kind
 from tests.chaos.more import LASTS

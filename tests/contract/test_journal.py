@@ -146,7 +146,7 @@ def test_a_tail_torn_at_any_byte_is_ignored_and_the_next_line_stands_behind_it(s
     content = path.read_bytes()
     ends = [at for at, byte in enumerate(content) if byte == ord("\n")]
     maxima = [{}, {"orders": 0}, {"orders": 10}, {"orders": 20}, {"orders": 30}, {"orders": 40}]
-    for cut in range(len(content) + 1):
+    for cut in range(1, len(content) + 1):
         # A line without its newline is whole: it may have been the last that a power cut let through.
         whole = sum(end <= cut for end in ends)
         path.write_bytes(content[:cut])

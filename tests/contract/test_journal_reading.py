@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import io
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from persistence import journal as journal_
-from persistence.errors import Damaged
+from persistence.errors import Damaged, Misconfigured
 from persistence.journal import Journals, read
 from persistence.journalled import Journalled
 from persistence.memory import MemoryStore
@@ -108,3 +109,27 @@ def tear(store: Journalled, path: Path) -> None:
         reserve(store)
     torn = path.read_bytes()[:-30]
     path.write_bytes(torn)
+
+
+def _known(*paths: Path) -> list[int]:
+    return [known.top for tags in read(paths).stores.values() for known in tags.values()]
+
+
+def test_an_empty_file_tells_nothing_and_is_refused_as_a_witness(store: Journalled, path: Path, tmp_path: Path) -> None:
+    high = reserve(store).high
+    empty = tmp_path / "empty"
+    empty.touch()
+    for named in ([empty], [path, empty], [Path(os.devnull)]):
+        with pytest.raises(Misconfigured, match="is empty"):
+            read(named)
+    empty.write_bytes(path.read_bytes()[:1])
+    assert _known(path, empty) == [high]
+
+
+def test_a_journal_may_come_through_a_pipe(store: Journalled, path: Path) -> None:
+    high = reserve(store).high
+    reading, writing = os.pipe()
+    os.write(writing, path.read_bytes())
+    os.close(writing)
+    assert _known(Path(f"/dev/fd/{reading}")) == [high]
+    os.close(reading)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.conftest import Cli, Ended
 from tests.e2e.terminal import Terminal
+from tests.servers.ports import free_port
 
 
 def _put_back(home: Path, maximum: int) -> None:
@@ -133,3 +134,20 @@ def test_recover_with_redis_skips_what_its_buffers_hold(with_redis: Cli) -> None
     ]
     assert with_redis("recover", "orders", "--yes", "--json").json()[0]["gap"] == 0
     assert with_redis("next", "orders").out == f"{top + 1}\n"
+
+
+def test_with_redis_away_a_dry_run_tells_the_rest_and_a_recovery_what_to_do(behind: Cli) -> None:
+    away = ("--redis", f"redis://127.0.0.1:{free_port()}")
+    before = behind("tags", "--json").json()
+    planned = behind(*away, "recover", "orders", "--at-least", "500", "--dry-run")
+    assert (planned.code, "Redis was not asked" in planned.err) == (5, True)
+    assert planned.out.split()[-4:] == ["orders", "5", "500", "495"]
+    (found,) = behind(*away, "recover", "orders", "--dry-run", "--json").json()
+    assert (found["old"], found["new"], "127.0.0.1" in found["redis_error"]) == (5, 20, True)
+    refused = behind(*away, "recover", "orders", "--at-least", "500", "--yes")
+    assert (refused.code, refused.out) == (5, "")
+    assert "Nothing was recovered" in refused.err
+    assert "issuer --redis none recover orders --at-least N" in refused.err
+    assert behind("tags", "--json").json() == before
+    assert behind("--redis", "none", "recover", "orders", "--at-least", "500", "--yes").code == 0
+    assert behind("next", "orders").out == "501\n"

@@ -93,6 +93,18 @@ def test_journals_that_cant_be_used_are_refused_once(journalled: Run, cli: Cli, 
     assert [tag["max"] for tag in cli(*elsewhere, "tags", "--json").json()] == [0, 0]
 
 
+def test_an_empty_file_is_no_journal_and_nothing_is_recovered(journalled: Run, home: Path) -> None:
+    empty = home / "empty"
+    empty.touch()
+    before = journalled("tags", "--json").json()
+    for named in (["orders"], ["--all"]):
+        files = ("--from-journal", str(home / "journal"), "--from-journal", str(empty))
+        ended = journalled("recover", *named, *files, "--yes")
+        assert (ended.code, ended.out, ended.err.count("error: ")) == (2, "", 1)
+        assert f"journal {empty} is empty" in ended.err
+    assert journalled("tags", "--json").json() == before
+
+
 def test_config_shows_the_journal_or_that_there_is_none(journalled: Run, cli: Cli, home: Path) -> None:
     assert ["journal", str(home / "journal"), "ISSUER_JOURNAL"] in map(str.split, journalled("config").out.splitlines())
     assert ["journal", "none", "default"] in map(str.split, cli("config").out.splitlines())

@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 import redis
 
 import issuer
 from tests.e2e.conftest import Cli, empty_store
+from tests.lua.hashes import OTHER_STORE
 
 REPLID = 40
 
@@ -114,10 +116,35 @@ def test_garbage_in_redis_is_a_problem_that_recover_repairs(with_redis: Cli, red
     assert int(with_redis("next", "orders").out) > 1
 
 
+@pytest.mark.parametrize("garbage", ["", "garbage"])
+def test_a_hash_of_no_store_is_such_a_problem_as_well(with_redis: Cli, redis_client: redis.Redis, garbage: str) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders")
+    redis_client.hset("issuer:{orders}", "store", garbage)
+    for command in (["next", "orders"], ["set", "orders", "--above", "50"]):
+        ended = with_redis(*command)
+        assert (ended.code, ended.out) == (4, "")
+        assert "issuer recover orders" in ended.err
+    assert "no store's id" in with_redis("verify", "orders").out
+    assert with_redis("recover", "orders", "--at-least", "5000", "--yes").code == 0
+    assert with_redis("next", "orders").out == "5001\n"
+
+
+def test_recover_raises_nothing_above_another_stores_hash(with_redis: Cli, redis_client: redis.Redis) -> None:
+    with_redis("create", "orders")
+    redis_client.hset("issuer:{orders}", mapping={"store": OTHER_STORE, "cur": "9", "max": "9", "mark": "9"})
+    before = with_redis("tags", "--json").json()
+    for how in ("--dry-run", "--yes"):
+        ended = with_redis("recover", "orders", "--at-least", "5000", how)
+        assert (ended.code, ended.out) == (2, "")
+        assert "another store" in ended.err
+    assert with_redis("tags", "--json").json() == before
+
+
 def test_another_stores_hash_is_refused(with_redis: Cli, redis_client: redis.Redis) -> None:
     with_redis("create", "orders")
     with_redis("next", "orders")
-    redis_client.hset("issuer:{orders}", mapping={"store": "other", "cur": "9", "max": "9", "mark": "9"})
+    redis_client.hset("issuer:{orders}", mapping={"store": OTHER_STORE, "cur": "9", "max": "9", "mark": "9"})
     ended = with_redis("set", "orders", "--above", "50")
     assert (ended.code, ended.out) == (2, "")
     assert "another store" in ended.err

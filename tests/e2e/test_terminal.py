@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from issuer.cli.numbers import CHUNK
 from issuer.cli.text import Column, ago, duration, plain, shortened, stamp, table, width
 from tests.e2e.conftest import PROGRAM, Cli, Program, Start
 from tests.e2e.terminal import Terminal
@@ -28,16 +29,36 @@ def test_a_reader_that_has_enough_ends_it_quietly(start: Start, home: Path) -> N
 
 
 @pytest.mark.live
-def test_ctrl_c_ends_it_with_130_and_hands_the_tail_back(start: Start, program: Program, home: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_it_in_order_and_hands_the_tail_back(
+    start: Start, program: Program, home: Path, number: signal.Signals, code: int
+) -> None:
+    """Nothing is lost of a segment but what was on its way to be printed."""
+    program("create", "orders", "--step", str(10**9))
     process = start("next", "orders", "-n", "1000000000")
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     rest, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Traceback" not in (home / "talk").read_text()
     printed = [int(line) for line in ("".join(lines) + rest).split()]
-    assert int(program("next", "orders").out) > max(printed)
+    assert max(printed) < int(program("next", "orders").out) <= max(printed) + 1 + CHUNK
+
+
+@pytest.mark.live
+def test_a_hangup_that_is_ignored_ends_nothing(start: Start, home: Path) -> None:
+    """As under nohup."""
+    printed = home / "printed"
+    with printed.open("w") as file:
+        command = ("sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *PROGRAM)
+        process = start("next", "orders", "-n", "1000000000", command=command, stdout=file)
+        until(lambda: printed.stat().st_size > 0, 20, "it prints")
+        process.send_signal(signal.SIGHUP)
+        size = printed.stat().st_size
+        until(lambda: printed.stat().st_size > size + 1_000_000, 20, "it goes on")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
 
 
 @pytest.mark.live

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 import issuer
-from issuer import ForeignHash, Issuer
+from issuer import CorruptState, ForeignHash, Issuer
 from issuer.core import ownership
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Order
@@ -382,3 +382,38 @@ def test_it_is_told_once(scene: Scene, tmp_path: Path, caplog: pytest.LogCapture
     told = [each.levelname for each in caplog.records if "another store" in each.message]
     assert told == ["WARNING"]
     assert scene.owner.next("orders") == 6
+
+
+# ------------------------------------------------------------------------------------------------- a hash of no store
+
+
+@pytest.mark.covers("3.9")
+@pytest.mark.parametrize("garbage", ["", "garbage", "0" * 23, "A" * 24])
+def test_what_is_no_stores_id_is_corrupt_to_all_but_recover_which_repairs_it(
+    scene: Scene, way: Callable[[Issuer], Any], garbage: str
+) -> None:
+    store = MemoryStore()
+    scene.empty()
+    with scene.on(store, scheduler=None) as ids:
+        ids.create("orders", step=100)
+        numbers = ids.take("orders", 50)
+    scene.client.hset(KEY, "store", garbage)
+    hash = scene.hash
+    with scene.on(store, scheduler=None) as ids:
+        for call in (way, lambda ids: ids.create("orders"), lambda ids: ids.configure("orders", above=500)):
+            with pytest.raises(CorruptState, match="issuer recover orders"):
+                call(ids)
+            assert scene.hash == hash
+        assert ids.recover("orders")[0].new == 100
+        assert repeats([*numbers, *ids.take("orders", 150)]) == []
+        assert ids.verify() == []
+
+
+def test_recover_changes_nothing_where_another_stores_hash_is(scene: Scene) -> None:
+    store = made_in(MemoryStore())
+    hash, records = scene.hash, store.snapshot().tags
+    with scene.on(store, scheduler=None) as ids:
+        for dry_run in (True, False):
+            with pytest.raises(ForeignHash):
+                ids.recover("orders", at_least=5000, dry_run=dry_run)
+    assert (scene.hash, store.snapshot().tags) == (hash, records)

@@ -19,8 +19,10 @@ from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
 from tests.audit import repeats
+from tests.colours import COLOURS
 from tests.faults.test_fork import in_child
 from tests.servers.fake import FencedFakeServer
+from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 
@@ -444,3 +446,17 @@ def test_a_rejoin_that_takes_too_long_leaves_the_tag_direct_and_in_order(
             numbers.append(ids.next("a"))
             threading.Event().wait(0.03)
         assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_dry_run_of_recover_does_without_a_redis_that_is_away(colour: str) -> None:
+    store = MemoryStore()
+    store.create("a", above=7, step=10, limit=1000, order="trend", description="", timeout=1)
+    store.halt("a", timeout=1)
+    before = store.snapshot().tags
+    with COLOURS[colour](redis=f"redis://127.0.0.1:{free_port()}", store=store, scheduler=None, timeout=0.5) as ids:
+        (planned,) = ids.recover("a", at_least=90, dry_run=True)
+        assert (planned.old, planned.new, "127.0.0.1" in (planned.redis_error or "")) == (7, 90, True)
+        with pytest.raises(issuer.RedisUnavailable, match="issuer --redis none recover a --at-least N"):
+            ids.recover("a", at_least=90)
+        assert store.snapshot().tags == before

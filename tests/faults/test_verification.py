@@ -151,7 +151,10 @@ HARMS: dict[str, Harm] = {
     ),
     "a key that is no hash": Harm(wrong_type, "damaged hash", "_check_hash"),
     "another store's hash": Harm(
-        lambda scene: scene.hset(store="abc"), "another store's hash", "_check_hash", None, ("belongs to store abc",)
+        lambda scene: scene.hset(store="abc" * 8), "another store's hash", "_check_hash", None, ("to store abcabc",)
+    ),
+    "a hash of no store": Harm(
+        lambda scene: scene.hset(store=""), "damaged hash", "_check_hash", None, ("store is no store's id: ''",)
     ),
     "an entry whose low is above its high": Harm(
         lambda scene: scene.bench.forge(low=60, high=50), "damaged entry", "_note", None, ("high 50 is below low 60",)

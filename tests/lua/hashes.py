@@ -11,7 +11,8 @@ from issuer.scripts import NAMES, script
 from persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"
-STORE = "store-1"
+STORE = "0123456789abcdef01234567"
+OTHER_STORE = "fedcba9876543210fedcba98"
 BORN = "born-1"
 WINDOW = 4000
 

@@ -9,7 +9,7 @@ from issuer.clock import Deadline
 from issuer.core.outcomes import refused
 from issuer.drivers.blocking.connections import Connections
 from issuer.errors import CorruptState
-from tests.lua.hashes import GARBAGE, KEY, TagHash
+from tests.lua.hashes import GARBAGE, KEY, OTHER_STORE, STORE, TagHash
 from tests.servers.redis import RedisServer
 
 BUFFER_1 = ("cur", "max", "mark")
@@ -97,6 +97,47 @@ def test_a_draw_refuses_garbage_in_buffer_2_when_it_gets_there(tag: TagHash, scr
         assert (kind, CALLS[script](tag)) == (kind, [expected])
         assert (kind, dump(tag)) == (kind, before)
         assert (kind, tag.open()) == (kind, ["corrupt"])
+
+
+#: What is in the place of a store's id, and none.
+NO_IDS = (*(value for value in GARBAGE.values() if value is not None), STORE[1:], STORE + "0", STORE.upper())
+
+
+@pytest.mark.covers("3.9")
+def test_so_is_a_store_that_is_no_stores_id_for_those_who_know_theirs(tag: TagHash) -> None:
+    for value in NO_IDS:
+        tag.put(50, 100, (100, 200))
+        before = spoil(tag, "store", value)
+        for script in ("open", "floor"):
+            assert (value, CALLS[script](tag)) == (value, ["corrupt"])
+            assert (value, dump(tag)) == (value, before)
+
+
+@pytest.mark.covers("3.9")
+def test_a_repair_makes_the_hash_this_stores_and_leaves_none_of_its_numbers(tag: TagHash) -> None:
+    for value in NO_IDS:
+        tag.put(50, 100, (100, 200), backs=1)
+        spoil(tag, "store", value)
+        assert (value, tag.floor(500, manner="repair")) == (value, ["floored", "500", "500", "", ""])
+        assert tag.fields() == {
+            **dict.fromkeys(("cur", "max", "mark"), "500"),
+            "fence": tag.reign(),
+            "born": "born-2",
+            "store": STORE,
+        }
+
+
+def test_a_hash_that_is_garbage_and_another_stores_is_refused_to_a_repair(tag: TagHash) -> None:
+    tag.put(50, 100, cur="ten", store=OTHER_STORE)
+    before = tag.fields()
+    assert tag.floor(500, manner="repair") == ["otherstore", OTHER_STORE]
+    assert tag.fields() == before
+
+
+def test_an_id_of_whatever_form_is_the_callers_own(tag: TagHash) -> None:
+    tag.put(50, 100, store="mine")
+    assert tag.open(store="mine")[0] == "open"
+    assert tag.floor(60, store="mine")[0] == "floored"
 
 
 CONTRADICTIONS = {

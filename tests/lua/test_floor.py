@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from persistence.records import HIGHEST
-from tests.lua.hashes import KEY, STORE, TagHash, numbers
+from tests.lua.hashes import KEY, OTHER_STORE, STORE, TagHash, numbers
 
 OTHER_REIGN = "0123456789" * 4
 
@@ -115,7 +115,7 @@ def test_a_floor_twice_is_a_floor_once(tag: TagHash) -> None:
 def test_the_hash_of_another_store_is_refused_and_stays_as_it_is(tag: TagHash, manner: str, fence: str) -> None:
     tag.put(5, 100, **({"fence": fence} if fence else {}))
     before = tag.fields()
-    assert tag.floor(50, store="store-2", manner=manner) == ["otherstore", STORE]
+    assert tag.floor(50, store=OTHER_STORE, manner=manner) == ["otherstore", STORE]
     assert tag.fields() == before
 
 

@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from tests.audit import repeats
-from tests.lua.hashes import BORN, INTACT, WINDOW, mutated, numbers
+from tests.lua.hashes import BORN, INTACT, OTHER_STORE, WINDOW, mutated, numbers
 from tests.lua.test_faults import FENCE
 from tests.lua.test_mutations import NOTMASTER, NOW_SINCE, Harm, Mutation, Start, Texts, draw_all, hash_on
 
@@ -160,7 +160,7 @@ def tail_after_everything_began_anew(start: Start, texts: Texts) -> Harm:
     tag.put(0, 100)
     tag.lease(100)
     tag.client.flushall()
-    _, reign, *_ = tag.open("anew", store="store-2")
+    _, reign, *_ = tag.open("anew", store=OTHER_STORE)
     tag.load(0, 100, reign=reign, born="anew")
     drawn = draw_all(tag)
     tag.give_back(50, 100)

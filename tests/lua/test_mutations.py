@@ -13,7 +13,7 @@ import redis
 
 from persistence.records import HIGHEST
 from tests.audit import repeats
-from tests.lua.hashes import BORN, INTACT, STORE, TagHash, command, mutated, numbers
+from tests.lua.hashes import BORN, INTACT, OTHER_STORE, STORE, TagHash, command, mutated, numbers
 from tests.lua.issuing import BehindError, RangeStore, SmallIssuer
 from tests.lua.test_faults import (
     FENCE,
@@ -251,16 +251,16 @@ def load_across_a_recovery(start: Start, texts: Texts) -> Harm:
 def two_stores_on_one_prefix(start: Start, texts: Texts) -> Harm:
     tag = hash_on(start(), texts)
     one, two = RangeStore(), RangeStore()
-    tag.open("a", store="store-1")
+    tag.open("a", store=STORE)
     tag.load(*one.reserve(), born="a")
     drawn = draw_all(tag)
-    if tag.open("b", store="store-2", role="mine")[0] == "open":
+    if tag.open("b", store=OTHER_STORE, role="mine")[0] == "open":
         two.reserve()
         tag.load(*two.reserve(), born="a")
         drawn += draw_all(tag)
     # What the second store handed out, only Redis knew of.
     tag.client.flushall()
-    tag.open("c", store="store-1")
+    tag.open("c", store=STORE)
     tag.load(*one.reserve(), born="c")
     return [*repeats(drawn + draw_all(tag))]
 

@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from persistence.records import HIGHEST
-from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash
+from tests.lua.hashes import BORN, KEY, OTHER_STORE, STORE, WINDOW, TagHash
 
 OTHER_REIGN = "0123456789" * 4
 
@@ -67,7 +67,7 @@ def test_another_store_is_refused_with_its_id_and_nothing_is_changed(tag: TagHas
     tag.put(5, 100, **({"fence": fence} if fence else {}))
     before = tag.fields()
     for role in ("claim", "mine", "look"):
-        assert tag.open("fresh", store="store-2", role=role) == ["otherstore", STORE]
+        assert tag.open("fresh", store=OTHER_STORE, role=role) == ["otherstore", STORE]
     assert tag.fields() == before
 
 

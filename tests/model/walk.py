@@ -10,11 +10,11 @@ from typing import Any
 
 from issuer import gateway
 from issuer.core.arithmetic import mark
-from tests.lua.hashes import INTACT, TagHash
+from tests.lua.hashes import INTACT, OTHER_STORE, TagHash
 from tests.model import scripts, store
 from tests.model.guards import INTACT as ALL_GUARDS
 from tests.model.guards import Guards
-from tests.model.scripts import LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme
+from tests.model.scripts import GARBAGE, LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme
 from tests.model.state import STORE
 from tests.model.store_walk import REMEMBERED, TAG, StoreWalk
 from tests.servers.ports import free_port
@@ -40,6 +40,7 @@ STEPS = {
     "floor": 3,
     "hand_back": 3,
     "other_store": 1,
+    "store_is_garbage": 1,
     "election_lapses": 3,
     "period_ends": 1,
     "kept_is_lost": 1,
@@ -263,9 +264,30 @@ class Walk(StoreWalk):
         hash = self.nodes[at].hash
         if hash is None or hash.store == NONE:
             return
-        real = self.tags[at].open(self.fresh(), "store-2", WINDOW, "claim")
-        left = scripts.open(self.nodes[at], self.guards, NONE, self.named("store-2"), "claim")
+        real = self.tags[at].open(self.fresh(), OTHER_STORE, WINDOW, "claim")
+        left = scripts.open(self.nodes[at], self.guards, NONE, self.named(OTHER_STORE), "claim")
         self.script(at, "open", real, left, words=(1,) if real[0] == "otherstore" else ())
+
+    def store_is_garbage(self, _: int) -> None:
+        """Nobody but a repair takes a hash for anything that names no store."""
+        at = self.chance.choice(self.masters())
+        hash = self.nodes[at].hash
+        if hash is None:
+            return
+        self.tags[at].set(store=self.chance.choice(("", "garbage", OTHER_STORE.upper(), OTHER_STORE[1:])))
+        self.put(at, hash._replace(store=GARBAGE))
+        real = self.tags[at].open(self.fresh(), self.store_id, WINDOW, "claim", self.ids[hash.scheme])
+        left = scripts.open(self.nodes[at], self.guards, NONE, STORE, "claim", scheme=hash.scheme)
+        self.script(at, "open", real, left)
+        for manner in ("keep", "repair"):
+            born, floor = self.fresh(), max(0, hash.top + self.chance.randint(-3, 3))
+            real = self.tags[at].floor(floor, born, self.store_id, manner)
+            self.script(
+                at,
+                "floor",
+                real,
+                scripts.floor(self.nodes[at], self.guards, floor, self.named(born), STORE, manner=manner),
+            )
 
     # ------------------------------------------------------------------------------------------------ tampering
 

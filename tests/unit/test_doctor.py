@@ -17,6 +17,7 @@ from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import Hash
 from persistence.records import HIGHEST, Order, StoreFacts, Tag, now_ms
+from tests.lua.hashes import OTHER_STORE
 
 REPLID = "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb"
 
@@ -220,9 +221,10 @@ CASES: list[tuple[Check, Facts, str, Level]] = [
     (tags.runway, with_tag(rate=1.0), "tag-runway", "advice"),
     (tags.lease, leased("trend", lease=200), "tag-lease", "advice"),
     (tags.lease, leased("trend", default=1000), "tag-lease", "advice"),
-    (tags.two_stores, with_tag(replace(HASH, store="s2")), "tag-two-stores", "weak"),
+    (tags.two_stores, with_tag(replace(HASH, store=OTHER_STORE)), "tag-two-stores", "weak"),
     (tags.behind, with_tag(store_max=1999), "tag-store-behind", "weak"),
     (tags.corrupt, with_tag(replace(HASH, corrupt="cur")), "tag-corrupt", "weak"),
+    (tags.corrupt, with_tag(replace(HASH, store="garbage")), "tag-corrupt", "weak"),
     (tags.corrupt, with_tag(None, error=CorruptState("no hash")), "tag-corrupt", "weak"),
 ]
 
@@ -294,8 +296,10 @@ def test_what_only_looks_like_a_weakness_is_well(facts: Facts, name: str) -> Non
         (leased("strict", default=1000), "tag-lease"),
         (replace(leased("trend", lease=1000), redis=None, servers=[], draw=None), "tag-lease"),
         (with_tag(store_max=2000), "tag-store-behind"),
-        (with_tag(replace(HASH, store="s2"), store_max=1000), "tag-store-behind"),
+        (with_tag(replace(HASH, store=OTHER_STORE), store_max=1000), "tag-store-behind"),
         (with_tag(replace(HASH, store=None)), "tag-two-stores"),
+        (with_tag(replace(HASH, store="")), "tag-two-stores"),
+        (with_tag(replace(HASH, store=OTHER_STORE)), "tag-corrupt"),
         (healthy(redis=None, servers=[], draw=None), "redis-draw"),
         (with_store(kind="sqlite"), "store-clock"),
     ],

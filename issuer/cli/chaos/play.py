@@ -16,7 +16,7 @@ from issuer.cli.chaos.checker import Verdict
 from issuer.cli.chaos.faults import Fault
 from issuer.cli.chaos.world import Terms, World
 from issuer.cli.demo.screen import Screen
-from issuer.cli.scratch import binary, ending_in_order, without_settings
+from issuer.cli.scratch import binary, without_settings
 from issuer.errors import IssuerError
 
 #: After so many faults a world is ended and its numbers are checked; then another one begins.
@@ -70,7 +70,7 @@ def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) ->
         screen.progress(round(seconds - left()), f"{struck} faults: {fault.what}")
         return left() > 0
 
-    with ending_in_order(), without_settings():
+    with without_settings():
         while left() > 0 and not total.stuck:
             with ExitStack() as ends:
                 total.add(play(_world(ends, Terms(without=tuple(without))), islice(shuffled(faults, tell), BOUT)))

@@ -15,7 +15,7 @@ from issuer.cli.demo.crew import Crew, Drawn, Loaded
 from issuer.cli.demo.screen import Screen
 from issuer.cli.demo.server import PrivateServer
 from issuer.cli.demo.tally import Tally
-from issuer.cli.scratch import binary, ending_in_order, without_settings
+from issuer.cli.scratch import binary, without_settings
 from issuer.errors import IssuerError
 from issuer.facade import Issuer
 from issuer.keys import redis_key
@@ -36,7 +36,6 @@ LONGEST_SOCKET = 100
 def play() -> bool:
     """Run the demo; whether no number came twice and none lay above the store's max. Raises IssuerError."""
     with ExitStack() as ends:
-        ends.enter_context(ending_in_order())
         folder = _folder(ends)
         program = binary()
         if program is None:

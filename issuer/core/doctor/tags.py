@@ -169,7 +169,7 @@ def lease(facts: Facts) -> Iterator[Finding]:
 def two_stores(facts: Facts) -> Iterator[Finding]:
     """Whether a tag's hash belongs to another store."""
     for tag, hash in _hashes(facts):
-        if hash.store is not None and facts.store_id is not None and hash.store != facts.store_id:
+        if hash.names_store and facts.store_id is not None and hash.store != facts.store_id:
             yield Finding(
                 "tag-two-stores",
                 "weak",
@@ -206,19 +206,27 @@ def behind(facts: Facts) -> Iterator[Finding]:
 def corrupt(facts: Facts) -> Iterator[Finding]:
     """Whether a tag's hash holds what no issuer writes."""
     for tag in facts.tags:
-        field = tag.hash.corrupt if tag.hash is not None else None
-        if field is None and not isinstance(tag.error, CorruptState):
+        problem = None if tag.hash is None else _problem(tag.hash, facts.store_id)
+        if problem is None and not isinstance(tag.error, CorruptState):
             continue
         name = tag.record.tag
         yield Finding(
             "tag-corrupt",
             "weak",
             f"tag {name}",
-            str(tag.error) if field is None else f"field {field} of its hash is no whole number",
+            problem or str(tag.error),
             "In doubt each draw is refused with CorruptState, and nothing is overwritten.",
             f"Look at it with HGETALL, then issuer recover {quote(name)}",
             name,
         )
+
+
+def _problem(hash: Hash, store_id: str | None) -> str | None:
+    if hash.corrupt is not None:
+        return f"field {hash.corrupt} of its hash is no whole number"
+    if hash.store is None or hash.names_store or store_id is None or hash.store == store_id:
+        return None
+    return f"field store of its hash is no store's id: {hash.store!r}"
 
 
 def _hashes(facts: Facts) -> Iterator[tuple[TagFacts, Hash]]:
