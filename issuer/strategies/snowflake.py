@@ -267,7 +267,7 @@ class Snowflake(Strategy):
         if not self._ticks.begin(tenure):  # closed meanwhile
             yield from self._machines.release(tenure, tenure.floor)
 
-    def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - one call, which the driver bounds
+    def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the driver bounds each call
         """Give the machine number back, with the last timestamp used."""
         self._closed = True
         tenure, used = self._ticks.close()
