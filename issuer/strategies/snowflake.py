@@ -12,7 +12,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from issuer.clock import Deadline
-from issuer.core.steps import Steps, sleep
+from issuer.core.steps import Steps, send, sleep
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,
@@ -22,7 +22,7 @@ from issuer.errors import (
     Unavailable,
 )
 from issuer.keys import check_tag
-from issuer.machine_calls import machines_key
+from issuer.machine_calls import machines, machines_key
 from issuer.strategies import layout as layout_
 from issuer.strategies import stored
 from issuer.strategies.contract import Context, Instance, Strategy
@@ -98,6 +98,19 @@ class Snowflake(Strategy):
     def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
         """Return the parts of a number: timestamp in ms since 1970, machine, worker, rack, sequence."""
         return asdict(Layout.of(options).decompose(value))
+
+    @classmethod
+    def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
+        """Return who holds the number's machine number in Redis, or had it last; of the store, who had it then."""
+        parts = Layout.of(options).decompose(value)
+        kind, shared = text(options, "machine", "redis"), _shared(options)
+        if kind == "store":
+            return (yield from stored.holder(shared or tag, parts.machine, parts.timestamp))
+        if kind not in ("redis", "file"):
+            return None
+        shown = yield from send(machines(machines_key(prefix, tag, shared)))
+        found = shown.get(parts.machine)
+        return found.holder or None if found else None
 
     def _source(self) -> Machines:
         """Return where machine numbers come from."""

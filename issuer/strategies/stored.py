@@ -23,6 +23,9 @@ LEASE = 600.0
 #: Of a machine number's tag, for people.
 DESCRIPTION = "timestamps, in ms since 1970, that the machine number may have used"
 
+#: So many ledger entries are looked at for a time: those that were given back whole may lie before the one that has it.
+LOOKED_AT = 50
+
 #: A number that somebody has used up to so many ms from now is waited for: two hosts' clocks are never quite the same.
 NEAR = 200
 
@@ -143,7 +146,7 @@ class Stored(Machines):
         return (yield from direct.reserve(self._tag(number), seen=above, n=n, reason="machine"))
 
     def _tag(self, number: int) -> str:
-        return part_tag(self._namespace, f"machine-{number}")
+        return _tag(self._namespace, number)
 
     def _check_clock(self) -> Steps[None]:
         """Refuse a clock that is far ahead of the store's: the time in between would be lost to the machine number."""
@@ -158,6 +161,20 @@ class Stored(Machines):
 
     def _tenure(self, number: int, floor: int, ceiling: int, sent: float) -> Tenure:
         return Tenure(number, floor, ceiling, due=sent + self._lease * RENEW_AFTER / 1000)
+
+
+def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
+    """Return who had the machine number at that time, ms since 1970; None if the ledger doesn't tell."""
+    page = yield from ask(
+        lambda store, timeout: store.segments(
+            _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout
+        )
+    )
+    return next((f"{each.host}, pid {each.pid}" for each in page.entries if each.holds(timestamp)), None)
+
+
+def _tag(namespace: str, number: int) -> str:
+    return part_tag(namespace, f"machine-{number}")
 
 
 def _given_back(held: Sequence[Reservation], used: int) -> Steps[bool]:

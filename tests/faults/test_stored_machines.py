@@ -1,5 +1,7 @@
 """Machine numbers from the store: time that is reserved once, whoever was paused, killed or came at the same moment."""
 
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -170,6 +172,25 @@ def test_all_time_that_is_left_is_given_back_however_often_it_was_renewed(hosts:
     assert record.max == hosts.clocks[0].ms
     numbers += hosts.restart(1).take(10)
     assert numbers == sorted(set(numbers))
+
+
+def test_who_had_a_machine_number_is_found_behind_what_was_given_back_whole(hosts: Hosts) -> None:
+    first = hosts.open()
+    first.take(10)
+    begun = hosts.clocks[0].ms
+    hosts.pass_time(stored.LEASE / 2)
+    first.sweep()
+    first.close()
+    second = hosts.restart(1)
+    second.take(10)
+
+    def told(seconds: float) -> str | None:
+        found: str | None = second.run(stored.holder("orders", 5, begun + round(seconds * 1000)), Deadline(1))
+        return found
+
+    assert told(stored.LEASE - 100) == told(0) == f"{socket.gethostname()}, pid {os.getpid()}"
+    assert told(stored.LEASE / 4) is None
+    assert told(stored.LEASE * 2) is None
 
 
 def test_a_renewal_that_comes_after_the_stop_leaves_the_number_to_others(hosts: Hosts) -> None:
