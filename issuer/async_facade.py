@@ -162,9 +162,11 @@ class AsyncIssuer(AsyncAdministration):
         how = How(shard_key=shard_key, restart_key=restart_key)
         return await self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
 
-    async def decode(self, tag: str, shown: int | str, *, timeout: float | None = None) -> Decoded:
+    async def decode(
+        self, tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None
+    ) -> Decoded:
         """Tell what a number, or its text, is made of; see Issuer.decode."""
-        return await self._run(self._issuing.decode(tag, shown), self._deadline(timeout), tag)
+        return await self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
     async def _said(self, tag: str, how: How, timeout: float | None) -> int:
         deadline = self._deadline(timeout)

@@ -159,9 +159,12 @@ class Issuer(Administration):
         how = How(shard_key=shard_key, restart_key=restart_key)
         return self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
 
-    def decode(self, tag: str, shown: int | str, *, timeout: float | None = None) -> Decoded:
-        """Tell what a number, or its text, is made of: counter, period, shard. Raises NotDecodable, UnknownTag."""
-        return self._run(self._issuing.decode(tag, shown), self._deadline(timeout), tag)
+    def decode(self, tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None) -> Decoded:
+        """Tell what a number, or its text, is made of: counter, period, shard. Raises NotDecodable, UnknownTag.
+
+        `holder`: ask who holds, or had, the machine number of a number that a strategy made; None if nobody answers.
+        """
+        return self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
     def _tell_raised(self, tag: str) -> None:
         error = sys.exception()

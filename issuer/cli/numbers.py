@@ -154,13 +154,14 @@ def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: 
     """Tell what VALUE, a number or a text of TAG, is made of, and who reserved it.
 
     The counter is where the number stands in the tag's ledger and in Redis. A number says of some tags less than its
-    text: not which period it is of. In JSON a segment is (low, high], as `issuer who` shows it.
+    text: not which period it is of. In JSON a segment is (low, high], as `issuer who` shows it. The holder of a
+    snowflake number is who holds its machine number in Redis now, or had it last; with machine=store, who made it.
     """
     issuer = session.connect()
-    found = read(issuer, tag, value, as_number=as_number)
+    found = read(issuer, tag, value, as_number=as_number, holder=True)
     content = {name: part for name, part in asdict(found).items() if part is not None}
-    fields = content.pop("fields", {})
-    content |= fields
+    fields, holder = content.pop("fields", {}), content.pop("holder", None)
+    content |= fields if holder is None else {**fields, "holder": holder}
     if found.date is not None:
         content["date"] = found.date.isoformat()
     known = None if found.counter is None else issuer.who(found.part or tag, found.counter)
@@ -183,15 +184,15 @@ def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: 
         show(f"{'by':<10}{plain(each.host)}, pid {each.pid}")
 
 
-def read(issuer: Issuer, tag: str, value: str, *, as_number: bool) -> Decoded:
+def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool = False) -> Decoded:
     """Tell what a command's VALUE is made of: by the tag's format, unless it is a number that no text looks like."""
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:
             raise NotDecodable(f"{value!r} is no whole number", tag=tag, value=value)
-        return issuer.decode(tag, number)
+        return issuer.decode(tag, number, holder=holder)
     try:
-        return issuer.decode(tag, value)
+        return issuer.decode(tag, value, holder=holder)
     except NotDecodable as error:
         if number is None:
             raise
@@ -200,7 +201,7 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool) -> Decoded:
             raise
         literals = (literal for literal, *_ in Formatter().parse(str(scheme["format"])))
         if any(literal and not literal.isdecimal() for literal in literals):
-            return issuer.decode(tag, number)
+            return issuer.decode(tag, number, holder=holder)
         # It may be a text that was mistyped, which its check digit shows.
         raise NotDecodable(f"{error}; if it is a number, say --number", tag=tag, value=value) from error
 

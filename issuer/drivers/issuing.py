@@ -39,7 +39,7 @@ from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
 from issuer.strategies.contract import Context
-from issuer.strategies.registry import decode, settled
+from issuer.strategies.registry import decode, holder, settled
 from issuer.strategies.serving import Serving
 from persistence.contract import Store
 from persistence.errors import TagPresent
@@ -166,7 +166,7 @@ class Issuing(Generic[L]):
             raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
         return self._issued(part, self._terms.texts(supply.record or part.record), counter)
 
-    def decode(self, tag: str, shown: int | str) -> Steps[Decoded]:
+    def decode(self, tag: str, shown: int | str, *, who: bool = False) -> Steps[Decoded]:
         """Tell what a value or a text of the tag is made of; see Issuer.decode."""
         if not isinstance(shown, (int, str)):
             raise NotDecodable(f"{shown!r} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
@@ -180,7 +180,17 @@ class Issuing(Generic[L]):
             strategy = schemes.strategy(record.scheme)
             if strategy == schemes.SEGMENT:
                 return found
-            return replace(found, fields=decode(strategy, record.scheme.get("options", {}), found.value))
+            options = record.scheme.get("options", {})
+            found = replace(found, fields=decode(strategy, options, found.value))
+        return replace(found, holder=(yield from self._holder(strategy, options, found))) if who else found
+
+    def _holder(self, strategy: str, options: Mapping[str, Any], found: Decoded) -> Steps[str | None]:
+        try:
+            told: str | None = yield from holder(strategy, options, found.value, found.tag, self._terms.prefix)
+        except IssuerError as error:
+            log.debug("tag %r: who made %d isn't known: %s", found.tag, found.value, error)
+            return None
+        return told
 
     def create(self, tag: str, given: Mapping[str, Any], deadline: Deadline, **settings: Any) -> Steps[Tag]:
         """Make a tag; see Issuer.create. A strategy gets to know that its tag is new, and never was there before."""

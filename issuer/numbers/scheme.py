@@ -38,7 +38,8 @@ class Decoded:
     value: the number that users see. counter: the tag's counter behind it; None if the tag has none, or periods that a
     bare value doesn't tell. period: its name, as in "2026-11-21". shard, app: of a tag with shards. key: of a tag with
     a series for each. date: as the text shows it. part: the tag that the counter belongs to, if it is another one.
-    fields: what the tag's strategy has packed into it, by name.
+    fields: what the tag's strategy has packed into it, by name. holder: who made it, or holds its machine number, if
+    that was asked for and is known.
     """
 
     tag: str
@@ -51,6 +52,7 @@ class Decoded:
     date: date | None = None
     part: str | None = None
     fields: Mapping[str, int] | None = None
+    holder: str | None = None
 
 
 class Scheme:

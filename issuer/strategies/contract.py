@@ -163,6 +163,12 @@ class Strategy:
         """Return what is packed into a number of such a tag, by name. InvalidArgument if it can't be one."""
         return {}
 
+    @classmethod
+    def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:  # noqa: ARG003 - the same
+        """Tell people who made that number, as far as it can be found out. `prefix`: of Redis keys."""
+        return None
+        yield
+
     # ------------------------------------------------------------------ for those that may block
 
     def prepare(self) -> None:

@@ -12,7 +12,7 @@ from issuer.errors import ConfigurationError, CorruptState, Unavailable
 
 
 class LockLost(ConfigurationError):
-    """The lock file was removed, or is another one: somebody else may have the lock of that name by now."""
+    """The lock was let go, or its file removed or replaced: somebody else may have the lock of that name by now."""
 
 
 class Properties:
@@ -64,8 +64,8 @@ class Properties:
     def write(self, properties: Mapping[str, object]) -> None:
         """Replace what it holds, whole and for good. Raises Unavailable; then it is as it was before.
 
-        Raises LockLost if the lock is lost by the end of it: don't use what was to be written, a twin may have read the
-        file before.
+        Raises LockLost without the lock, and if it is lost by the end of it: don't use what was to be written, a twin
+        may have read the file before.
         """
         self._check_lock()
         fresh = self.path.with_name(self.path.name + ".new")
@@ -82,8 +82,8 @@ class Properties:
         self._check_lock()
 
     def _check_lock(self) -> None:
-        if self._lock is None:
-            return
+        if self._lock is None:  # a renewal that was under way when its process stopped: the next one may be there
+            raise LockLost(f"{self.path} isn't locked by this process any more, which leaves it to others")
         try:
             os.utime(self._lock)
             there = os.path.samestat(os.fstat(self._lock), Path(f"{self.path}.lock").stat())

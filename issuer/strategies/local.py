@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from issuer import machine_calls
-from issuer.core.steps import Steps, send
+from issuer.core.steps import Steps
 from issuer.errors import ConfigurationError, Unavailable
 from issuer.strategies.files import LockLost, Properties, whole
 from issuer.strategies.layout import Layout
@@ -87,7 +86,8 @@ class Copied(Leased):
     """Leased in Redis, with a copy in a file, by which a restarted process goes on with its number.
 
     With Redis away the copy counts only as long as the lease can't have passed to somebody else: in the same boot of
-    this machine, and less than a lease after the last renewal was sent, on a clock that nobody can set.
+    this machine, and less than a lease after the last renewal was sent, on a clock that nobody can set. So the lease is
+    never given back: an orderly stop leaves it to the next process of this name, or to lapse.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class Copied(Leased):
         machine, last, ceiling = (whole(known, name, path) for name in ("machineId", "last", "ceiling"))
         renewed, lease = whole(known, "renewed", path), whole(known, "lease", path)
         token = known.get("token", "")
+        self._former = machine if machine in self._numbers else None
         # A copy that came here from another machine, or with one that was cloned, tells nothing of this process; nor
         # does one of another store's tag.
         if not self._boot or known.get("boot") != self._boot or known.get("store") != self._store:
@@ -197,39 +198,34 @@ class Copied(Leased):
         self._write(ceiling)
         return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
 
-    def _write(self, last: int, *, ours: bool = True, alone: bool = True) -> None:
-        """Replace the file. `ours`: the lease can be renewed by it; `alone`: without Redis it counts by itself."""
+    def _write(self, last: int) -> None:
         leased = self._leased
         properties: dict[str, object] = {"machineId": leased.machine}
         if self._layout.rack_bits:
             properties["workerId"] = leased.machine >> self._layout.rack_bits
             properties["rackId"] = leased.machine & ((1 << self._layout.rack_bits) - 1)
-        properties["last"] = last
-        if ours:
-            properties |= {"token": self._token, "boot": self._boot, "store": self._store}
-        if alone:
-            # When the renewal was sent, rounded down, so that the lease doesn't seem to last longer.
-            sent = int((leased.until - self._lease) * 1000)
-            properties |= {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
+        # When the renewal was sent, rounded down, so that the lease doesn't seem to last longer.
+        sent = int((leased.until - self._lease) * 1000)
+        properties |= {"last": last, "token": self._token, "boot": self._boot, "store": self._store}
+        properties |= {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
         self._file.write(properties)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Write down what was used, then give the number back.
+        """Write down what was used, and keep the lease for the next process of this name: it lapses by itself.
 
-        With Redis away it is kept for the next process of this name. What was sent may have been carried out, though:
-        from then on the file doesn't count by itself.
+        Given back, the number could be somebody else's at once, and with Redis away the file couldn't tell.
         """
         if not self._copies:
             yield from super().release(tenure, used)
             return
-        try:
-            yield from blocking(lambda: self._write(used))
-            yield from send(machine_calls.machines(self._key))  # to see whether Redis is there
-            yield from blocking(lambda: self._write(used, alone=False))
-            yield from super().release(tenure, used)
-            yield from blocking(lambda: self._write(used, ours=False, alone=False))
-        finally:
-            self._file.unlock()
+
+        def released() -> None:
+            try:
+                self._write(used)
+            finally:
+                self._file.unlock()
+
+        yield from blocking(released)
 
     def after_fork(self) -> None:
         """Leave the lock and the token to the parent."""

@@ -129,6 +129,8 @@ class Leased(Machines):
         self._margin = margin
         self._own = own
         self._token = ""
+        #: The number of the process before this one, if that is known otherwise than by Redis.
+        self._former: int | None = None
         #: The store's id, once it is known: it never changes.
         self._store = ""
 
@@ -147,7 +149,8 @@ class Leased(Machines):
             shown = yield from send(machine_calls.machines(self._key))
             free = _free(self._numbers, shown, self._holder)
             # Only where none is free: those whose holders are silent may have lapsed.
-            tenure, soonest = yield from self._tried(free or _silent(self._numbers, shown), first)
+            numbers = [*self._left(shown), *(free or _silent(self._numbers, shown))]
+            tenure, soonest = yield from self._tried(numbers, first)
             if tenure is not None:
                 return tenure
             if not free:
@@ -185,6 +188,11 @@ class Leased(Machines):
                 raise self._refused(claimed)
             soonest = min(soonest, claimed.wait)
         return None, soonest
+
+    def _left(self, shown: Mapping[int, Machine]) -> list[int]:
+        """Return the number that the process before has left to lapse, if it is still shown as this holder's."""
+        known = None if self._former is None else shown.get(self._former)
+        return [self._former] if self._former is not None and known and known.holder == self._holder else []
 
     def _identify(self) -> Steps[None]:
         self._store = self._store or (yield from identity())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 
+from issuer.core.steps import Steps
 from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, NotDecodable, SchemeError, StrategyFailed
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
@@ -108,6 +109,14 @@ def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str,
             return kind.decode(options, value)
     except InvalidArgument as error:
         raise NotDecodable(f"{value} is no number of {name}: {error}", value=value) from error
+
+
+def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
+    """Return who made the number, None if that isn't known. Raises IssuerError."""
+    kind = factory(name)
+    if isinstance(kind, type) and issubclass(kind, Strategy):
+        return (yield from kind.holder(options, value, tag, prefix))
+    return None
 
 
 def make(name: str, context: Context) -> Strategy:

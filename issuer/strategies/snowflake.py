@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from issuer.clock import Deadline
-from issuer.core.steps import Steps, sleep
+from issuer.core.steps import Steps, send, sleep
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,
@@ -21,7 +21,7 @@ from issuer.errors import (
     Unavailable,
 )
 from issuer.keys import check_tag
-from issuer.machine_calls import machines_key
+from issuer.machine_calls import machines, machines_key
 from issuer.strategies import layout as layout_
 from issuer.strategies import stored
 from issuer.strategies.contract import Context, Instance, Strategy
@@ -95,6 +95,19 @@ class Snowflake(Strategy):
     def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
         """Return the parts of a number: timestamp in ms since 1970, machine, worker, rack, sequence."""
         return asdict(Layout.of(options).decompose(value))
+
+    @classmethod
+    def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
+        """Return who holds the number's machine number in Redis, or had it last; of the store, who had it then."""
+        parts = Layout.of(options).decompose(value)
+        kind, shared = text(options, "machine", "redis"), _shared(options)
+        if kind == "store":
+            return (yield from stored.holder(shared or tag, parts.machine, parts.timestamp))
+        if kind not in ("redis", "file"):
+            return None
+        shown = yield from send(machines(machines_key(prefix, tag, shared)))
+        found = shown.get(parts.machine)
+        return found.holder or None if found else None
 
     def _source(self) -> Machines:
         """Return where machine numbers come from."""
@@ -272,7 +285,7 @@ class Snowflake(Strategy):
         if not self._ticks.begin(tenure):  # closed meanwhile
             yield from self._machines.release(tenure, tenure.floor)
 
-    def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - one call, which the driver bounds
+    def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the driver bounds each call
         """Give the machine number back, with the last timestamp used."""
         self._closed = True
         tenure, used = self._ticks.close()

@@ -20,6 +20,12 @@ from persistence.records import HIGHEST, Reservation, Tag
 #: 432 a day and process. A process that was killed keeps its number so long from others.
 LEASE = 600.0
 
+#: Of a machine number's tag, for people.
+DESCRIPTION = "timestamps, in ms since 1970, that the machine number may have used"
+
+#: So many ledger entries are looked at for a time: those that were given back whole may lie before the one that has it.
+LOOKED_AT = 50
+
 #: A number that somebody has used up to so many ms from now is waited for: two hosts' clocks are never quite the same.
 NEAR = 200
 
@@ -40,7 +46,8 @@ class Stored(Machines):
         self._numbers = numbers
         self._clock = clock
         self._lease = round(lease * 1000)
-        self._held: Reservation | None = None
+        #: End to end, oldest first: the time of a tenure that may not be over yet.
+        self._held: list[Reservation] = []
 
     def claim(self) -> Steps[Tenure]:
         """Reserve time of a number whose time so far is over: this holder's usual one, else any."""
@@ -48,18 +55,21 @@ class Stored(Machines):
         soonest = self._lease
         for number in _candidates(self._numbers, self._holder):
             sent = self._clock.elapsed()
-            last = (yield from self._record(number)).max
-            ahead = last - self._clock.ms()
-            if ahead <= NEAR:
+            record = yield from self._record(number)
+            ahead = record.max - self._clock.ms()
+            # Left by the process before this one, and ahead all the same: then the clock is behind, and it is waited
+            # for, as if it had gone back meanwhile. Any other number would hide that.
+            ours = record.description == self._left(record.max)
+            if ahead <= NEAR or ours:
                 now = self._clock.ms()
                 yield from self._raised(number, now)
                 # Two processes may have come as far: whoever comes second gets the time after the first one's.
                 held = yield from self._reserved(number, now, self._lease)
                 ahead = held.low - self._clock.ms()
-                if ahead <= NEAR:
-                    self._held = held
+                if ahead <= NEAR or (ours and held.low == record.max):
+                    self._held = [held]
                     return self._tenure(number, held.low, held.high, sent)
-                yield from _given_back(held, held.low)
+                yield from _given_back([held], held.low)
             soonest = min(soonest, ahead)
         raise NoMachineNumber(
             f"all {len(self._numbers)} machine numbers of {self._namespace} are held: use more machine bits, or wait "
@@ -73,22 +83,29 @@ class Stored(Machines):
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
         if ceiling <= tenure.ceiling:  # the clock was set back
             return self._tenure(tenure.machine, tenure.floor, tenure.ceiling, sent)
+        if not self._held:  # given back meanwhile: the counter is lower now, and the store no older for that
+            return None
         held = yield from self._reserved(tenure.machine, tenure.ceiling, ceiling - tenure.ceiling)
         if held.low != tenure.ceiling:
-            yield from _given_back(held, held.low)
+            yield from _given_back([held], held.low)
             return None
-        self._held = held
+        now = self._clock.ms()
+        self._held = [*(each for each in self._held if each.high > now), held]
         return self._tenure(tenure.machine, tenure.floor, held.high, sent)
 
-    def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - what was reserved last is known
-        """Give back the time that wasn't used, of the last reservation."""
-        held, self._held = self._held, None
-        if held is not None:
-            yield from _given_back(held, min(used, held.high))
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:
+        """Give back the time that wasn't used, and note who has used it up to there."""
+        held, self._held = [each for each in self._held if each.high >= used], []
+        if not held:
+            return
+        last = max(used, held[0].low)
+        if (yield from _given_back(held, last)):
+            name, note = self._tag(tenure.machine), self._left(last)
+            yield from ask(lambda store, timeout: store.configure(name, description=note, timeout=timeout))
 
     def after_fork(self) -> None:
         """Forget what the parent has reserved, and will give back."""
-        self._held = None
+        self._held = []
 
     # ------------------------------------------------------------------ inside
 
@@ -106,7 +123,7 @@ class Stored(Machines):
                         step=1,
                         limit=HIGHEST,
                         order="trend",
-                        description="timestamps, in ms since 1970, that the machine number may have used",
+                        description=DESCRIPTION,
                         scheme={PART_OF: self._namespace},
                         timeout=timeout,
                     )
@@ -115,6 +132,10 @@ class Stored(Machines):
             return record
 
         return (yield from ask(found))
+
+    def _left(self, last: int) -> str:
+        """Return the description of what this holder has given back; out of date when `max` is another one."""
+        return f"{DESCRIPTION}; given back by {self._holder} at {last}"
 
     def _raised(self, number: int, to: int) -> Steps[None]:
         """Leave out the time that has gone by since somebody had the number."""
@@ -125,7 +146,7 @@ class Stored(Machines):
         return (yield from direct.reserve(self._tag(number), seen=above, n=n, reason="machine"))
 
     def _tag(self, number: int) -> str:
-        return part_tag(self._namespace, f"machine-{number}")
+        return _tag(self._namespace, number)
 
     def _check_clock(self) -> Steps[None]:
         """Refuse a clock that is far ahead of the store's: the time in between would be lost to the machine number."""
@@ -142,8 +163,22 @@ class Stored(Machines):
         return Tenure(number, floor, ceiling, due=sent + self._lease * RENEW_AFTER / 1000)
 
 
-def _given_back(held: Reservation, used: int) -> Steps[None]:
-    yield from ask(lambda store, timeout: store.hand_back([held], used, timeout=timeout))
+def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
+    """Return who had the machine number at that time, ms since 1970; None if the ledger doesn't tell."""
+    page = yield from ask(
+        lambda store, timeout: store.segments(
+            _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout
+        )
+    )
+    return next((f"{each.host}, pid {each.pid}" for each in page.entries if each.holds(timestamp)), None)
+
+
+def _tag(namespace: str, number: int) -> str:
+    return part_tag(namespace, f"machine-{number}")
+
+
+def _given_back(held: Sequence[Reservation], used: int) -> Steps[bool]:
+    return (yield from ask(lambda store, timeout: store.hand_back(held, used, timeout=timeout)))
 
 
 def _candidates(numbers: Sequence[int], holder: str) -> Iterator[int]:

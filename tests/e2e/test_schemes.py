@@ -309,11 +309,21 @@ def test_a_snowflake_number_says_when_and_where_it_was_made(both: Cli) -> None:
     assert refused.code == 0, "41 + 6 + 16 bits are 63"
 
 
+@pytest.mark.live
+@pytest.mark.parametrize(("machine", "holder"), [("redis", r"issuer\.0\.\d+"), ("store", r"\S+, pid \d+")])
+def test_a_snowflake_number_says_who_has_its_machine_number(both: Cli, machine: str, holder: str) -> None:
+    assert both("create", "snow", "--strategy", "snowflake", "--option", f"machine={machine}").code == 0
+    number = both("next", "snow").out.strip()
+    assert re.fullmatch(holder, shown(both("decode", "snow", number))["holder"])
+    assert re.fullmatch(holder, both("decode", "snow", number, "--json").json()["holder"])
+
+
 def test_a_snowflake_machine_may_be_fixed_and_number_0_is_shown(direct: Cli, home: Path) -> None:
     env = {**KEYS, "ISSUER_MACHINE": "0", "ISSUER_MACHINE_FILES": str(home)}
     assert direct("create", "snow", "--strategy", "snowflake", env=env).code == 0
     number = direct("next", "snow", env=env).out.strip()
-    assert direct("decode", "snow", number, "--json").json()["machine"] == 0
+    found = direct("decode", "snow", number, "--json").json()
+    assert (found["machine"], found.get("holder")) == (0, None)
     assert re.search(r"^machine +0 +ISSUER_MACHINE$", direct("config", env=env).out, re.MULTILINE)
     assert re.search(r"^machine +none +default$", direct("config").out, re.MULTILINE)
 

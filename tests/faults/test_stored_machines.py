@@ -1,5 +1,7 @@
 """Machine numbers from the store: time that is reserved once, whoever was paused, killed or came at the same moment."""
 
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,21 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from issuer import NoMachineNumber, StoreBehind
+from issuer import ClockBehind, NoMachineNumber, StoreBehind
+from issuer.clock import Deadline
 from issuer.core import direct
 from issuer.errors import Unavailable
 from issuer.strategies import Instance, registry, stored
 from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.machines import Clock
 from issuer.strategies.snowflake import Snowflake
-from issuer.strategies.stored import Stored
+from issuer.strategies.stored import Stored, _candidates
 from issuer.strategies.ticks import Ticks
 from persistence.contract import Store
 from persistence.memory import MemoryStore
 from persistence.opening import open_store
 from persistence.records import StoreFacts
 from tests.audit import repeats
-from tests.strategies import Desk, MovedClock
+from tests.strategies import DESKS, Desk, MovedClock, Opening
 
 TAG = "orders#machine-5"
 
@@ -47,8 +50,12 @@ class Hosts:
     def open(self) -> Desk:
         """Start a process on another host."""
         self.clocks.append(MovedClock(Clock().ms()))
-        instance = Instance(port=len(self.clocks), ip="192.0.2.5")
-        self.desks.append(Desk("stored", {}, store=self.store, instance=instance))
+        return self.restart(len(self.clocks))
+
+    def restart(self, port: int, kind: Opening = Desk) -> Desk:
+        """Start a process again on the host that was the `port`th."""
+        instance = Instance(port=port, ip="192.0.2.5")
+        self.desks.append(kind("stored", {}, store=self.store, instance=instance))
         return self.desks[-1]
 
     def pass_time(self, seconds: float) -> None:
@@ -149,6 +156,98 @@ def test_a_number_that_was_given_back_is_used_again_at_once_and_above(hosts: Hos
     record = hosts.store.get(TAG, timeout=1)
     assert record is not None
     assert record.max <= hosts.clocks[0].ms + stored.LEASE * 1000 + 1
+
+
+@pytest.mark.parametrize("seconds", [1, stored.LEASE / 2, stored.LEASE, stored.LEASE * 3])
+def test_all_time_that_is_left_is_given_back_however_often_it_was_renewed(hosts: Hosts, seconds: float) -> None:
+    first = hosts.open()
+    numbers = first.take(10)
+    for _ in range(round(seconds)):
+        hosts.pass_time(1)
+        first.sweep()
+    numbers += first.take(10)
+    first.close()
+    record = hosts.store.get(TAG, timeout=1)
+    assert record is not None
+    assert record.max == hosts.clocks[0].ms
+    numbers += hosts.restart(1).take(10)
+    assert numbers == sorted(set(numbers))
+
+
+def test_who_had_a_machine_number_is_found_behind_what_was_given_back_whole(hosts: Hosts) -> None:
+    first = hosts.open()
+    first.take(10)
+    begun = hosts.clocks[0].ms
+    hosts.pass_time(stored.LEASE / 2)
+    first.sweep()
+    first.close()
+    second = hosts.restart(1)
+    second.take(10)
+
+    def told(seconds: float) -> str | None:
+        found: str | None = second.run(stored.holder("orders", 5, begun + round(seconds * 1000)), Deadline(1))
+        return found
+
+    assert told(stored.LEASE - 100) == told(0) == f"{socket.gethostname()}, pid {os.getpid()}"
+    assert told(stored.LEASE / 4) is None
+    assert told(stored.LEASE * 2) is None
+
+
+def test_a_renewal_that_comes_after_the_stop_leaves_the_number_to_others(hosts: Hosts) -> None:
+    first = hosts.open()
+    numbers = first.take(10)
+    strategy = first.serving.strategy
+    assert isinstance(strategy, Snowflake)
+    machines, tenure = strategy._machines, strategy._ticks.tenure
+    assert tenure is not None
+    hosts.pass_time(1)
+    first.close()
+    assert first.run(machines.renew(tenure), Deadline(1)) is None
+    numbers += hosts.restart(1).take(10)
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.covers("3.38")
+@pytest.mark.parametrize("color", DESKS)
+def test_a_clock_that_is_behind_when_the_process_starts_again_is_refused_and_alarmed(
+    monkeypatch: pytest.MonkeyPatch, color: str
+) -> None:
+    hosts = Hosts(monkeypatch, [5, 6, 7])
+    first = hosts.open()
+    numbers = first.take(10)
+    first.close()
+    hosts.clocks[0].step(-5000)
+    with hosts.restart(1, DESKS[color]) as again:
+        with pytest.raises(ClockBehind) as caught:
+            again.take(10)
+        assert 5000 <= caught.value.behind <= 5001
+        with pytest.raises(ClockBehind):
+            again.take(10)
+        assert [type(each) for each in again.alarms] == [ClockBehind]
+    # What had not been used was given back once more, and still says by whom.
+    with hosts.restart(1, DESKS[color]) as last:
+        with pytest.raises(ClockBehind):
+            last.take(10)
+        hosts.pass_time(5.1)
+        numbers += last.take(10)
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_clock_that_is_behind_whoever_else_had_the_number_is_none_of_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts = Hosts(monkeypatch, [5, 6, 7])
+    usual = {port: next(_candidates([5, 6, 7], Instance(port=port, ip="192.0.2.5").key)) for port in range(1, 9)}
+    other = next(port for port in range(2, 9) if usual[port] == usual[1])
+    one, *_, twin = [hosts.open() for _ in range(other)]
+    numbers = twin.take(10)
+    twin.close()
+    hosts.clocks[0].ns = hosts.clocks[other - 1].ns - 5_000_000_000
+    numbers += one.take(10)
+    assert one.alarms == []
+    assert not repeats(numbers)
+    for each in hosts.desks:
+        each.close()
 
 
 def test_a_killed_holders_number_is_refused_until_its_time_is_over(hosts: Hosts) -> None:

@@ -1,8 +1,11 @@
 """Strategies, plugins and the rejected handler through both faces, on a real Redis."""
 
+import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +56,33 @@ def test_a_strategy_of_ones_own_serves_a_tag_by_name(ids: Issuer) -> None:
         ids.next("o", key="x")
     with pytest.raises(issuer.InvalidArgument):
         ids.peek("o")
+
+
+@pytest.mark.parametrize("machine", ["redis", "file", "store"])
+def test_a_number_tells_who_has_its_machine_number(
+    connect: Connect, redis_url: str, store: MemoryStore, machine: str, tmp_path: Path
+) -> None:
+    instance = Instance("sequence-client", 8112, "192.168.0.94", directory=str(tmp_path))
+    with connect(redis=redis_url, store=store, instance=instance) as ids:
+        ids.create("h", strategy="snowflake", options={"machine": machine})
+        number = ids.next("h")
+    with connect(redis=redis_url, store=store) as others:
+        made = f"{socket.gethostname()}, pid {os.getpid()}" if machine == "store" else instance.key
+        assert others.decode("h", number, holder=True).holder == made
+        assert others.decode("h", number).holder is None
+        assert others.decode("h", number - (1 << 50), holder=True).holder == (None if machine == "store" else made)
+
+
+def test_who_has_a_machine_number_is_no_error_with_redis_away(
+    connect: Connect, redis_url: str, store: MemoryStore
+) -> None:
+    with connect(redis=redis_url, store=store) as ids:
+        ids.create("h", strategy="snowflake")
+        number = ids.next("h")
+    for away in ("redis://127.0.0.1:1/0", None):
+        with connect(redis=away, store=store) as ids:
+            found = ids.decode("h", number, holder=True)
+            assert (found.holder, found.value) == (None, number)
 
 
 @pytest.mark.covers("3.33", "3.34")
