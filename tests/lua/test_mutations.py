@@ -377,7 +377,7 @@ MUTATIONS = [
         floor_below_what_is_issued,
         {
             "floor": [
-                ("if not current or not top or scheme ~= own", "if not top or scheme ~= own"),
+                ("if not current or not top or not same", "if not top or not same"),
                 (
                     "'born', fresh, 'store', store_id)\nif",
                     "'born', fresh, 'store', store_id, 'fence', reign)\nif",

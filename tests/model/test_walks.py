@@ -102,8 +102,10 @@ CHANGES = {
     "load leaves the election": {"load": [(HDEL_ASKED, "")]},
     "floor keeps born": {"floor": [("arm(highest, fresh, ", "arm(highest, born or fresh, ")]},
     "floor lowers cur": {"floor": [("if less(cur, at) then cur = at end", "cur = at")]},
-    "floor keeps numbers of another scheme": {"floor": [("scheme ~= own or ", "")]},
-    "floor leaves the period": {"floor": [("if own ~= '' then redis.call('HSET', key, 'until', own_till) end\n", "")]},
+    "floor keeps numbers of another scheme": {"floor": [("not same or ", "")]},
+    "floor leaves the period": {
+        "floor": [("if own ~= '' then redis.call('HSET', key, 'scheme', own, 'until', own_till) end\n", "")]
+    },
     "floor leaves the election": {"floor": [(HDEL_ASKED, "")]},
     "giveback wherever cur stands": {"giveback": [(CUR, "")]},
     "giveback however often": {"giveback": [(ROW, "")]},
