@@ -34,9 +34,6 @@ HOUR = 3600.0
 #: How long two masters serve at once, a loader is stopped, and the rest lasts: `make chaos` makes them longer.
 LASTS = {"both alive": 1.0, "stopped": 2.0, "else": 0.5}
 
-#: Whoever draws gets a number within so many seconds.
-QUIET = 0.1
-
 HOSTILE = [
     "a{b}c", "{}", "}{", "{a", "a}", "%7B", "%", "a%7Bb{c", "*", "?", "a b", "a:b", "$max", "_id", "a.b", "..", "/",
     "'; --",
@@ -103,23 +100,18 @@ def writable_replica(world: World) -> None:
 
 @fault("F17", "INFO denied by ACL")
 def info_denied(world: World) -> None:
-    def served(since: int) -> bool:
-        return any(worker.served(since, [STRICT]) for worker in world.crew.workers)
-
-    def quiet() -> bool:
-        since = now()
-        rest(QUIET)
-        return not served(since)
-
     with world.fault("F17 INFO denied", segments=0), world.master.client(decode_responses=True) as client:
+
+        def refused() -> bool:
+            return ("lua", "info") in {(entry["context"], entry["object"]) for entry in client.acl_log()}
+
         client.acl_log_reset()
         client.execute_command("ACL", "SETUSER", "default", "-info")
-        # What was drawn before may still be on its way.
-        until(quiet, 10, "no strict number is issued any more")
         since = now()
+        until(refused, world.crew.patience, "a script is refused INFO")
         rest(LASTS["else"])
-        assert not served(since), "strict numbers were issued while the fence could not be read"
-        assert "info" in {entry["object"] for entry in client.acl_log()}, "nobody was refused INFO"
+        issued = [worker.name for worker in world.crew.workers if worker.served(since, [STRICT], whole=True)]
+        assert not issued, f"strict numbers were issued while the fence could not be read, in {issued}"
         client.execute_command("ACL", "SETUSER", "default", "+info")
 
 

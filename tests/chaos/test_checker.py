@@ -192,6 +192,8 @@ def test_a_follower_sees_numbers_and_not_errors(tmp_path: Path) -> None:
     assert follower.served(0, 6)
     assert not follower.served(0, 7)
     assert not follower.served(1, 0)
+    assert follower.served(0, 5, whole=True)
+    assert not follower.served(0, 6, whole=True)
 
 
 def test_runs_are_neighbours_in_the_order_in_which_they_came() -> None:

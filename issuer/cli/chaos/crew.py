@@ -52,10 +52,11 @@ class Worker:
         """Whether it runs, stopped or not."""
         return self.process.poll() is None
 
-    def served(self, since: int, only: Iterable[int] | None = None) -> bool:
-        """Whether it got numbers of each of its tags, or of `only` those, since that time (ns)."""
+    def served(self, since: int, only: Iterable[int] | None = None, *, whole: bool = False) -> bool:
+        """Whether it got numbers of its tags, each or `only` those, since that time (ns); `whole`: see Follower."""
         wanted = {job.at for job in self.setup.jobs}
-        return all(self._follower.served(at, since) for at in (wanted if only is None else wanted & set(only)))
+        chosen = wanted if only is None else wanted & set(only)
+        return all(self._follower.served(at, since, whole=whole) for at in chosen)
 
     def dismiss(self) -> None:
         """Tell it to stop, and to give back what it holds."""

@@ -153,9 +153,9 @@ class Follower:
         self._folder = folder
         self._worker = worker
 
-    def served(self, tag: int, since: int) -> bool:
-        """Whether a call for that tag that ended since then, in ns, has brought numbers."""
-        return any(self._served(path, since) for path in self._newest(tag))
+    def served(self, tag: int, since: int, *, whole: bool = False) -> bool:
+        """Whether a call for that tag that ended since then, in ns, has brought numbers; `whole`: and began since."""
+        return any(self._served(path, since, since if whole else 0) for path in self._newest(tag))
 
     def _newest(self, tag: int) -> list[Path]:
         newest: dict[str, tuple[int, Path]] = {}
@@ -164,7 +164,7 @@ class Follower:
             newest[caller] = max(newest.get(caller, (-1, path)), (int(part), path))
         return [path for _, path in newest.values()]
 
-    def _served(self, path: Path, since: int) -> bool:
+    def _served(self, path: Path, since: int, began: int) -> bool:
         if not path.stat().st_size:  # just made
             return False
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
@@ -179,6 +179,6 @@ class Follower:
                 call = Call(*_CALL.unpack_from(memory, at * _CALL.size))
                 if call.ended < since:
                     return False
-                if call.first > 0:
+                if call.first > 0 and call.began >= began:
                     return True
         return False
