@@ -44,7 +44,7 @@ def test_recover_listens_to_every_field_of_a_hash_that_can_be_read(fake_server: 
 
 def test_a_tag_made_again_as_strict_is_not_served_direct(fake_server: FencedFakeServer) -> None:
     store = MemoryStore()
-    one, two = (issuer.connect(redis=fake_server.client(), store=store, scheduler=None, timeout=0.2) for _ in range(2))
+    one, two = (issuer.connect(redis=fake_server.client(), store=store, scheduler=None) for _ in range(2))
     with one, two:
         one.create("a", step=10, order="trend")
         one.next("a")
@@ -54,7 +54,7 @@ def test_a_tag_made_again_as_strict_is_not_served_direct(fake_server: FencedFake
         two.next("a")
         fake_server.connected = False
         with pytest.raises(issuer.RedisUnavailable):
-            one.next("a")
+            one.next("a", timeout=0.2)
         fake_server.connected = True
         numbers = [one.next("a"), two.next("a"), one.next("a")]
         assert numbers == sorted(numbers)
