@@ -219,7 +219,8 @@ class Administration:
         the tag's counter counts: `decode` tells it of a number that is made of it. No tag: all of them; a tag in parts:
         it and these; each has `timeout` for itself, and the first error is raised when all have been tried.
         Idempotent; safe from several machines at once and under load. `dry_run` changes nothing, and goes on
-        without a Redis that is away: see `Recovery.redis_error`.
+        without a Redis that is away: see `Recovery.redis_error`. Replicas and old masters are asked too, if they answer
+        soon: see `Recovery.unasked`.
 
         from_journal: paths of journals, in any order, or what `persistence.journal.read` returned. A tag that they know
         and the store has lost is made again. Journals of another store count if this one is empty, or was made from

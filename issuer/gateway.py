@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from issuer.scripts import script
@@ -422,6 +423,15 @@ def _info(reply: Any) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon}
 
 
+_REPLICA = re.compile(r"slave\d+")
+
+
+def replicas(info: dict[str, str]) -> list[dict[str, str]]:
+    """Return what a master's `INFO replication` says of each of its replicas: ip, port, state, offset, lag."""
+    lines = [line for name, line in info.items() if _REPLICA.fullmatch(name)]
+    return [dict(part.partition("=")[::2] for part in line.split(",")) for line in lines]
+
+
 def master_of(name: str, key: str) -> Call[tuple[str, int] | None]:
     """Ask a Sentinel for the master of that name: its host and port, None if it knows none. `key`: for messages."""
     return Call(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
@@ -429,6 +439,17 @@ def master_of(name: str, key: str) -> Call[tuple[str, int] | None]:
 
 def _address(reply: Any) -> tuple[str, int] | None:
     return None if reply is None else (reply[0].decode(), int(reply[1]))
+
+
+def replicas_of(name: str, key: str) -> Call[list[tuple[str, int]]]:
+    """Ask a Sentinel for the replicas of the master of that name, dead or alive. `key`: for messages."""
+    return Call(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
+
+
+def _addresses(reply: Any) -> list[tuple[str, int]]:
+    # Each is a list by RESP2, a dictionary by RESP3.
+    nodes = [node if isinstance(node, dict) else dict(zip(node[::2], node[1::2], strict=True)) for node in reply]
+    return [(node[b"ip"].decode(), int(node[b"port"])) for node in nodes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,3 +471,28 @@ def _shards(reply: Any) -> list[Shard]:
         Shard(int(first), int(last), [((node[0] or b"").decode(), int(node[1])) for node in nodes])
         for first, last, *nodes in reply
     ]
+
+
+def kin(host: str, key: str) -> Call[list[tuple[str, int]]]:
+    """`CLUSTER NODES`: the replicas of the master that is asked, and the masters that own no slot, dead or alive.
+
+    CLUSTER SLOTS leaves out a replica that is cut off from its master, and a master whose slots have been taken over.
+    `host`: what it calls the one asked; if that is a hostname, the others are named by theirs. `key`: for messages.
+    """
+    return Call(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
+
+
+def _kin(host: str, reply: bytes) -> list[tuple[str, int]]:
+    # <id> <ip:port@bus[,hostname,..]> <flag,flag> <its master's id> <ping> <pong> <epoch> <link> [<slots> ..]
+    lines = [line.split() for line in reply.decode(errors="replace").splitlines()]
+    me, at = next((line[0], line[1]) for line in lines if "myself" in line[2].split(","))
+    by_name = host in at.split(",")[1:2]
+    found = []
+    for id, address, flags, master, _ping, _pong, _epoch, _link, *slots in lines:
+        place, *names = address.split(",")
+        ip, _, port = place.partition("@")[0].rpartition(":")
+        known = names[0] if by_name and names and names[0] else ip
+        slotless = "master" in flags.split(",") and not slots
+        if known and id != me and (master == me or slotless):
+            found.append((known, int(port)))
+    return found

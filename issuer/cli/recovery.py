@@ -26,6 +26,10 @@ from persistence.journal import Journals, read
 MANY = 20
 
 
+#: What is left out of JSON where there is nothing to say.
+_OPTIONAL = ("redis_error", "asked", "unasked")
+
+
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """What became of one tag: a recovery, or an error; both where a dry run could not ask Redis."""
@@ -48,9 +52,7 @@ class _Outcome:
         if self.recovery is None:
             return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": str(self.error)}
         content = asdict(self.recovery)
-        if self.recovery.redis_error is None:
-            del content["redis_error"]
-        return content
+        return {name: value for name, value in content.items() if name not in _OPTIONAL or value}
 
 
 @click.command(
@@ -134,7 +136,8 @@ def recover(
     new; at most `gap` numbers are lost by that. A tag that a journal knows and the store has lost is made again: its
     old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a Redis
     was restored from a backup. Of a tag that is in parts, they are recovered with it. With Redis away --dry-run alone
-    goes on, without what Redis knows; the exit code is 5.
+    goes on, without what Redis knows; the exit code is 5. Replicas and old masters are asked as well; of those that
+    don't answer it is told.
 
     --at-least is the tag's counter. Where numbers are made of it by a stride, a key or a period, `issuer decode` tells
     it of a number or a text.
@@ -159,6 +162,7 @@ def recover(
             _print(planned, as_json=as_json)
         elif names:
             say(_table([outcome for outcome in planned if outcome.error is None]))
+            _say_nodes(planned)
             one = len(names) == 1 and not everything
             asked(f"Recover {plain(names[0])}?" if one else f"Recover {numbered(len(names), 'tag')}?", yes=False)
     if not dry_run:
@@ -210,6 +214,18 @@ def _print(outcomes: list[_Outcome], *, as_json: bool) -> None:
         show_json([outcome.content() for outcome in outcomes])
     elif any(outcome.recovery for outcome in outcomes):
         show(_table(outcomes))
+        _say_nodes(outcomes)
+
+
+def _say_nodes(outcomes: list[_Outcome]) -> None:
+    """Say which nodes of Redis were asked besides the master, and which could not be, each of them once."""
+    done = [outcome.recovery for outcome in outcomes if outcome.recovery is not None]
+    asked = dict.fromkeys(node for each in done for node in each.asked)
+    if asked:
+        say(f"asked as well: {', '.join(map(plain, asked))}")
+    unasked = {text.partition(": ")[0]: text for each in done for text in each.unasked}
+    for text in unasked.values():
+        say(f"{click.style('warning:', fg='yellow')} not asked: {plain(text)}")
 
 
 def _table(outcomes: list[_Outcome]) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 from issuer import gateway
 from issuer.core.outcomes import refused
 from issuer.core.periods import SEQ_MOST
-from issuer.core.steps import Steps, ask, send
+from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
 from persistence.contract import Store
 from persistence.journal import Journals, Known
@@ -28,6 +28,8 @@ class Recovery:
     after, below which no number will be issued any more. `gap`: at most so many numbers are lost by it: reserved, not
     yet issued, and skipped now. `redis_error`: why Redis could not be asked, which `recover` needs and a dry run does
     without: what only Redis knows of is missing then. None: it was asked, or there is none.
+    `asked`: the nodes of Redis besides the master that were asked as well, its replicas and those that were masters,
+    each as host:port. `unasked`: those that could not be, each with why: what only they know of is missing.
     """
 
     tag: str
@@ -35,6 +37,8 @@ class Recovery:
     new: int
     gap: int
     redis_error: str | None = None
+    asked: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
 
 
 def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
@@ -61,6 +65,7 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
     issued = record.max if record else said.beneath(BUFFERS) if said else 0
     hash = away = None
+    others = Others()
     if key is not None:
         try:
             hash = yield from send(gateway.peek(key))
@@ -74,13 +79,39 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
             # Before the store is raised: what lies in there is no witness of ours.
             raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
         # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
-        highest = max(highest, hash.top)
+        others = yield from _others(key, store_id)
+        highest = max(highest, hash.top, others.top)
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
         if key is not None:
             yield from floor(tag, key, highest, "repair", (yield from identity()))
-    return Recovery(tag, record.max if record else None, highest, max(0, highest - issued), away)
+    old, gap = record.max if record else None, max(0, highest - issued)
+    return Recovery(tag, old, highest, gap, away, others.asked, others.unasked)
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What is known of the other nodes of Redis: the highest number that they hold, and who was asked, as Recovery."""
+
+    top: int = 0
+    asked: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+
+
+def _others(key: str, store_id: str) -> Steps[Others]:
+    """Look at the hash on every other node: an old master, or a replica that was cut off, may be ahead."""
+    top, asked, unasked = 0, [], []
+    for each in (yield from elsewhere(gateway.peek(key))):
+        hash = each.reply
+        if hash is None:
+            unasked.append(f"{each.node}: {each.error}")
+        elif hash.names_store and hash.store != store_id:
+            unasked.append(f"{each.node}: its hash belongs to another store (id {hash.store})")
+        else:
+            top = max(top, hash.top)
+            asked.append(each.node)
+    return Others(top, tuple(asked), tuple(unasked))
 
 
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from issuer.core.flight import Flight
 from issuer.core.outcomes import store_error
@@ -67,7 +67,26 @@ class Visit:
     call: Call[Any]
 
 
-Step = Send | Ask | Sleep | Wait | Masters | Visit
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Send this call, which only reads, to every node but the master that may hold its key: replicas, old masters.
+
+    A list of Sightings comes back, after the time of one call to Redis at most.
+    """
+
+    call: Call[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting(Generic[T]):
+    """What a node answered, or the error that came instead. `node`: host:port."""
+
+    node: str
+    reply: T | None = None
+    error: str = ""
+
+
+Step = Send | Ask | Sleep | Wait | Masters | Visit | Elsewhere
 #: A protocol operation that ends with a T. The driver sends each step's result in, or throws its error in.
 Steps = Generator[Step, Any, T]
 
@@ -94,6 +113,12 @@ def visit(server: Server, call: Call[T]) -> Steps[T]:
     """Yield a call to one server; its decoded reply is the value."""
     reply: T = yield Visit(server, call)
     return reply
+
+
+def elsewhere(call: Call[T]) -> Steps[list[Sighting[T]]]:
+    """Yield a call to every other node that may hold its key; what each said is the value."""
+    seen: list[Sighting[T]] = yield Elsewhere(call)
+    return seen
 
 
 def sleep(seconds: float) -> Steps[None]:

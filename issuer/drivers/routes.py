@@ -16,7 +16,7 @@ from redis.crc import key_slot
 
 from issuer import gateway
 from issuer.clock import monotonic
-from issuer.core.steps import Server
+from issuer.core.steps import Server, Sighting
 from issuer.drivers.breaker import EVIDENCE, Breaker, Refused
 from issuer.drivers.servers import check_server
 from issuer.errors import ConfigurationError, RedisUnavailable
@@ -40,18 +40,24 @@ class Address:
         """Host and port as the core knows them."""
         return self.host or "", self.port
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "this Redis" if self.host is None else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Talk:
     """One exchange with one server.
 
-    `asking`: it takes a slot over. `share`: so many servers share the time left. `connects`: a new connection may be
-    made for it; else Outdated is raised where one is needed.
+    `asking`: it takes a slot over. `readonly`: a replica of a Cluster is to answer by itself. `share`: so many servers
+    share the time left. `connects`: a new connection may be made for it; else Outdated is raised where one is needed.
     """
 
     address: Address
     call: gateway.Call[Any]
     asking: bool = False
+    readonly: bool = False
     share: int = 1
     connects: bool = True
 
@@ -80,6 +86,8 @@ class Route(ABC):
     #: Whether that is found out anew before each new connection: a server that starts again may still think that it
     #: holds the key, when who was asleep meanwhile comes to it.
     asks_before_connecting = False
+    #: Whether replicas send those who read to the master, unless a Talk is `readonly`.
+    replicas_redirect = False
 
     def __init__(self) -> None:
         self.checked: set[Address] = set()
@@ -118,6 +126,13 @@ class Route(ABC):
         """Find out which servers issue numbers now. Raises RedisUnavailable, ConfigurationError."""
 
     @abstractmethod
+    def others(self, key: str) -> Talks[dict[Address, Exception | None]]:
+        """Find out which nodes besides the master may hold the key: its replicas, and those that were masters.
+
+        An error stands by who could not be asked for them. Raises RedisUnavailable, ConfigurationError.
+        """
+
+    @abstractmethod
     def lost(self, address: Address) -> None:
         """Take note that this server doesn't answer, or is no master any more."""
 
@@ -145,6 +160,13 @@ class Fixed(Route):
         """Return that server, master or not."""
         return [self.HERE]
         yield
+
+    def others(self, key: str) -> Talks[dict[Address, Exception | None]]:
+        """Ask it for its replicas."""
+        info = yield from _attempted(self, Talk(self.HERE, gateway.replication_info(key)))
+        if isinstance(info, Exception):
+            return {self.HERE: info}
+        return {Address(each["ip"], int(each["port"])): None for each in gateway.replicas(info)}
 
     def lost(self, address: Address) -> None:
         """There is no other one."""
@@ -193,6 +215,22 @@ class Sentinels(Route):
         """Ask the Sentinels, whatever they said before."""
         return [(yield from self.find(""))]
 
+    def others(self, key: str) -> Talks[dict[Address, Exception | None]]:
+        """Ask every Sentinel for its master and the replicas: one that was cut off may know another master."""
+        master = self._master or (yield from self.find(key))
+        found: dict[Address, Exception | None] = {}
+        for left, sentinel in zip(range(len(self._sentinels), 0, -1), tuple(self._sentinels), strict=True):
+            named = yield from _attempted(self, Talk(sentinel, gateway.master_of(self._name, key), share=left + 1))
+            told = yield from _attempted(self, Talk(sentinel, gateway.replicas_of(self._name, key), share=left + 1))
+            for answer in (named, told):
+                if isinstance(answer, Exception):
+                    found[sentinel] = answer
+                elif answer:
+                    servers = [answer] if answer is named else answer
+                    found.update(dict.fromkeys(Address(*server) for server in servers))
+        found.pop(master, None)
+        return found
+
     def lost(self, address: Address) -> None:
         """Forget the master."""
         if self._master == address:
@@ -204,6 +242,8 @@ class Sentinels(Route):
 
 class Cluster(Route):
     """The owners of a Cluster's slots, as its nodes tell."""
+
+    replicas_redirect = True
 
     def __init__(self, nodes: Sequence[Address]) -> None:
         super().__init__()
@@ -235,6 +275,14 @@ class Cluster(Route):
         """Ask for the owners of all slots, whatever the nodes said before."""
         yield from self.find("")
         return sorted(set(self._slots.values()), key=lambda node: node.server)
+
+    def others(self, key: str) -> Talks[dict[Address, Exception | None]]:
+        """Ask for the replicas of the slot's owner, and for masters whose slots were taken by others."""
+        owner = yield from self.find(key)
+        told = yield from _attempted(self, Talk(owner, gateway.kin(owner.host or "", key)))
+        if isinstance(told, Exception):
+            return {owner: told}
+        return dict.fromkeys(Address(*server) for server in told)
 
     def _learn(self, told_by: Address, shards: Sequence[gateway.Shard]) -> None:
         slots: dict[int, Address] = {}
@@ -356,8 +404,9 @@ def conduct(route: Route, call: gateway.Call[T], *, probe: bool = True) -> Talks
             case "notmaster" if route.moves or address in route.ruled:
                 # A failover: another server is the master, here or behind the same name, or this one will be again.
                 route.lost(address)
-                where = "this Redis" if address.host is None else f"{address.host}:{address.port}"
-                raise RedisUnavailable(f"{where} is no master any more: it is waited for, or for another in its place")
+                raise RedisUnavailable(
+                    f"{address.name} is no master any more: it is waited for, or for another in its place"
+                )
             case str(status) if status != "notmaster":
                 route.ruled.add(address)
         return reply
@@ -374,3 +423,32 @@ def visit(server: Server, call: gateway.Call[T]) -> Talks[T]:
     host, port = server
     reply: T = yield Talk(Address(host or None, port), call)
     return reply
+
+
+def look_elsewhere(route: Route, call: gateway.Call[T]) -> Talks[list[Sighting[T]]]:
+    """Bring the call to every other node that may hold its key, and return what each answered, or why it did not."""
+    found = yield from route.others(call.key)
+    seen: list[Sighting[T]] = [
+        Sighting(node.name, error=str(error)) for node, error in found.items() if error is not None
+    ]
+    nodes = [node for node, error in found.items() if error is None]
+    for left, node in zip(range(len(nodes), 0, -1), nodes, strict=True):
+        talk = Talk(node, call, readonly=route.replicas_redirect, share=left)
+        answer = yield from _attempted(route, talk)
+        failed = isinstance(answer, Exception)
+        seen.append(Sighting(node.name, error=str(answer)) if failed else Sighting(node.name, answer))
+    return seen
+
+
+def _attempted(route: Route, talk: Talk) -> Talks[Any]:
+    """Return the reply, or the error of a node that can be done without: a silent one is not asked again soon."""
+    breaker = route.breaker(talk.address)
+    try:
+        breaker.admit(probe=False)
+        return (yield from _watched(breaker, _alone(talk)))
+    except Exception as error:  # noqa: BLE001 - whatever it is that answers there
+        return error
+
+
+def _alone(talk: Talk) -> Talks[Any]:
+    return (yield talk)

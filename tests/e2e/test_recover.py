@@ -2,6 +2,7 @@
 
 import signal
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.e2e.conftest import Cli, Ended
 from tests.e2e.terminal import Terminal
 from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
 
 
 def _put_back(home: Path, maximum: int) -> None:
@@ -151,3 +153,25 @@ def test_with_redis_away_a_dry_run_tells_the_rest_and_a_recovery_what_to_do(behi
     assert behind("tags", "--json").json() == before
     assert behind("--redis", "none", "recover", "orders", "--at-least", "500", "--yes").code == 0
     assert behind("next", "orders").out == "501\n"
+
+
+def test_the_nodes_that_were_asked_besides_the_master_and_those_that_were_not_are_told(
+    cli: Cli, store: str, start_redis: Callable[..., RedisServer]
+) -> None:
+    master, replica, locked = start_redis(), start_redis(), start_redis()
+    for each in (replica, locked):
+        each.replicaof(master)
+    with locked.client() as client:
+        client.config_set("requirepass", "not ours")
+    at = ("--redis", master.url, "--store", store)
+    cli(*at, "create", "orders")
+    cli(*at, "create", "users")
+    cli(*at, "next", "orders")
+    asked, unasked = f"127.0.0.1:{replica.port}", f"127.0.0.1:{locked.port}"
+    for ended in (cli(*at, "recover", "--all", "--dry-run"), cli(*at, "recover", "--all", "--yes")):
+        first, second = ended.err.splitlines()
+        assert (ended.code, first) == (0, f"asked as well: {asked}")
+        assert second.startswith(f"warning: not asked: {unasked}: ")
+    for each in cli(*at, "recover", "--all", "--yes", "--json").json():
+        assert each["asked"] == [asked]
+        assert each["unasked"][0].startswith(f"{unasked}: ")

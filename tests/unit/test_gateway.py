@@ -255,3 +255,16 @@ class TestLookingAtAServer:
 
     def test_all_of_it_may_be_asked_again(self) -> None:
         assert all(call.repeatable for call in (gateway.info(), gateway.setting("save"), gateway.server_time()))
+
+
+def test_of_cluster_nodes_the_kin_is_told_by_ip_or_by_name_as_the_one_asked_is() -> None:
+    reply = (
+        b"aa 10.0.0.1:7000@17000,one.example.org,shard-id=x myself,master - 0 0 1 connected 0-100 [5->-cc]\n"
+        b"bb 10.0.0.2:7001@17001,two.example.org slave,fail aa 0 0 1 disconnected\n"
+        b"cc 10.0.0.3:7002@17002,three.example.org master - 0 0 2 connected 101-16383\n"
+        b"dd 10.0.0.4:7003@17003, master,fail - 0 0 1 disconnected\n"
+        b"ee 10.0.0.5:7004@17004 slave cc 0 0 2 connected\n"
+        b"ff :0@0 master,noaddr,fail - 0 0 1 disconnected\n"
+    )
+    assert gateway.kin("10.0.0.1", "key").decode(reply) == [("10.0.0.2", 7001), ("10.0.0.4", 7003)]
+    assert gateway.kin("one.example.org", "key").decode(reply) == [("two.example.org", 7001), ("10.0.0.4", 7003)]

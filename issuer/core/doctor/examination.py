@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -23,8 +22,6 @@ MOST_TAGS = 1000
 
 #: What CONFIG GET is asked for. The rest is in INFO, which everybody may read.
 SETTINGS = ("save", "min-replicas-to-write", "active-replica")
-
-_REPLICA = re.compile(r"slave\d+")
 
 
 class Examination:
@@ -97,9 +94,8 @@ class Examination:
         time = yield from _tried(visit(server, gateway.server_time()))
         denied = time if isinstance(time, IssuerError) else None
         clock = None if isinstance(time, IssuerError) else _clock(time, before, now_ms())
-        replicas = [field for name, field in info.items() if _REPLICA.fullmatch(name)]
         seen = []
-        for replica in replicas:
+        for replica in gateway.replicas(info):
             seen.append((yield from _replica(replica, info)))  # noqa: PERF401 - a comprehension can't yield
         self.facts.servers.append(
             replace(facts, info=info, settings=settings, clock=clock, clock_error=denied, replicas=tuple(seen)),
@@ -174,9 +170,8 @@ def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
         return error
 
 
-def _replica(field: str, master: Mapping[str, str]) -> Steps[ReplicaFacts]:
-    """Take a master's line about a replica apart, and ask that replica."""
-    parts = dict(part.partition("=")[::2] for part in field.split(","))
+def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
+    """Ask a replica of which a master has said so much."""
     server = parts.get("ip", ""), _number(parts.get("port"))
     info = yield from _tried(visit(server, gateway.info()))
     return ReplicaFacts(

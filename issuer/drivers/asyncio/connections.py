@@ -13,9 +13,19 @@ from redis.backoff import NoBackoff
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
-from issuer.core.steps import Server
+from issuer.core.steps import Server, Sighting
 from issuer.drivers.looking import FAR, LOOK_OUT
-from issuer.drivers.routes import Address, Outdated, Talk, Talks, conduct, find_masters, unreached, visit
+from issuer.drivers.routes import (
+    Address,
+    Outdated,
+    Talk,
+    Talks,
+    conduct,
+    find_masters,
+    look_elsewhere,
+    unreached,
+    visit,
+)
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
@@ -202,6 +212,11 @@ class Connections:
         """Send the call to that server, supported or not, and return the decoded reply. Raises as `call`."""
         return await self._conducted(visit(server, call), deadline, call.key, None)
 
+    async def elsewhere(self, call: gateway.Call[T], deadline: Deadline) -> list[Sighting[T]]:
+        """Send the call to every other node that may hold its key; half of the time left is kept. Raises as `call`."""
+        half = Deadline(deadline.left() / 2)
+        return await self._conducted(look_elsewhere(self._route, call), half, call.key, None)
+
     async def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
         """Hold these talks, and return what they end with."""
         end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
@@ -304,6 +319,11 @@ async def _drop_idle(node: Node) -> None:
 
 
 async def _asked(link: Link, talk: Talk) -> Any:
+    if talk.readonly:
+        await link.ask(gateway.pack("READONLY"))
+        reply = await link.ask(talk.call.packed)
+        await link.ask(gateway.pack("READWRITE"))
+        return reply
     if talk.asking:
         await link.ask(gateway.pack("ASKING"))
     try:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.flight import Flight
-from issuer.core.steps import Ask, Masters, Send, Sleep, Step, Steps, Visit, public
+from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.asyncio.connections import Connections
 from issuer.errors import ConfigurationError, StoreUnavailable
 from persistence.contract import Store
@@ -81,10 +81,8 @@ class Runner:
         match step:
             case Send():
                 return await self._redis().call(step.call, deadline, tag, probe=step.probe)
-            case Masters():
-                return await self._redis().masters(deadline)
-            case Visit():
-                return await self._redis().visit(step.server, step.call, deadline)
+            case Masters() | Visit() | Elsewhere():
+                return await self._looked(step, deadline)
             case Ask():
                 timeout = min(self.store_timeout, deadline.left())
                 if timeout <= 0:
@@ -94,6 +92,14 @@ class Runner:
                 await asyncio.sleep(step.seconds)
                 return None
         return await waited(step.flight, step.seconds)
+
+    async def _looked(self, step: Masters | Visit | Elsewhere, deadline: Deadline) -> object:
+        match step:
+            case Masters():
+                return await self._redis().masters(deadline)
+            case Visit():
+                return await self._redis().visit(step.server, step.call, deadline)
+        return await self._redis().elsewhere(step.call, deadline)
 
     def _redis(self) -> Connections:
         if self.redis is None:

@@ -9,9 +9,19 @@ import redis
 
 from issuer import gateway
 from issuer.clock import Deadline
-from issuer.core.steps import Server
+from issuer.core.steps import Server, Sighting
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.routes import Address, Outdated, Talk, Talks, conduct, find_masters, unreached, visit
+from issuer.drivers.routes import (
+    Address,
+    Outdated,
+    Talk,
+    Talks,
+    conduct,
+    find_masters,
+    look_elsewhere,
+    unreached,
+    visit,
+)
 from issuer.drivers.servers import meaning
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
@@ -134,6 +144,11 @@ class Connections:
         """Send the call to that server, supported or not, and return the decoded reply. Raises as `call`."""
         return self._conducted(visit(server, call), deadline, call.key, None)
 
+    def elsewhere(self, call: gateway.Call[T], deadline: Deadline) -> list[Sighting[T]]:
+        """Send the call to every other node that may hold its key; half of the time left is kept. Raises as `call`."""
+        half = Deadline(deadline.left() / 2)
+        return self._conducted(look_elsewhere(self._route, call), half, call.key, None)
+
     def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
         """Hold these talks, and return what they end with."""
         end = Deadline(min(self.timeout, max(SHORTEST, deadline.left())))
@@ -222,6 +237,11 @@ class Connections:
 
 
 def _asked(link: Link, talk: Talk, end: Deadline) -> Any:
+    if talk.readonly:
+        _reply(link, gateway.pack("READONLY"), end)
+        reply = _reply(link, talk.call.packed, end)
+        _reply(link, gateway.pack("READWRITE"), end)
+        return reply
     if talk.asking:
         _reply(link, gateway.pack("ASKING"), end)
     try:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.flight import Flight
-from issuer.core.steps import Ask, Masters, Send, Sleep, Step, Steps, Visit, public
+from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.blocking.connections import Connections
 from issuer.errors import ConfigurationError, StoreUnavailable
 from persistence.contract import Store
@@ -96,10 +96,8 @@ class Runner:
         match step:
             case Send():
                 return self._redis().call(step.call, deadline, tag, probe=step.probe)
-            case Masters():
-                return self._redis().masters(deadline)
-            case Visit():
-                return self._redis().visit(step.server, step.call, deadline)
+            case Masters() | Visit() | Elsewhere():
+                return self._looked(step, deadline)
             case Ask():
                 timeout = min(self.store_timeout, deadline.left())
                 if timeout <= 0:
@@ -109,6 +107,14 @@ class Runner:
                 clock.sleep(step.seconds)
                 return None
         return waited(step.flight, step.seconds)
+
+    def _looked(self, step: Masters | Visit | Elsewhere, deadline: Deadline) -> object:
+        match step:
+            case Masters():
+                return self._redis().masters(deadline)
+            case Visit():
+                return self._redis().visit(step.server, step.call, deadline)
+        return self._redis().elsewhere(step.call, deadline)
 
     def _redis(self) -> Connections:
         if self.redis is None:
