@@ -21,6 +21,7 @@ from issuer.core.discrepancies import (
     OutsideLedger,
     Overlap,
     RedisAboveMax,
+    RedisUnseen,
 )
 from issuer.core.doctor.finding import Finding
 from issuer.core.inspection import Inspection, RedisState, StoreState, Waste
@@ -89,6 +90,7 @@ __all__ = [
     "RedisAboveMax",
     "RedisState",
     "RedisUnavailable",
+    "RedisUnseen",
     "Refused",
     "SchemeError",
     "Store",

@@ -162,8 +162,8 @@ class Administration:
 
         An empty list: no two segments overlap, and nothing lies above the store's max. No tag: all of them. At most 100
         findings a tag; of one that is in parts, each of them is verified. Reads the whole ledger, 2000 entries at a
-        time; `timeout` is for each such piece. Safe under load: what others do meanwhile is no finding. Raises
-        UnknownTag, StoreUnavailable, RedisUnavailable.
+        time; `timeout` is for each such piece. Safe under load: what others do meanwhile is no finding. With Redis away
+        the rest is looked at, and RedisUnseen is in the list. Raises UnknownTag, StoreUnavailable.
         """
         findings: list[Discrepancy] = []
         if tag is not None:

@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import FAILED, OK, PROBLEM, code_of, complain, json_option
+from issuer.cli.exits import FAILED, OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
 from issuer.cli.numbers import read, value_argument
 from issuer.cli.provenance import ambiguous, content, state, utc
 from issuer.cli.session import Session
 from issuer.cli.text import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
-from issuer.core.discrepancies import Discrepancy
+from issuer.core.discrepancies import Discrepancy, RedisUnseen
 from issuer.core.verification import MOST
-from issuer.errors import IssuerError, NotDecodable, Unavailable, UnknownTag
+from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag
 from issuer.facade import Issuer
 from persistence.records import now_ms
 
@@ -46,7 +46,7 @@ class _Verdict:
       issuer verify --all --json
 
     \b
-    Exit codes: 0 nothing is wrong, 4 something is: see who, when and where.
+    Exit codes: 0 nothing is wrong, 4 something is: see who, when and where, 5 nothing is, but Redis was away.
     """,
 )
 @tag_argument(required=False)
@@ -57,7 +57,8 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     """Hold the ledger of TAG, the store and Redis against each other, changing nothing.
 
     No two segments may overlap, nothing may lie above the store's max, and what Redis is about to issue must be in the
-    ledger. Harmless while numbers are drawn. Entries are kept for 90 days: older ones can't be looked at.
+    ledger. Harmless while numbers are drawn. Entries are kept for 90 days: older ones can't be looked at. With Redis
+    away the ledger and the store are looked at without it; in JSON the kind "Redis not looked at" says of which tags.
     """
     if tag is not None and everything:
         raise click.UsageError("give a TAG or --all, not both")
@@ -65,11 +66,13 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     names = [record.tag for record in issuer.tags()] if tag is None else [tag]
     verdicts = list(_each(issuer, names, named=tag is not None))
     findings = [finding for verdict in verdicts for finding in verdict.findings]
+    wrong = [finding for finding in findings if not isinstance(finding, RedisUnseen)]
+    unseen = [finding.tag for finding in findings if isinstance(finding, RedisUnseen)]
     failed = {verdict.tag: verdict.error for verdict in verdicts if verdict.error is not None}
     if as_json:
         show_json([_content(finding) for finding in findings])
-    elif findings:
-        show(_report(findings, screen_width()))
+    elif wrong:
+        show(_report(wrong, screen_width()))
     sound = [verdict.tag for verdict in verdicts if not verdict.findings and verdict.error is None]
     if tag is None:
         say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
@@ -77,10 +80,13 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
             say(f"not looked at: {', '.join(map(plain, failed))}")
     elif sound:
         say(f"{plain(tag)} is sound")
+    if unseen:
+        say(f"not looked at in Redis: {', '.join(map(plain, unseen))}")
     for verdict in verdicts:
         if len(verdict.findings) == MOST:
             say(f"{plain(verdict.tag)}: {MOST} findings; the rest was not looked for")
-    context.exit(PROBLEM if findings else max(map(code_of, failed.values()), default=OK))
+    codes = [*map(code_of, failed.values()), UNREACHABLE if unseen else OK]
+    context.exit(PROBLEM if wrong else max(codes))
 
 
 def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
@@ -90,7 +96,7 @@ def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict
     with click.progressbar(names, label="verifying", file=sys.stderr, hidden=hidden) as bar:
         for name in bar:
             try:
-                yield _Verdict(name, issuer.verify(name))
+                findings = issuer.verify(name)
             except UnknownTag as error:
                 if named:
                     complain(error)
@@ -101,6 +107,12 @@ def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict
                 if isinstance(error, Unavailable):  # for the other tags as well, and told once
                     away.add(type(error))
                 yield _Verdict(name, error=error)
+            else:
+                unseen = next((each for each in findings if isinstance(each, RedisUnseen)), None)
+                if unseen is not None and RedisUnavailable not in away:
+                    away.add(RedisUnavailable)
+                    complain(f"Redis was not looked at: {unseen.why}")
+                yield _Verdict(name, findings)
 
 
 def _content(finding: Discrepancy) -> dict[str, Any]:

@@ -10,7 +10,10 @@ from persistence.records import LedgerEntry
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """Something of a tag that a healthy issuer never does. `kind` names it in a word or three; str() tells it all."""
+    """Something of a tag that a healthy issuer never does, or that could not be looked at.
+
+    `kind` names it in a few words; str() tells it all.
+    """
 
     kind: ClassVar[str] = "discrepancy"
 
@@ -143,6 +146,19 @@ class OtherStore(Discrepancy):
 
     def __str__(self) -> str:
         return f"tag {self.tag!r}: Redis key {self.key} belongs to store {self.store}, this one is {self.expected}"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUnseen(Discrepancy):
+    """Redis was away: ledger and store were held against each other without it, which is no proof. `why` it was not."""
+
+    kind: ClassVar[str] = "Redis not looked at"
+
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"tag {self.tag!r}: Redis key {self.key} was not looked at: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)

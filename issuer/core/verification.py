@@ -25,6 +25,7 @@ from issuer.core.discrepancies import (
     OutsideLedger,
     Overlap,
     RedisAboveMax,
+    RedisUnseen,
 )
 from issuer.core.extend import known
 from issuer.core.steps import Steps, ask, send
@@ -94,7 +95,7 @@ class Audit:
             self._begun = True
             yield from self._read_max()
             if self._key is not None:
-                yield from self._check_hash(self._key)
+                yield from self._with_redis(self._check_hash(self._key), self._key)
             return True
         page = yield from ask(
             lambda store, timeout: store.segments(self._tag, beyond=self._beyond, count=PAGE, timeout=timeout)
@@ -110,7 +111,7 @@ class Audit:
         if page.last is None or len(self.findings) >= MOST:
             del self.findings[MOST:]
             if self._key is not None and page.last is None:
-                yield from self._check_buffers(self._key)
+                yield from self._with_redis(self._check_buffers(self._key), self._key)
             return False
         return True
 
@@ -119,6 +120,14 @@ class Audit:
         self._max, self._created = record.max, record.created
 
     # ------------------------------------------------------------------ Redis
+
+    def _with_redis(self, steps: Steps[None], key: str) -> Steps[None]:
+        """Run the steps. If Redis is away it is a finding, and the rest is done without."""
+        try:
+            yield from steps
+        except RedisUnavailable as error:
+            self._key = None
+            self.findings.append(RedisUnseen(self._tag, key, str(error)))
 
     def _check_hash(self, key: str) -> Steps[None]:
         try:

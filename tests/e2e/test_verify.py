@@ -100,11 +100,32 @@ def test_one_tag_that_cannot_be_read_keeps_no_other_from_being_verified(orders: 
     assert orders("verify", "nobody").code == 3
     assert orders("verify", "orders", "--all").code == 2
     ended = orders("--redis", "redis://127.0.0.1:1", "--timeout", "0.2", "verify", "--json")
-    assert (ended.code, ended.json()) == (5, [])
+    kinds = [(found["tag"], found["kind"]) for found in ended.json()]
+    unseen = "Redis not looked at"
+    assert (ended.code, kinds) == (4, [("orders", unseen), ("orders", "overlap"), ("users", unseen)])
     # The same for both, and told once.
     assert ended.err.count("error: ") == 1
-    assert ended.err.endswith("0 of 2 tags are sound\nnot looked at: orders, users\n")
+    assert ended.err.endswith("0 of 2 tags are sound\nnot looked at in Redis: orders, users\n")
     assert store
+
+
+def test_with_redis_away_an_agreement_of_ledger_and_store_is_told_and_is_no_pass(orders: Cli, home: Path) -> None:
+    away = ("--redis", "redis://127.0.0.1:1", "--timeout", "0.2")
+    ended = orders(*away, "verify", "orders")
+    assert (ended.code, ended.out) == (5, "")
+    assert ended.err.startswith("error: Redis was not looked at: redis redis://127.0.0.1:1: ")
+    assert ended.err.endswith("\nnot looked at in Redis: orders\n")
+    ended = orders(*away, "verify", "--json")
+    assert ended.code == 5
+    assert [(each["tag"], each["kind"]) for each in ended.json()] == [
+        ("orders", "Redis not looked at"),
+        ("users", "Redis not looked at"),
+    ]
+    assert all("127.0.0.1:1" in each["message"] for each in ended.json())
+    forge(home, 5, 10)
+    ended = orders(*away, "verify", "orders")
+    assert (ended.code, ended.out.splitlines()[0]) == (4, "orders  overlap  6..10")
+    assert "Redis was not looked at" in ended.err
 
 
 @pytest.mark.covers("N.5")

@@ -3,8 +3,9 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ import pytest
 import issuer
 from issuer.core import verification
 from persistence.contract import Store
+from persistence.memory import MemoryStore
 from persistence.opening import open_store
-from persistence.records import Reservation
+from persistence.records import LedgerPage, Reservation
 from persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.contract.benches import TIMEOUT
 from tests.contract.conftest import mongo_bench_at
 from tests.drawers import Drawers, assert_sound
+from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 #: A process that reserves segments of its own, uses a part, and hands the rest back, again and again, until stdin ends.
@@ -137,14 +140,49 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
             ids.who("b", 1)
 
 
-def test_with_redis_away_who_asks_the_store_alone(connect: Connect, store: Store) -> None:
+def test_with_redis_away_who_and_verify_ask_the_store_alone(connect: Connect, store: Store) -> None:
     store.create("a", above=0, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
     store.reserve("a", 10, reason="test", timeout=TIMEOUT)
     with connect(redis="redis://127.0.0.1:1", store=store, scheduler=None, timeout=1) as ids:
         found = ids.who("a", 5)
         assert (found.in_redis, [entry.high for entry in found.entries]) == (None, [10])
-        with pytest.raises(issuer.RedisUnavailable):
-            ids.verify("a")
+        for tag in ("a", None):
+            (unseen,) = ids.verify(tag)
+            assert isinstance(unseen, issuer.RedisUnseen)
+            assert (unseen.tag, unseen.key, "127.0.0.1:1" in unseen.why) == ("a", "issuer:{a}", True)
+        with pytest.raises(issuer.UnknownTag):
+            ids.verify("b")
+
+
+class Staged(MemoryStore):
+    """A store that lets something happen before it shows its ledger."""
+
+    before: Callable[[], object] | None = None
+
+    def segments(self, *arguments: Any, **options: Any) -> LedgerPage:
+        if self.before is not None:
+            self.before()
+        return super().segments(*arguments, **options)
+
+
+def test_with_redis_away_or_lost_on_the_way_the_ledger_is_held_against_the_store(
+    connect: Connect, start_redis: Callable[..., RedisServer]
+) -> None:
+    server, store = start_redis(), Staged()
+    with connect(redis=server.url, store=store, scheduler=None) as ids:
+        ids.create("a", step=10)
+        assert ids.next("a") == 1
+        (entry,) = store._ledger.values()
+        store._ledger["forged"] = replace(entry, id="forged")
+        with server.client() as client:
+            # In no entry, so that Redis is asked once more in the end.
+            client.hset("issuer:{a}", mapping={"next_cur": 20, "next_mark": 22, "next_max": 30})
+        assert {type(each) for each in ids.verify("a")} == {issuer.Overlap, issuer.RedisAboveMax, issuer.OutsideLedger}
+        store.before = server.kill
+        lost = ids.verify("a")
+        assert {type(each) for each in lost} == {issuer.Overlap, issuer.RedisAboveMax, issuer.RedisUnseen}
+        away = ids.verify("a")
+        assert [type(each) for each in away] == [issuer.RedisUnseen, issuer.Overlap]
 
 
 def test_a_long_ledger_is_read_in_pages(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
