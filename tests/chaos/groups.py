@@ -107,7 +107,7 @@ def sentinel_failover(world: SentinelWorld) -> None:
     master, replicas = group.node(group.master()), group.replicas()
     master.cut_off(*replicas)
     world.more()
-    with world.fault("F3 failover by Sentinel"):
+    with world.fault("F3 failover by Sentinel", hits=len(world.crew.workers)):
         master.kill()
         for replica in replicas:
             replica.resume()
@@ -127,7 +127,7 @@ def cluster_failover(world: ClusterWorld) -> None:
     replica = cluster.replica_of(owner)
     owner.cut_off(replica)
     world.more()
-    with world.fault("F3 failover by Cluster"):
+    with world.fault("F3 failover by Cluster", hits=len(world.crew.workers)):
         owner.kill()
         replica.resume()
         cluster.wait_for_new_owner(key, owner)

@@ -76,7 +76,7 @@ def desk(world: World, at: int) -> Iterator[Callable[[int], None]]:
 @fault("F5", "old and new master both alive")
 def both_alive(world: World) -> None:
     world.lag()
-    with world.fault("F5 both masters alive", segments=8, split=True):
+    with world.fault("F5 both masters alive", segments=8, hits=len(world.crew.workers), split=True):
         world.other.promote()
         world.fronts[1].redirect(world.other.address)
         rest(LASTS["both alive"])
@@ -87,10 +87,11 @@ def both_alive(world: World) -> None:
 
 @fault("F16", "half of the processes led to a writable replica")
 def writable_replica(world: World) -> None:
+    _, led = world.halves()
     world.follow()
     with world.other.client() as client:
         client.config_set("replica-read-only", "no")
-    with world.fault("F16 writable replica"):
+    with world.fault("F16 writable replica", hits=len(led)):
         world.fronts[1].redirect(world.other.address)
         rest(LASTS["else"])
         world.fronts[1].redirect(world.master.address)
@@ -100,7 +101,10 @@ def writable_replica(world: World) -> None:
 
 @fault("F17", "INFO denied by ACL")
 def info_denied(world: World) -> None:
-    with world.fault("F17 INFO denied", segments=0), world.master.client(decode_responses=True) as client:
+    with (
+        world.fault("F17 INFO denied", hits=len(world.crew.workers)),
+        world.master.client(decode_responses=True) as client,
+    ):
 
         def refused() -> bool:
             return ("lua", "info") in {(entry["context"], entry["object"]) for entry in client.acl_log()}
