@@ -12,7 +12,7 @@ from issuer.cli.chaos.faults import WIRE, Fault
 from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.world import STRICT, TREND, Terms, World
 from persistence.records import fresh_version
-from tests.chaos.more import LASTS
+from tests.chaos.more import LASTS, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct
 from tests.servers.absent import absent
 from tests.servers.cluster import ClusterServers
@@ -194,6 +194,12 @@ SENTINEL_FAULTS = [Fault("F3b", "failover by Sentinel, replication cut", only(Se
 CLUSTER_FAULTS = [Fault("F3c", "failover by Cluster, replication cut", only(ClusterWorld, cluster_failover))]
 MONGO_FAULTS = [
     Fault("F6c", "the store killed in mid-reserve", only(MongoWorld, store_killed)),
+    Fault("F6e", "MongoDB restored from an old copy, the issuers stopped", store_restored),
+    Fault(
+        "F6f",
+        "MongoDB restored from an old copy, younger segments served direct, Redis wiped",
+        store_restored_under_direct_segments,
+    ),
     Fault("F9d", "a request to the store dropped", only(MongoWorld, _on_the_wire("F9d", "request dropped", 1))),
     Fault("F9e", "a reply of the store dropped", only(MongoWorld, _on_the_wire("F9e", "reply dropped", 1))),
     Fault("F9f", "replies of the store 300 ms late", only(MongoWorld, _on_the_wire("F9f", "300 ms late", 3))),

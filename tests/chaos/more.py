@@ -5,7 +5,6 @@ import random
 import resource
 import secrets
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from issuer.errors import CorruptState, InvalidArgument, LimitReached
 from persistence.journalled import Journalled
 from persistence.opening import open_store
 from persistence.records import HIGHEST, Reservation
+from tests.chaos.copies import copied
 from tests.lua.hashes import GARBAGE
 
 MORE: list[Fault] = []
@@ -330,16 +330,12 @@ def given_back_again(world: World) -> None:
 
 @fault("F6b", "the store restored from an old copy, the issuers stopped")
 def store_restored(world: World) -> None:
-    path = world.folder / "store" / "issuer.db"
-    with closing(sqlite3.connect(":memory:")) as copy:
-        with closing(sqlite3.connect(path)) as store:
-            store.backup(copy)
+    with copied(world) as put_back:
         before = world.ids.inspect("strict").store.max
         until(lambda: world.ids.inspect("strict").store.max > before, world.crew.patience, "max rises")
         with world.fault("F6 store restored", segments=4, hits=len(world.crew.workers)):
             setups = world.crew.relieve()
-            with closing(sqlite3.connect(path)) as store:
-                copy.backup(store)
+            put_back()
             # A trend tag may have been served direct since the copy: of that only the journal knows.
             for tag in world.counted[TREND:]:
                 world.ids.recover(tag, from_journal=journals(world))
@@ -367,10 +363,7 @@ def disk_full(world: World) -> None:
 def store_restored_under_direct_segments(world: World) -> None:
     """What has been issued since has left its only trace in the journal."""
     cut, _ = world.halves()
-    store = world.folder / "store" / "issuer.db"
-    with closing(sqlite3.connect(":memory:")) as copy:
-        with closing(sqlite3.connect(store)) as now_there:
-            now_there.backup(copy)
+    with copied(world) as put_back:
         world.fronts[0].refuse()
         rest(LASTS["else"] * 2)
         world.crew.wait_served(now(), cut, only=[TREND, PLAIN])
@@ -378,8 +371,8 @@ def store_restored_under_direct_segments(world: World) -> None:
             world.fronts[0].pass_through()
             setups = world.crew.relieve()
             world.master.wipe()
-            with world.closed(), closing(sqlite3.connect(store)) as now_there:
-                copy.backup(now_there)
+            with world.closed():
+                put_back()
             world.ids.recover(from_journal=journals(world))
             fresh = world.crew.start(*setups)
     world.crew.wait_served(0, fresh)
