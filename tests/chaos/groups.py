@@ -175,7 +175,8 @@ def handing_back_hit(world: MongoWorld) -> None:
             for _ in range(TRIES):
                 cut = go_direct(world)
                 hit(world.store_proxy, match, 3)
-                with world.fault(f"F9k {manner}: {call}", hits=len(cut)):
+                # Each that comes back may raise the floor above a segment that is on its way: its load is refused.
+                with world.fault(f"F9k {manner}: {call}", hits=len(cut), segments=2 + len(cut)):
                     world.fronts[0].pass_through()
                     # Who has just used up its last segment has nothing to hand back.
                     with suppress(AssertionError):
