@@ -400,7 +400,8 @@ def cut_off(world: World) -> None:
         world.crew.wait_served(since, cut, only=[TREND, PLAIN])
         rest(CUT_OFF)
     finally:
-        with world.fault("F21 cut off", hits=len(cut)):
+        # Each that comes back may raise the floor above a segment that is on its way: its load is refused.
+        with world.fault("F21 cut off", hits=len(cut), segments=2 + len(cut)):
             world.fronts[0].pass_through()
     # They come back to Redis at their next sweep, within a second.
     rest(REJOINED)
