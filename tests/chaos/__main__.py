@@ -36,6 +36,7 @@ BARS: dict[str, tuple[str, Callable[[Verdict], bool]]] = {
     "order": ("no order violation", lambda found: found.disorder == 0),
     "keys": ("no key with two numbers", lambda found: found.changed == 0),
     "gap": ("gaps within the design's bound", lambda found: found.gap <= found.allowed_gap),
+    "costs": ("the gap of each event within its own bound", lambda found: not found.costly),
     "service": ("service back within 2 s of the servers", lambda found: found.without_service <= 2.0),
     "deadline": ("no call past its deadline + 0.5 s", lambda found: found.latest <= 0.5),
     "stuck": ("no run stuck", lambda found: not found.stuck),

@@ -12,7 +12,7 @@ from issuer.cli.chaos.faults import WIRE, Fault
 from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.world import STRICT, TREND, Terms, World
 from persistence.records import fresh_version
-from tests.chaos.more import LASTS
+from tests.chaos.more import LASTS, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct
 from tests.servers.absent import absent
 from tests.servers.cluster import ClusterServers
@@ -107,7 +107,7 @@ def sentinel_failover(world: SentinelWorld) -> None:
     master, replicas = group.node(group.master()), group.replicas()
     master.cut_off(*replicas)
     world.more()
-    with world.fault("F3 failover by Sentinel"):
+    with world.fault("F3 failover by Sentinel", hits=len(world.crew.workers)):
         master.kill()
         for replica in replicas:
             replica.resume()
@@ -127,7 +127,7 @@ def cluster_failover(world: ClusterWorld) -> None:
     replica = cluster.replica_of(owner)
     owner.cut_off(replica)
     world.more()
-    with world.fault("F3 failover by Cluster"):
+    with world.fault("F3 failover by Cluster", hits=len(world.crew.workers)):
         owner.kill()
         replica.resume()
         cluster.wait_for_new_owner(key, owner)
@@ -175,7 +175,8 @@ def handing_back_hit(world: MongoWorld) -> None:
             for _ in range(TRIES):
                 cut = go_direct(world)
                 hit(world.store_proxy, match, 3)
-                with world.fault(f"F9k {manner}: {call}", hits=len(cut)):
+                # Each that comes back may raise the floor above a segment that is on its way: its load is refused.
+                with world.fault(f"F9k {manner}: {call}", hits=len(cut), segments=2 + len(cut)):
                     world.fronts[0].pass_through()
                     # Who has just used up its last segment has nothing to hand back.
                     with suppress(AssertionError):
@@ -194,6 +195,12 @@ SENTINEL_FAULTS = [Fault("F3b", "failover by Sentinel, replication cut", only(Se
 CLUSTER_FAULTS = [Fault("F3c", "failover by Cluster, replication cut", only(ClusterWorld, cluster_failover))]
 MONGO_FAULTS = [
     Fault("F6c", "the store killed in mid-reserve", only(MongoWorld, store_killed)),
+    Fault("F6e", "MongoDB restored from an old copy, the issuers stopped", store_restored),
+    Fault(
+        "F6f",
+        "MongoDB restored from an old copy, younger segments served direct, Redis wiped",
+        store_restored_under_direct_segments,
+    ),
     Fault("F9d", "a request to the store dropped", only(MongoWorld, _on_the_wire("F9d", "request dropped", 1))),
     Fault("F9e", "a reply of the store dropped", only(MongoWorld, _on_the_wire("F9e", "reply dropped", 1))),
     Fault("F9f", "replies of the store 300 ms late", only(MongoWorld, _on_the_wire("F9f", "300 ms late", 3))),

@@ -5,7 +5,6 @@ import random
 import resource
 import secrets
 import signal
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from issuer.errors import CorruptState, InvalidArgument, LimitReached
 from persistence.journalled import Journalled
 from persistence.opening import open_store
 from persistence.records import HIGHEST, Reservation
+from tests.chaos.copies import copied
 from tests.lua.hashes import GARBAGE
 
 MORE: list[Fault] = []
@@ -76,7 +76,7 @@ def desk(world: World, at: int) -> Iterator[Callable[[int], None]]:
 @fault("F5", "old and new master both alive")
 def both_alive(world: World) -> None:
     world.lag()
-    with world.fault("F5 both masters alive", segments=8, split=True):
+    with world.fault("F5 both masters alive", segments=8, hits=len(world.crew.workers), split=True):
         world.other.promote()
         world.fronts[1].redirect(world.other.address)
         rest(LASTS["both alive"])
@@ -87,10 +87,11 @@ def both_alive(world: World) -> None:
 
 @fault("F16", "half of the processes led to a writable replica")
 def writable_replica(world: World) -> None:
+    _, led = world.halves()
     world.follow()
     with world.other.client() as client:
         client.config_set("replica-read-only", "no")
-    with world.fault("F16 writable replica"):
+    with world.fault("F16 writable replica", hits=len(led)):
         world.fronts[1].redirect(world.other.address)
         rest(LASTS["else"])
         world.fronts[1].redirect(world.master.address)
@@ -100,7 +101,10 @@ def writable_replica(world: World) -> None:
 
 @fault("F17", "INFO denied by ACL")
 def info_denied(world: World) -> None:
-    with world.fault("F17 INFO denied", segments=0), world.master.client(decode_responses=True) as client:
+    with (
+        world.fault("F17 INFO denied", hits=len(world.crew.workers)),
+        world.master.client(decode_responses=True) as client,
+    ):
 
         def refused() -> bool:
             return ("lua", "info") in {(entry["context"], entry["object"]) for entry in client.acl_log()}
@@ -326,16 +330,12 @@ def given_back_again(world: World) -> None:
 
 @fault("F6b", "the store restored from an old copy, the issuers stopped")
 def store_restored(world: World) -> None:
-    path = world.folder / "store" / "issuer.db"
-    with closing(sqlite3.connect(":memory:")) as copy:
-        with closing(sqlite3.connect(path)) as store:
-            store.backup(copy)
+    with copied(world) as put_back:
         before = world.ids.inspect("strict").store.max
         until(lambda: world.ids.inspect("strict").store.max > before, world.crew.patience, "max rises")
         with world.fault("F6 store restored", segments=4, hits=len(world.crew.workers)):
             setups = world.crew.relieve()
-            with closing(sqlite3.connect(path)) as store:
-                copy.backup(store)
+            put_back()
             # A trend tag may have been served direct since the copy: of that only the journal knows.
             for tag in world.counted[TREND:]:
                 world.ids.recover(tag, from_journal=journals(world))
@@ -363,10 +363,7 @@ def disk_full(world: World) -> None:
 def store_restored_under_direct_segments(world: World) -> None:
     """What has been issued since has left its only trace in the journal."""
     cut, _ = world.halves()
-    store = world.folder / "store" / "issuer.db"
-    with closing(sqlite3.connect(":memory:")) as copy:
-        with closing(sqlite3.connect(store)) as now_there:
-            now_there.backup(copy)
+    with copied(world) as put_back:
         world.fronts[0].refuse()
         rest(LASTS["else"] * 2)
         world.crew.wait_served(now(), cut, only=[TREND, PLAIN])
@@ -374,8 +371,8 @@ def store_restored_under_direct_segments(world: World) -> None:
             world.fronts[0].pass_through()
             setups = world.crew.relieve()
             world.master.wipe()
-            with world.closed(), closing(sqlite3.connect(store)) as now_there:
-                copy.backup(now_there)
+            with world.closed():
+                put_back()
             world.ids.recover(from_journal=journals(world))
             fresh = world.crew.start(*setups)
     world.crew.wait_served(0, fresh)

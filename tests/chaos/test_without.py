@@ -62,9 +62,10 @@ def test_where_one_guard_stands_behind_another_either_is_enough(without: str, fa
 
 
 @pytest.mark.covers("N.8")
-def test_without_the_journal_a_restored_store_repeats_what_it_has_forgotten() -> None:
-    assert suffer(named("F6d"), times=2).kept
-    assert suffer(named("F6d"), times=2, journal=False, patience=8).repeats > 0
+@pytest.mark.parametrize("faults", ["F6d", "F6f"], ids=["SQLite", "MongoDB"])
+def test_without_the_journal_a_restored_store_repeats_what_it_has_forgotten(faults: str) -> None:
+    assert suffer(named(faults), times=2).kept
+    assert suffer(named(faults), times=2, journal=False, patience=8).repeats > 0
 
 
 def test_every_guard_is_taken_out_by_one_of_these_tests() -> None:

@@ -22,6 +22,7 @@ def assert_kept(verdict: Verdict) -> None:
     assert verdict.stuck == []
     assert (verdict.repeats, verdict.above, verdict.disorder, verdict.changed) == (0, 0, 0, 0), verdict.examples
     assert verdict.gap <= verdict.allowed_gap
+    assert verdict.costly == [], verdict.costs
     assert verdict.without_service < PATIENCE, verdict.slowest
     assert verdict.latest < PATIENCE
 

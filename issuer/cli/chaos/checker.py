@@ -7,9 +7,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 
+from issuer.cli.chaos.gaps import Cost, Missing, allowance, charge
 from issuer.cli.chaos.record import ERRORS, Call, Calls
 
 NS = 1_000_000_000
@@ -24,6 +25,7 @@ class Event:
 
     `segments`: how many segments in Redis it may cost, and `hits`: how many processes it may cost what they hold.
     `split`: two masters served at once, so that no order was promised between its beginning and its end.
+    `settled`: when all was well before it, in ns: since then what prepared it may have cost numbers; -1: as it began.
     """
 
     name: str
@@ -33,6 +35,12 @@ class Event:
     segments: int = 2
     hits: int = 0
     split: bool = False
+    settled: int = -1
+
+    @property
+    def since(self) -> int:
+        """From when on it may have cost numbers."""
+        return self.began if self.settled < 0 else self.settled
 
 
 @dataclass(slots=True)
@@ -70,6 +78,8 @@ class Verdict:
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
+    #: What the events of each name have cost; see gaps.
+    costs: dict[str, Cost] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     #: How often each fault had its turn, by its name on a command line: a turn may be several faults.
     turns: Counter[str] = field(default_factory=Counter)
@@ -88,7 +98,12 @@ class Verdict:
     @property
     def kept(self) -> bool:
         """Whether every promise was kept: sound, no more lost than the design allows, and somebody always drew on."""
-        return self.sound and not self.stuck and self.gap <= self.allowed_gap
+        return self.sound and not self.stuck and self.gap <= self.allowed_gap and not self.costly
+
+    @property
+    def costly(self) -> list[str]:
+        """The names of the events of which one cost a tag more numbers than the design allows."""
+        return sorted(name for name, cost in self.costs.items() if cost.over)
 
     @property
     def struck(self) -> int:
@@ -99,6 +114,8 @@ class Verdict:
         """Count the other one in."""
         for name in ("attempted", "acknowledged", "repeats", "above", "disorder", "changed", "gap", "allowed_gap"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, cost in other.costs.items():
+            self.costs.setdefault(name, Cost()).add(cost)
         self.errors += other.errors
         self.faults += other.faults
         self.turns += other.turns
@@ -116,14 +133,19 @@ def check(
     *,
     lasting: Collection[str],
     stopped: Mapping[str, Sequence[Event]],
+    end: Event | None = None,
 ) -> Verdict:
-    """Check all tags. `lasting`: the workers that drew to the end; `stopped`: when which of them was stopped."""
+    """Check all tags. `lasting`: the workers that drew to the end; `stopped`: when which of them was stopped.
+
+    `end`: when the drawing was ended, and how many of them held something; what is left then is no gap, but has bounds.
+    """
     verdict = Verdict(faults=Counter(event.name for event in events))
+    verdict.costs = {name: Cost(times) for name, times in verdict.faults.items()}
     for at, tag in enumerate(tags):
         made = [calls for calls in callers if calls.tag == at]
         own = _of_keys(verdict, tag, made) if tag.keyed else made
         _count(verdict, own)
-        gap = _repeats(verdict, tag, own)
+        missing = _repeats(verdict, tag, own)
         workers = {calls.worker for calls in made}
         groups = [own] if tag.order == "strict" else [[c for c in own if c.worker == worker] for worker in workers]
         for group in [] if tag.keyed else groups:
@@ -132,12 +154,11 @@ def check(
         _late(verdict, tag, made, stopped)
         if not tag.counted:
             continue
-        verdict.gap += gap
         _above(verdict, tag, own)
-        segments = sum(event.segments for event in events)
-        hits = sum(event.hits for event in events) + len(workers)
-        # In Redis two segments; in a process two of its own and one in hand, two leases, and what a draw under way had.
-        verdict.allowed_gap += (segments + 2) * tag.step + hits * (3 * tag.step + 2 * tag.lease)
+        verdict.gap += missing.count
+        segments, hits = (sum(event.segments for event in events), sum(event.hits for event in events))
+        verdict.allowed_gap += allowance(tag, segments + 2, hits + len(workers))
+        charge(verdict.costs, missing, events, len(workers), end)
     return verdict
 
 
@@ -186,19 +207,19 @@ def _sorted(calls: Calls) -> Iterable[Call]:
     return calls.granted()
 
 
-def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> int:
-    """Find numbers that came twice, and return how many below the highest never came."""
+def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missing:
+    """Find numbers that came twice, and return those below the highest that never came."""
     highest = 0
-    count = 0
-    for call in heapq.merge(*(_sorted(calls) for calls in callers)):
+    missing = Missing(tag)
+    for call, worker in heapq.merge(*(zip(_sorted(calls), repeat(calls.worker), strict=False) for calls in callers)):
         if call.first <= highest:
             twice = min(call.last, highest) - call.first + 1
             verdict.repeats += twice
             numbers = f"{call.first}..{call.first + twice - 1}" if twice > 1 else call.first
             _example(verdict, f"{tag.name}: {numbers} came again")
-        count += call.last - max(call.first - 1, highest) if call.last > highest else 0
         highest = max(highest, call.last)
-    return max(0, highest - tag.base - count)
+        missing.told(call, worker)
+    return missing
 
 
 def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:

@@ -147,7 +147,7 @@ def back_from_a_snapshot(world: World) -> None:
     """Kill -9; what was drawn since the snapshot is forgotten."""
     snapshot = world.master.snapshot()
     world.more()
-    with world.fault("F2a back from a snapshot"):
+    with world.fault("F2a back from a snapshot", hits=len(world.crew.workers)):
         world.master.restore(snapshot)
 
 
@@ -162,7 +162,7 @@ def aof_tail_cut(world: World) -> None:
     world.more()
     master.appendonly = True
     try:
-        with world.fault("F2b AOF tail cut"):
+        with world.fault("F2b AOF tail cut", hits=len(world.crew.workers)):
             master.cut_aof(max(1, master.aof_size() - size))
     finally:
         with master.client() as client:
@@ -173,7 +173,7 @@ def aof_tail_cut(world: World) -> None:
 @fault("F2c", "Redis killed and wiped")
 def wiped(world: World) -> None:
     """Kill -9, and everything is gone."""
-    with world.fault("F2c wiped"):
+    with world.fault("F2c wiped", hits=len(world.crew.workers)):
         world.master.wipe()
 
 
@@ -184,7 +184,7 @@ def wiped(world: World) -> None:
 def failover_by_hand(world: World) -> None:
     """Let the master die, and its replica, which lacks the last draws, take over."""
     world.lag()
-    with world.fault("F3a failover by hand"):
+    with world.fault("F3a failover by hand", segments=4, hits=len(world.crew.workers)):
         world.master.kill()
         world.other.promote()
         world.swap()
@@ -194,7 +194,7 @@ def failover_by_hand(world: World) -> None:
 def there_and_back(world: World) -> None:
     """Let A follow B, so forget what B never had, and be master again, in one process that keeps its clients."""
     world.lag()
-    with world.fault("F4 A -> B -> A", segments=4):
+    with world.fault("F4 A -> B -> A", segments=4, hits=len(world.crew.workers)):
         world.link.pass_through()
         world.other.promote()
         world.master.replicaof(world.other)
@@ -275,7 +275,7 @@ def recovered_at_once(world: World) -> None:
 def flushed(world: World) -> None:
     """Take everything away, the scripts too; then a load arrives that was sent before."""
     release = world.hold_load()
-    with world.fault("F12a FLUSHALL"):
+    with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)):
         with world.master.client() as client:
             client.flushall()
         release()
@@ -295,7 +295,7 @@ def scripts_flushed(world: World) -> None:
 def key_deleted(world: World) -> None:
     """Do what an eviction does too."""
     release = world.hold_load()
-    with world.fault("F12c key deleted"):
+    with world.fault("F12c key deleted", hits=len(world.crew.workers)):
         with world.master.client() as client:
             client.delete(*map(world.key, range(len(world.tags))))
         release()
@@ -315,7 +315,7 @@ def load_in_doubt(world: World) -> None:
     with world.master.client(decode_responses=True) as client:
         # Until all that was loaded is drawn: nothing comes in while loads are held.
         until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
-        with world.fault("F12d load in doubt", segments=4):
+        with world.fault("F12d load in doubt", segments=4, hits=len(world.crew.workers)):
             client.delete(key)
             until(lambda: client.exists(key), 10, "the hash is armed anew")
             for front in world.fronts:
@@ -329,7 +329,7 @@ def evicted(world: World) -> None:
     release = world.hold_load()
     held = [one for front in world.fronts for one in front.held]
     keys = [world.key(at) for at in range(len(world.tags))]
-    with world.fault("F12e evicted", segments=4):
+    with world.fault("F12e evicted", segments=4, hits=len(world.crew.workers)):
         with world.master.client() as client:
             before = client.info("stats")["evicted_keys"]
             client.config_set("maxmemory-policy", "allkeys-random")
@@ -400,7 +400,8 @@ def cut_off(world: World) -> None:
         world.crew.wait_served(since, cut, only=[TREND, PLAIN])
         rest(CUT_OFF)
     finally:
-        with world.fault("F21 cut off", hits=len(cut)):
+        # Each that comes back may raise the floor above a segment that is on its way: its load is refused.
+        with world.fault("F21 cut off", hits=len(cut), segments=2 + len(cut)):
             world.fronts[0].pass_through()
     # They come back to Redis at their next sweep, within a second.
     rest(REJOINED)

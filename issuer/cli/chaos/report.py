@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from issuer.cli.chaos.checker import Verdict
@@ -28,6 +29,10 @@ def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
         yield "keys with two numbers", _grouped(verdict.changed)
     each = verdict.gap / verdict.struck if verdict.struck else 0
     yield "gaps", f"{_grouped(verdict.gap)}, {_grouped(each)} a fault; {_grouped(verdict.allowed_gap)} allowed"
+    for name, cost in sorted(verdict.costs.items()):
+        if cost.gap:
+            worst = f"worst {_grouped(cost.worst)} of {_grouped(cost.allowed)} a tag"
+            yield "", f"{name}: {_grouped(cost.gap)}, {worst}{f', {cost.over} OVER' * bool(cost.over)}"
     yield "without service", f"{verdict.without_service:.2f} s at most{f', {verdict.slowest}' * bool(verdict.slowest)}"
     late = verdict.latest
     yield "past a deadline", f"{late:.2f} s at most" if late > 0 else "never"
@@ -51,6 +56,7 @@ def content(verdict: Verdict) -> dict[str, Any]:
         "keys_with_two_numbers": verdict.changed,
         "gap": verdict.gap,
         "gap_allowed": verdict.allowed_gap,
+        "gaps": {name: asdict(cost) for name, cost in sorted(verdict.costs.items())},
         "without_service": verdict.without_service,
         "slowest": verdict.slowest,
         "past_deadline": max(0.0, verdict.latest) if verdict.acknowledged else None,

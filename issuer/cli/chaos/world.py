@@ -17,6 +17,7 @@ from typing import Self
 
 from issuer.cli.chaos.checker import Event, Verdict, Watched, check
 from issuer.cli.chaos.crew import Crew, Worker
+from issuer.cli.chaos.gaps import THE_END
 from issuer.cli.chaos.guards import scripts_without
 from issuer.cli.chaos.proxy import FaultProxy
 from issuer.cli.chaos.record import all_calls
@@ -95,6 +96,8 @@ class World:
         self._ends = ExitStack()
         self._stop = threading.Event()
         self._sampling = threading.Lock()
+        #: When all was well again after the last fault.
+        self._settled = now()
         try:
             self._begin(binary)
         except BaseException:
@@ -245,14 +248,16 @@ class World:
         self, name: str, *, spared: Sequence[Worker] = (), segments: int = 2, hits: int = 0, split: bool = False
     ) -> Iterator[None]:
         """Note a fault: what it breaks is whole again when the block ends. See `Event`."""
-        began = now()
+        settled, began = self._settled, now()
         yield
         names = frozenset(worker.name for worker in spared)
-        self.events.append(Event(name, began, now(), names, segments, hits, split))
+        self._settled = now()
+        self.events.append(Event(name, began, self._settled, names, segments, hits, split, settled))
 
     def more(self) -> None:
         """Return when every worker has got numbers of each of its tags once more."""
         self.crew.wait_served(now())
+        self._settled = now()
 
     @property
     def counted(self) -> list[str]:
@@ -314,7 +319,8 @@ class World:
         """Let the other server follow, and then lack what is drawn from now on; return when that is something."""
         self.follow()
         self.link.blackhole()
-        self.more()
+        # Not `more`: what following costs is the fault's, as a first replica brings the master a new reign.
+        self.crew.wait_served(now())
 
     def swap(self) -> None:
         """Lead everybody to the other server, which has been promoted."""
@@ -342,9 +348,12 @@ class World:
         """End the drawing, and check all that was drawn."""
         until(self._sampled, 10, "the store says what max is", ignoring=(IssuerError,))
         lasting = {worker.name for worker in self.crew.workers if worker.alive}
+        end = Event(THE_END, now(), 0, hits=len(lasting))
         self.crew.dismiss()
+        # What they hand back is not lost.
+        until(self._sampled, 10, "the store says what max is", ignoring=(IssuerError,))
         callers = all_calls(self.folder)
-        return check(self.tags, callers, self.events, lasting=lasting, stopped=self.crew.stopped)
+        return check(self.tags, callers, self.events, lasting=lasting, stopped=self.crew.stopped, end=end)
 
     def _sampled(self) -> bool:
         self.sample()
