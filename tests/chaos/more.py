@@ -224,12 +224,14 @@ def made_again(world: World) -> None:
     with world.fault("F23 deleted and made again", segments=4, hits=len(world.crew.workers)):
         world.ids.delete(tag.name)
         rest(LASTS["else"] / 5)
-        world.ids.create(
-            tag.name,
-            step=tag.step,
-            order="strict" if at == STRICT else "trend",
-            lease={STRICT: None, TREND: tag.lease, PLAIN: 0}[at],
-        )
+        world.ids.create(tag.name, **made_as(world, at))
+
+
+def made_as(world: World, at: int) -> dict[str, Any]:
+    """How the world has made this one of the tags that its processes draw."""
+    tag = world.tags[at]
+    lease = {STRICT: None, TREND: tag.lease, PLAIN: 0}[at]
+    return {"step": tag.step, "order": "strict" if at == STRICT else "trend", "lease": lease}
 
 
 # ------------------------------------------------------------------------------------------------ what is handed back
