@@ -6,6 +6,7 @@ from pathlib import Path
 
 from issuer.cli.chaos.faults import FAULTS, Fault
 from issuer.cli.chaos.world import Terms, World
+from tests.chaos.administered import ADMINISTERED
 from tests.chaos.clocks import CLOCK_FAULTS, ClockWorld
 from tests.chaos.groups import (
     CLUSTER_FAULTS,
@@ -39,6 +40,6 @@ KINDS = [
     Kind("two servers", World, [*FAULTS, *MORE, *WIRED]),
     Kind("Sentinel", SentinelWorld, SENTINEL_FAULTS),
     Kind("Cluster", ClusterWorld, CLUSTER_FAULTS),
-    Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_command() is not None),
+    Kind("MongoDB", MongoWorld, [*MONGO_FAULTS, *ADMINISTERED], lambda: find_command() is not None),
     Kind("clocks", ClockWorld, CLOCK_FAULTS, lambda: find_clocked() is not None, clocked_binary),
 ]

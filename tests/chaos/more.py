@@ -25,6 +25,7 @@ from persistence.opening import open_store
 from persistence.records import HIGHEST, Reservation
 from tests.chaos.copies import copied
 from tests.lua.hashes import GARBAGE
+from tests.servers.disks import filled, is_small
 
 MORE: list[Fault] = []
 fault = entering(MORE)
@@ -228,12 +229,14 @@ def made_again(world: World) -> None:
     with world.fault("F23 deleted and made again", segments=4, hits=len(world.crew.workers)):
         world.ids.delete(tag.name)
         rest(LASTS["else"] / 5)
-        world.ids.create(
-            tag.name,
-            step=tag.step,
-            order="strict" if at == STRICT else "trend",
-            lease={STRICT: None, TREND: tag.lease, PLAIN: 0}[at],
-        )
+        world.ids.create(tag.name, **made_as(world, at))
+
+
+def made_as(world: World, at: int) -> dict[str, Any]:
+    """How the world has made this one of the tags that its processes draw."""
+    tag = world.tags[at]
+    lease = {STRICT: None, TREND: tag.lease, PLAIN: 0}[at]
+    return {"step": tag.step, "order": "strict" if at == STRICT else "trend", "lease": lease}
 
 
 # ------------------------------------------------------------------------------------------------ what is handed back
@@ -348,15 +351,26 @@ def store_restored(world: World) -> None:
 
 @fault("F19", "the disk of the embedded store full")
 def disk_full(world: World) -> None:
-    """No process may write beyond the first bytes of a file."""
+    """A true one where the store has a small disk of its own; else no process may write beyond a file's first bytes."""
+    path = world.folder / "store" / "issuer.db"
+    on_disk = is_small(path.parent)
+    manner = "ENOSPC" if on_disk else "limit"
+    with (
+        world.fault(f"F19 disk full ({manner})", hits=len(world.crew.workers)),
+        filled(path) if on_disk else no_larger_files(world),
+    ):
+        rest(LASTS["else"] * 2)
+
+
+@contextmanager
+def no_larger_files(world: World) -> Iterator[None]:
     pids = [worker.process.pid for worker in world.crew.workers]
     limits = [resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids]
-    with world.fault("F19 disk full", hits=len(pids)):
-        for pid, (_, hard) in zip(pids, limits, strict=True):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (512, hard))
-        rest(LASTS["else"] * 2)
-        for pid, limit in zip(pids, limits, strict=True):
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
+    for pid, (_, hard) in zip(pids, limits, strict=True):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (512, hard))
+    yield
+    for pid, limit in zip(pids, limits, strict=True):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
 
 
 @fault("F6d", "the store restored from an old copy, younger segments served direct, Redis wiped")

@@ -1,0 +1,57 @@
+"""Draws while the disk of its store is full: python -m tests.faults.full_disk_app REDIS FOLDER COLOUR.
+
+With mounts of its own it fills a small disk, else its own files can't grow. Prints a JSON object.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import issuer
+from tests.colours import COLOURS
+from tests.servers.disks import filled, small_disk
+
+TIMEOUT = 1.0
+STEP = 100
+
+
+@contextmanager
+def no_larger_files() -> Iterator[None]:
+    """Let this process write no file beyond its first bytes while the block lasts."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def main(redis: str, folder: Path, colour: str) -> None:
+    """Draw before, while and after; print what came, and how long the call took for which there was nothing left."""
+    path = folder / "store" / "a.db"
+    with small_disk(path.parent) as disk, COLOURS[colour](redis=redis, store=f"sqlite:///{path}") as ids:
+        ids.create("a", step=STEP, timeout=20)
+        before = [ids.next("a", timeout=20)]
+        during: list[int] = []
+        with filled(path) if disk else no_larger_files():
+            # Two segments are in Redis at most; that the third is refused is what this is for.
+            for _ in range(2 * STEP + 1):
+                began = time.monotonic()
+                try:
+                    during.append(ids.next("a", timeout=TIMEOUT))
+                except issuer.StoreUnavailable as error:
+                    refused = {"took": time.monotonic() - began, "said": str(error), "again": error.retry_after}
+                    break
+            else:
+                raise AssertionError("a full disk took a reservation")
+        after = ids.take("a", 3 * STEP, timeout=20)
+        found = {"before": before, "during": during, "after": after, "max": ids.inspect("a").store.max}
+    print(json.dumps({"disk": disk, "refused": refused, **found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
