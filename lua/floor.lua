@@ -4,7 +4,7 @@ born, so that loads on their way are refused. The hash is never deleted: it goes
 
 KEYS[1]  the tag's hash
 ARGV[1]  at: numbers up to this one are skipped, 0..2^63-1
-ARGV[2]  born: a fresh random value
+ARGV[2]  born: a fresh random word; what is written of it also tells the moment
 ARGV[3]  store: the id of the caller's store
 ARGV[4]  'keep': refuse a corrupt hash; 'repair': a corrupt hash is replaced by the floor
 ARGV[5]  scheme: the id of the tag's scheme from now on, '-' for none; numbers that were loaded under another one are dropped,
@@ -30,6 +30,7 @@ end
 --@include owner
 if not top and manner ~= 'repair' then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
+--@include fresh
 --@include arm
 local cur_before, top_before = not missing and top and cur or '', not missing and top or ''
 if own == '' then own, own_till = scheme, whole(till) and till or '0' end

@@ -3,7 +3,7 @@ open: before a reservation. Arms the hash for this reign if it is missing or of 
 elects one caller to load the next segment.
 
 KEYS[1]  the tag's hash
-ARGV[1]  born: a fresh random value, written if the hash is armed now
+ARGV[1]  born: a fresh random word; what is written of it if the hash is armed now also tells the moment
 ARGV[2]  store: the id of the caller's store
 ARGV[3]  election window in milliseconds
 ARGV[4]  'claim': stand for election; 'mine': elected already (by `next`), so ask again; 'look': neither; 'resign': elected,
@@ -38,6 +38,7 @@ if not top then return {'corrupt'} end
 if store and store ~= store_id then return {'otherstore', store} end
 -- Of an older reign too: armed for an earlier scheme, it could no longer tell that the caller's store went back in time.
 if not missing and scheme ~= own then return {'otherscheme', scheme} end
+--@include fresh
 --@include arm
 --@include now
 if not current or not born or not store then

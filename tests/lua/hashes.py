@@ -1,5 +1,9 @@
-"""A tag's hash on a real server, called through the raw scripts: every reply as it comes, a list of strings."""
+"""A tag's hash on a real server, called through the raw scripts: every reply as it comes, a list of strings.
 
+Loads and returns carry the reign and the born of now, unless a test says others.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,9 +66,9 @@ class TagHash:
         return self.call("lease", n, window, scheme)
 
     def give_back(
-        self, used: int | str, high: int | str, *, reign: str = "", born: str = BORN, backs: int | str = 0
+        self, used: int | str, high: int | str, *, reign: str = "", born: str | None = None, backs: int | str = 0
     ) -> list[str]:
-        return self.call("giveback", used, high, reign or self.reign(), born, backs)
+        return self.call("giveback", used, high, reign or self.reign(), self.born() if born is None else born, backs)
 
     def open(  # noqa: PLR0917 - as the script has them
         self,
@@ -78,11 +82,11 @@ class TagHash:
         return self.call("open", born, store, window, role, scheme, until)
 
     def load(
-        self, low: int | str, high: int | str, at: int | str | None = None, *, reign: str = "", born: str = BORN
+        self, low: int | str, high: int | str, at: int | str | None = None, *, reign: str = "", born: str | None = None
     ) -> list[str]:
         if at is None:
             at = mark(int(low), int(high))
-        return self.call("load", low, high, at, reign or self.reign(), born)
+        return self.call("load", low, high, at, reign or self.reign(), self.born() if born is None else born)
 
     def floor(  # noqa: PLR0917 - as the script has them
         self,
@@ -98,6 +102,10 @@ class TagHash:
     def reign(self) -> str:
         info: Any = self.client.info("replication")
         return str(info["master_replid"])
+
+    def born(self) -> str:
+        born: Any = self.client.hget(self.key, "born")
+        return str(born or "")
 
     def now(self) -> int:
         seconds: Any = self.client.time()
@@ -120,6 +128,18 @@ class TagHash:
             made |= {"next_cur": next[0], "next_max": next[1], "next_mark": mark(*next)}
         self.client.delete(self.key)
         self.set(**{**made, "fence": self.reign(), "born": BORN, "store": STORE, **fields})
+
+
+@dataclass
+class Made:
+    """Equal to any born that a script has made of that word."""
+
+    word: str
+
+    def __eq__(self, born: object) -> bool:
+        return isinstance(born, str) and re.fullmatch(rf"{self.word}\.\d{{10}}\.\d{{1,6}}", born) is not None
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def numbers(reply: list[str]) -> range:

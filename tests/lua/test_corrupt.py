@@ -9,7 +9,7 @@ from issuer.clock import Deadline
 from issuer.core.outcomes import refused
 from issuer.drivers.blocking.connections import Connections
 from issuer.errors import CorruptState
-from tests.lua.hashes import GARBAGE, KEY, OTHER_STORE, STORE, TagHash
+from tests.lua.hashes import GARBAGE, KEY, OTHER_STORE, STORE, Made, TagHash
 from tests.servers.redis import RedisServer
 
 BUFFER_1 = ("cur", "max", "mark")
@@ -122,7 +122,7 @@ def test_a_repair_makes_the_hash_this_stores_and_leaves_none_of_its_numbers(tag:
         assert tag.fields() == {
             **dict.fromkeys(("cur", "max", "mark"), "500"),
             "fence": tag.reign(),
-            "born": "born-2",
+            "born": Made("born-2"),
             "store": STORE,
         }
 

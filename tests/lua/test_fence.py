@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.lua.hashes import BORN, KEY, TagHash, command
+from tests.lua.hashes import BORN, KEY, Made, TagHash, command
 from tests.servers.fake import FencedFakeServer
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -39,9 +39,9 @@ def assert_fenced(tag: TagHash) -> None:
     assert tag.give_back(40, 50) == ["spent", "reign"]
     assert tag.load(200, 300) == ["stale", "reign"]
     assert tag.fields() == before
-    assert tag.open("fresh")[1:6] == [tag.reign(), "fresh", "200", "200", "1"]
+    assert tag.open("fresh")[1:6] == [tag.reign(), Made("fresh"), "200", "200", "1"]
     assert tag.next() == ["exhausted"]
-    assert tag.load(200, 300, born="fresh") == ["current"]
+    assert tag.load(200, 300) == ["current"]
     assert tag.next() == ["ok", "200", "201"]
 
 

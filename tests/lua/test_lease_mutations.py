@@ -9,7 +9,7 @@ import redis
 from tests.audit import repeats
 from tests.lua.hashes import BORN, INTACT, OTHER_STORE, WINDOW, mutated, numbers
 from tests.lua.test_faults import FENCE
-from tests.lua.test_mutations import NOTMASTER, NOW_SINCE, Harm, Mutation, Start, Texts, draw_all, hash_on
+from tests.lua.test_mutations import MOMENT, NOTMASTER, NOW_SINCE, Harm, Mutation, Start, Texts, draw_all, hash_on
 
 pytestmark = pytest.mark.live
 
@@ -82,15 +82,16 @@ def tail_that_came_twice_after_another_row(start: Start, texts: Texts) -> Harm:
 
 
 def tail_that_came_twice_after_a_floor_did(start: Start, texts: Texts) -> Harm:
-    """A copy of a floor brings an earlier born back."""
+    """A copy of a floor must not bring its born back."""
     tag = hash_on(start(), texts)
     tag.put(0, 100)
-    tag.lease(100)
+    tag.floor(0, born="first")
+    born = tag.lease(100)[4]
     tag.give_back(0, 100)
     issued = draw_all(tag)
-    tag.floor(100)
-    tag.floor(50, born=BORN)
-    tag.give_back(0, 100)
+    tag.floor(100, born="second")
+    tag.floor(0, born="first")
+    tag.give_back(0, 100, born=born)
     return [*repeats(issued + draw_all(tag))]
 
 
@@ -132,8 +133,8 @@ def traffic(start: Start, texts: Texts) -> Harm:
                     top = low + 20
             elif does == "floor" and chance.random() < 0.1:
                 floor = max(floor, chance.randint(0, top))
-                born = f"{seed}.{turn}"
-                tag.floor(floor, born=born)
+                tag.floor(floor, born=f"{seed}.{turn}")
+                born = tag.born()
             elif does == "back" and tails:
                 tail = chance.choice(tails[-4:])
                 used, high, of, backs = tail
@@ -161,9 +162,9 @@ def tail_after_everything_began_anew(start: Start, texts: Texts) -> Harm:
     tag.lease(100)
     tag.client.flushall()
     _, reign, *_ = tag.open("anew", store=OTHER_STORE)
-    tag.load(0, 100, reign=reign, born="anew")
+    tag.load(0, 100, reign=reign)
     drawn = draw_all(tag)
-    tag.give_back(50, 100)
+    tag.give_back(50, 100, born=BORN)
     return [*repeats(drawn + draw_all(tag))]
 
 
@@ -177,7 +178,7 @@ def tail_after_a_recovery(start: Start, texts: Texts) -> Harm:
     tag.client.restore(tag.key, 0, old, replace=True)
     drawn = draw_all(tag)
     tag.floor(100, born="recovered")
-    tag.give_back(50, 100)
+    tag.give_back(50, 100, born=BORN)
     return [*repeats(drawn + draw_all(tag))]
 
 
@@ -291,9 +292,9 @@ MUTATIONS = [
         {"giveback": [(COUNT, "redis.call('HSET', key, 'backs', '1')\n")]},
     ),
     Mutation(
-        "backs is counted on, when armed",
+        "floor: born is of the moment",
         tail_that_came_twice_after_a_floor_did,
-        {"floor": [("if not top then redis.call('HDEL', key, 'backs'", "if top then redis.call('HDEL', key, 'backs'")]},
+        {"floor": [(MOMENT, "")]},
     ),
     Mutation("born, when all began anew", tail_after_everything_began_anew, {"giveback": [(BORN_CHECK, "")]}),
     Mutation("born, after a recovery", tail_after_a_recovery, {"giveback": [(BORN_CHECK, "")]}),

@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from persistence.records import HIGHEST
-from tests.lua.hashes import KEY, TagHash
+from tests.lua.hashes import BORN, KEY, TagHash
 
 OTHER_REIGN = "0123456789" * 4
 
@@ -104,7 +104,7 @@ class TestStale:
         self.check(tag, "missing", tag.load(100, 200, reign=reign), {})
         tag.open("born-2")
         before = tag.fields()
-        self.check(tag, "born", tag.load(100, 200, reign=reign), before)
+        self.check(tag, "born", tag.load(100, 200, reign=reign, born=BORN), before)
 
 
 def test_a_segment_may_leave_a_gap_above_the_top(tag: TagHash) -> None:

@@ -13,7 +13,7 @@ import redis
 
 from persistence.records import HIGHEST
 from tests.audit import repeats
-from tests.lua.hashes import BORN, INTACT, OTHER_STORE, STORE, TagHash, command, mutated, numbers
+from tests.lua.hashes import INTACT, OTHER_STORE, STORE, TagHash, command, mutated, numbers
 from tests.lua.issuing import BehindError, RangeStore, SmallIssuer
 from tests.lua.test_faults import (
     FENCE,
@@ -88,7 +88,7 @@ RUN_ID = (
 NOTMASTER = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
 ARM = (
     "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
-    "  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until')\n"
+    "  redis.call('HDEL', key, 'next_cur', 'next_max', 'next_mark', 'asked', 'scheme', 'until',\n"
 )
 ARM_WITH_NUMBERS = (
     "  if not missing then return redis.call('HSET', key, 'fence', reign, 'born', fresh, 'store', store_id) end\n" + ARM
@@ -111,12 +111,24 @@ def comes_back_after_a_restart(start: Start, texts: Texts) -> Harm:
 def load_sent_again_after_a_flush(start: Start, texts: Texts) -> Harm:
     """The second copy arrives when the hash is gone and armed anew."""
     tag = hash_on(start(), texts)
-    tag.open("first")
-    tag.load(0, 100, born="first")
+    born = tag.open("first")[2]
+    tag.load(0, 100)
     drawn = draw_all(tag)
     tag.client.flushall()
     tag.open("second")
-    tag.load(0, 100, born="first")
+    tag.load(0, 100, born=born)
+    return [*repeats(drawn + draw_all(tag))]
+
+
+def open_and_load_sent_again_after_a_flush(start: Start, texts: Texts) -> Harm:
+    """A copy of the `open` arms the hash that is gone, and a copy of the load finds it."""
+    tag = hash_on(start(), texts)
+    born = tag.open("first")[2]
+    tag.load(0, 100)
+    drawn = draw_all(tag)
+    tag.client.flushall()
+    tag.open("first")
+    tag.load(0, 100, born=born)
     return [*repeats(drawn + draw_all(tag))]
 
 
@@ -235,13 +247,13 @@ def load_across_a_recovery(start: Start, texts: Texts) -> Harm:
     """The store is restored from a backup and recovered, while a load of the time before is still on its way."""
     tag = hash_on(start(), texts)
     store = RangeStore()
-    tag.open("first")
-    tag.load(*store.reserve(), born="first")
+    born = tag.open("first")[2]
+    tag.load(*store.reserve())
     drawn = draw_all(tag)
     late = store.reserve()
     store.max = 100
     tag.floor(100, born="recovered")
-    tag.load(*late, born="first")
+    tag.load(*late, born=born)
     drawn += draw_all(tag)
     # Another process serves what the store hands out now, without Redis.
     low, high = store.reserve(100)
@@ -252,16 +264,16 @@ def two_stores_on_one_prefix(start: Start, texts: Texts) -> Harm:
     tag = hash_on(start(), texts)
     one, two = RangeStore(), RangeStore()
     tag.open("a", store=STORE)
-    tag.load(*one.reserve(), born="a")
+    tag.load(*one.reserve())
     drawn = draw_all(tag)
     if tag.open("b", store=OTHER_STORE, role="mine")[0] == "open":
         two.reserve()
-        tag.load(*two.reserve(), born="a")
+        tag.load(*two.reserve())
         drawn += draw_all(tag)
     # What the second store handed out, only Redis knew of.
     tag.client.flushall()
     tag.open("c", store=STORE)
-    tag.load(*one.reserve(), born="c")
+    tag.load(*one.reserve())
     return [*repeats(drawn + draw_all(tag))]
 
 
@@ -303,6 +315,7 @@ HINCRBY_REPLY = ("redis.call('HGET', key, 'cur')\n", "string.format('%.0f', move
 LESS = "  return #a < #b or (#a == #b and a < b)\n"
 NOW_SINCE = "since and now >= since and now - since <= window"
 CURRENT = "if not current or seen_reign ~= reign then return {'stale', 'reign'} end\n"
+MOMENT = "fresh = fresh .. '.' .. moment[1] .. '.' .. moment[2]\n"
 BORN_CHECK = "if born ~= seen_born then return {'stale', 'born'} end\n"
 BELOW = "if less(low, top) then return {'stale', 'below'} end\n"
 FULL = "if next_max then return {'full'} end\n"
@@ -327,6 +340,7 @@ MUTATIONS = [
         {"open": [("if not current or not born or not store then", "if missing or not born or not store then")]},
     ),
     Mutation("load: born", load_sent_again_after_a_flush, {"load": [(BORN_CHECK, "")]}),
+    Mutation("open: born is of the moment", open_and_load_sent_again_after_a_flush, {"open": [(MOMENT, "")]}),
     Mutation("load: below, uniqueness", load_sent_again_when_used_up, {"load": [(BELOW, "")]}),
     Mutation("load: below, order", load_that_was_overtaken, {"load": [(BELOW, "")]}),
     Mutation("load: full", load_into_a_full_hash, {"load": [(FULL, "")]}),
@@ -426,7 +440,7 @@ def test_only_a_floor_shows_that_the_store_went_back(by_floor: bool, start_redis
     tag = hash_on(start_redis(), INTACT)
     store = RangeStore()
     tag.open("first")
-    tag.load(*store.reserve(), born="first")
+    tag.load(*store.reserve())
     drawn = draw_all(tag)
     empty(tag, 100, by_floor=by_floor)
     store.max = 0
@@ -435,7 +449,7 @@ def test_only_a_floor_shows_that_the_store_went_back(by_floor: bool, start_redis
         with pytest.raises(BehindError):
             store.reserve(top)
         return
-    tag.load(*store.reserve(top), born="second")
+    tag.load(*store.reserve(top))
     assert len(repeats(drawn + draw_all(tag))) == 100
 
 
@@ -450,26 +464,27 @@ def test_a_load_on_its_way_repeats_only_if_the_hash_was_deleted_and_load_asks_fo
 ) -> None:
     """Either belt holds: with both gone, all hundred numbers come again."""
     tag = hash_on(start_redis(), texts)
-    reign = tag.open("first")[1]
-    tag.load(0, 100, reign=reign, born="first")
+    _, reign, born, *_ = tag.open("first")
+    tag.load(0, 100, reign=reign, born=born)
     drawn = draw_all(tag)
     empty(tag, 100, by_floor=by_floor)
     tag.open("second", store=STORE)
-    tag.load(0, 100, reign=reign, born="first")
+    tag.load(0, 100, reign=reign, born=born)
     twice = repeats(drawn + draw_all(tag))
     assert len(twice) == (0 if by_floor or texts is INTACT else 100)
 
 
-def test_a_born_that_is_not_fresh_lets_a_late_load_in(start_redis: Start) -> None:
-    """Rule 7 of lua/README.md: this is the caller's part, which no script can see to."""
-    tag = hash_on(start_redis(), INTACT)
-    tag.open(BORN)
-    tag.load(0, 100, born=BORN)
-    drawn = draw_all(tag)
+@pytest.mark.parametrize(("word", "texts"), [("first", INTACT), ("second", mutated(open=[(MOMENT, "")]))])
+def test_either_the_callers_word_or_the_moment_makes_a_born_that_is_fresh(
+    word: str, texts: Texts, start_redis: Start
+) -> None:
+    """Rule 7 of lua/README.md: the moment tells copies apart, and the word what a clock set back would take for one."""
+    tag = hash_on(start_redis(), texts)
+    born = tag.open("first")[2]
+    tag.load(0, 100)
     tag.client.flushall()
-    tag.open(BORN)
-    assert tag.load(0, 100, born=BORN) == ["current"]
-    assert len(repeats(drawn + draw_all(tag))) == 100
+    tag.open(word)
+    assert tag.load(0, 100, born=born) == ["stale", "born"]
 
 
 def test_state_put_back_inside_one_reign_is_out_of_reach_until_recover(start_redis: Start) -> None:

@@ -4,15 +4,15 @@ import pytest
 import redis
 
 from persistence.records import HIGHEST
-from tests.lua.hashes import BORN, KEY, OTHER_STORE, STORE, WINDOW, TagHash
+from tests.lua.hashes import BORN, KEY, OTHER_STORE, STORE, WINDOW, Made, TagHash
 
 OTHER_REIGN = "0123456789" * 4
 
 
 def test_a_missing_hash_is_armed_at_zero_without_numbers(tag: TagHash) -> None:
     reign = tag.reign()
-    assert tag.open("fresh", role="look") == ["open", reign, "fresh", "0", "0", "1", "0"]
-    assert tag.fields() == {"cur": "0", "max": "0", "mark": "0", "fence": reign, "born": "fresh", "store": STORE}
+    assert tag.open("fresh", role="look") == ["open", reign, Made("fresh"), "0", "0", "1", "0"]
+    assert tag.fields() == {"cur": "0", "max": "0", "mark": "0", "fence": reign, "born": Made("fresh"), "store": STORE}
     assert tag.next() == ["exhausted"]
 
 
@@ -28,13 +28,13 @@ def test_a_hash_of_another_reign_keeps_its_top_and_loses_its_numbers(
 ) -> None:
     tag.put(5, 100, next, fence=fence, asked=tag.now())
     top = "200" if next else "100"
-    assert tag.open("fresh", role="look") == ["open", tag.reign(), "fresh", top, top, "1", "0"]
+    assert tag.open("fresh", role="look") == ["open", tag.reign(), Made("fresh"), top, top, "1", "0"]
     assert tag.fields() == {
         "cur": top,
         "max": top,
         "mark": top,
         "fence": tag.reign(),
-        "born": "fresh",
+        "born": Made("fresh"),
         "store": STORE,
     }
     assert tag.next() == ["exhausted"]
@@ -50,7 +50,7 @@ def test_the_top_is_exact(tag: TagHash, top: int) -> None:
 def test_a_hash_that_lacks_what_arming_writes_is_armed_anew(tag: TagHash, lacking: str) -> None:
     tag.put(5, 100)
     tag.client.hdel(KEY, lacking)
-    assert tag.open("fresh")[1:6] == [tag.reign(), "fresh", "100", "100", "1"]
+    assert tag.open("fresh")[1:6] == [tag.reign(), Made("fresh"), "100", "100", "1"]
     assert tag.next() == ["exhausted"]
 
 
@@ -100,7 +100,7 @@ class TestDue:
 class TestElection:
     def test_the_first_claim_wins_and_the_second_loses(self, tag: TagHash) -> None:
         assert tag.open("first")[5:] == ["1", "1"]
-        assert tag.open("second")[1:] == [tag.reign(), "first", "0", "0", "1", "0"]
+        assert tag.open("second")[1:] == [tag.reign(), Made("first"), "0", "0", "1", "0"]
 
     def test_a_look_neither_wins_nor_hinders(self, tag: TagHash) -> None:
         assert tag.open(role="look")[5:] == ["1", "0"]

@@ -5,7 +5,7 @@ import redis
 
 from issuer.core.periods import PERIOD_BITS
 from persistence.records import HIGHEST
-from tests.lua.hashes import BORN, STORE, WINDOW, TagHash, mutated
+from tests.lua.hashes import BORN, STORE, WINDOW, Made, TagHash, mutated
 from tests.lua.test_mutations import Start
 
 NEVER = str(HIGHEST)
@@ -63,7 +63,7 @@ class TestDraws:
 class TestOpen:
     def test_a_missing_hash_is_armed_for_the_callers_scheme(self, tag: TagHash) -> None:
         opened = tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER)
-        assert opened == ["open", tag.reign(), BORN, "0", "0", "1", "1"]
+        assert opened == ["open", tag.reign(), Made(BORN), "0", "0", "1", "1"]
         assert (tag.field("scheme"), tag.field("until")) == ("s1", NEVER)
 
     def test_one_for_another_scheme_is_refused_and_changes_nothing(self, tag: TagHash) -> None:
@@ -78,7 +78,7 @@ class TestOpen:
         before = tag.fields()
         assert tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER) == ["otherscheme", "s2"]
         assert tag.fields() == before
-        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s2", NEVER)[:3] == ["open", tag.reign(), BORN]
+        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s2", NEVER)[:3] == ["open", tag.reign(), Made(BORN)]
 
     def test_a_period_that_is_over_is_due_and_told_with_the_clock(self, tag: TagHash) -> None:
         tag.put(5, 100, (100, 200), scheme="s1", until=tag.now() - 1)
@@ -161,7 +161,7 @@ class TestFloor:
         begun = 20_000 << PERIOD_BITS
         tag.put(5, 100, scheme="s1", until=0)
         tag.call("floor", begun, "fresh", STORE, "keep", "s1", NEVER)
-        assert tag.load(begun, begun + 10, born="fresh") == ["current"]
+        assert tag.load(begun, begun + 10) == ["current"]
         assert scheme_draw(tag, "next", "s1") == ["ok", str(begun), str(begun + 1)]
 
 
@@ -224,7 +224,7 @@ def test_without_the_guard_a_caller_with_an_old_scheme_gives_a_value_twice(start
         tag = TagHash(start_redis().client(decode_responses=True), texts)
         tag.put(10, 10, scheme="old", until=NEVER)
         tag.call("floor", 10, "b2", STORE, "keep", "new", NEVER)
-        tag.load(10, 100, born="b2")
+        tag.load(10, 100)
         got = []
         for turn in range(40):
             old = turn % 2

@@ -83,10 +83,7 @@ def _same_reign(node: Node, fence: int, guards: Guards) -> bool:
 
 def armed(node: Node, at: int, born: int, store: int, *, scheme: Scheme, until: int) -> Hash:
     """The hash holds no numbers any more, only the floor."""
-    made = Hash(at, at, at, node.reign, born, store, scheme=scheme, until=until if scheme else UNKNOWN)
-    if node.hash is None:
-        return made
-    return made._replace(backs=node.hash.backs, backs_before=node.hash.backs_before, backs_low=node.hash.backs_low)
+    return Hash(at, at, at, node.reign, born, store, scheme=scheme, until=until if scheme else UNKNOWN)
 
 
 def _second(hash: Hash) -> Hash:

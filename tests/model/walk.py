@@ -226,7 +226,7 @@ class Walk(StoreWalk):
         role, born = self.chance.choice(roles), self.fresh()
         known, until = self.knows(), self.ends()
         real = self.tags[at].open(born, self.store_id, WINDOW, role, self.ids[known], until)
-        left = scripts.open(self.nodes[at], self.guards, self.named(born), STORE, role, scheme=known, until=until)
+        left = scripts.open(self.nodes[at], self.guards, self.made_of(born, at), STORE, role, scheme=known, until=until)
         self.script(at, "open", real, left, words=(1, 2) if real[0] == "open" else ())
         if real[0] == "open":
             self.opened = [*self.opened, (int(real[3]), real[1], self.named(real[2]))][-REMEMBERED:]
@@ -252,7 +252,9 @@ class Walk(StoreWalk):
         lowest, highest = (max(0, hash.cur - 5), hash.top + 3) if hash else (0, self.record.max + 5)
         floor = self.chance.randint(lowest, highest)
         real = self.tags[at].floor(floor, born, self.store_id, "keep", self.ids[scheme], until)
-        left = scripts.floor(self.nodes[at], self.guards, floor, self.named(born), STORE, scheme=scheme, until=until)
+        left = scripts.floor(
+            self.nodes[at], self.guards, floor, self.made_of(born, at), STORE, scheme=scheme, until=until
+        )
         self.script(at, "floor", real, left)
 
     def floor_with_scheme(self, at: int) -> None:
@@ -286,8 +288,13 @@ class Walk(StoreWalk):
                 at,
                 "floor",
                 real,
-                scripts.floor(self.nodes[at], self.guards, floor, self.named(born), STORE, manner=manner),
+                scripts.floor(self.nodes[at], self.guards, floor, self.made_of(born, at), STORE, manner=manner),
             )
+
+    def made_of(self, word: str, at: int) -> int:
+        """Return the model's number for the born that the script has just made of a word, if it did."""
+        born = self.tags[at].born()
+        return self.named(born if born.startswith(f"{word}.") else word)
 
     # ------------------------------------------------------------------------------------------------ tampering
 
