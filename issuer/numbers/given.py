@@ -107,6 +107,7 @@ def made(
         _check_order(order, given)
         bound = min(limit, SEQ_MOST) if "restart" in scheme else limit
         scheme["scramble"] = _same_end(_pieces(given["scramble"], (), above, bound, keys), before)
+    scheme |= _begun(scheme, above, before)
     _check_texts(scheme)
     return _named(scheme, {}, tag, keys), counter_limit
 
@@ -325,7 +326,7 @@ def _set_stride(
     limit: int,
     before: Mapping[str, Any] | None = None,
 ) -> int:
-    """Put the stride into the scheme, and return the last counter whose value is within the limit.
+    """Put the stride into the scheme, and return the last counter whose value is within the limit, 0: none.
 
     `before`: as for `made`.
     """
@@ -347,6 +348,14 @@ def _set_stride(
     if limit < HIGHEST:
         scheme["limit"] = limit
     return strides(scheme).highest(limit)
+
+
+def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Say where the values begin, if that is above 1, and a scheme makes them. `before`: as for `made`."""
+    if "cycle" in scheme or not {"stride", "scramble"} & scheme.keys():
+        return {}
+    start = above + 1 if before is None else before.get("start", 1)
+    return {"start": start} if start > 1 else {}
 
 
 def _same_class(one: stride.Piece, other: stride.Piece) -> bool:
