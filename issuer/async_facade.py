@@ -96,6 +96,8 @@ class AsyncIssuer(AsyncAdministration):
         if self._chain is not None or key is not None or shard_key is not None:
             how = How(key, seconds(ttl, "ttl", zero=False), shard_key)
             return await self._said(tag, how, timeout)
+        if timeout is not None:
+            self._seconds(timeout)  # refused also where a number is in hand
         try:
             line = self._lines[tag]
         except (KeyError, TypeError):
