@@ -3,8 +3,8 @@
     import issuer
     issuer.next("orders")
 
-`connect` makes an Issuer for given servers, `aconnect` an AsyncIssuer for asyncio; `next`, `take`, `stream` and
-`reserve` use the default one, made from the settings.
+`connect` makes an Issuer for given servers, `aconnect` an AsyncIssuer for asyncio; `next`, `take`, `issue`, `peek`,
+`decode`, `stream` and `reserve` use the default one, made from the settings.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from issuer.core.inspection import Inspection, RedisState, StoreState, Waste
 from issuer.core.issued import Issued
 from issuer.core.retire import Recovery
 from issuer.core.verification import Provenance
+from issuer.drivers.issuing import TTL
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,
@@ -105,21 +106,60 @@ __all__ = [
     "Waste",
     "aconnect",
     "connect",
+    "decode",
     "default",
+    "issue",
+    "peek",
     "reserve",
     "stream",
     "take",
 ]
 
 
-def next(tag: str, *, timeout: float | None = None) -> int:
+def next(
+    tag: str,
+    *,
+    timeout: float | None = None,
+    key: str | None = None,
+    ttl: float = TTL,
+    shard_key: str | bytes | None = None,
+) -> int:
     """Return the next number of the tag from the default issuer; see Issuer.next."""
-    return default().next(tag, timeout=timeout)
+    return default().next(tag, timeout, key, ttl, shard_key)
 
 
 def take(tag: str, n: int, *, timeout: float | None = None) -> list[int]:
     """Return exactly n numbers of the tag from the default issuer; see Issuer.take."""
     return default().take(tag, n, timeout=timeout)
+
+
+def issue(
+    tag: str,
+    *,
+    key: str | None = None,
+    ttl: float = TTL,
+    shard_key: str | bytes | None = None,
+    restart_key: str | None = None,
+    timeout: float | None = None,
+) -> Issued:
+    """Issue one number of the tag, with its text, from the default issuer; see Issuer.issue."""
+    return default().issue(tag, key=key, ttl=ttl, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
+
+
+def peek(
+    tag: str,
+    *,
+    shard_key: str | bytes | None = None,
+    restart_key: str | None = None,
+    timeout: float | None = None,
+) -> Issued:
+    """Return what `issue` will return next, consuming nothing, by the default issuer; see Issuer.peek."""
+    return default().peek(tag, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
+
+
+def decode(tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None) -> Decoded:
+    """Tell what a number of the tag, or its text, is made of, by the default issuer; see Issuer.decode."""
+    return default().decode(tag, shown, holder=holder, timeout=timeout)
 
 
 def reserve(tag: str, n: int, *, timeout: float | None = None) -> range:

@@ -114,10 +114,11 @@ class Administration:
     ) -> Tag:
         """Change what is given, while running: every process follows at its next reservation. Returns the tag after.
 
-        `start` and `above` only raise: numbers below are skipped, in Redis too. A `limit` below `max` is refused,
-        unless the tag has periods: then it holds in each, at once. A changed `lease` reaches every process within a
-        minute. Of a tag that is in parts `step`, `lease` and `ahead` are changed in each of them; a part alone can't be
-        changed.
+        `start` and `above` only raise: numbers below are skipped, in Redis too, unless numbers begin anew: a tag with
+        periods, or a cycle, refuses them. With a stride they are numbers that users see, as the limit is. A `limit`
+        below `max` is refused, unless the tag has periods: then it holds in each, at once. A changed `lease` reaches
+        every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are changed in each of
+        them; a part alone can't be changed.
         """
         steps = making.configure(
             tag,

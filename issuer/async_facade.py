@@ -94,8 +94,9 @@ class AsyncIssuer(AsyncAdministration):
     ) -> int:
         """Return the next number of the tag; see Issuer.next."""
         if self._chain is not None or key is not None or shard_key is not None:
-            how = How(key, seconds(ttl, "ttl", zero=False), shard_key)
-            return await self._said(tag, how, timeout)
+            return await self._said(tag, How(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
+        if timeout is not None:
+            self._seconds(timeout)  # refused also where a number is in hand
         try:
             line = self._lines[tag]
         except (KeyError, TypeError):
@@ -108,8 +109,7 @@ class AsyncIssuer(AsyncAdministration):
             line.left = True
             raise
         except RuntimeError:
-            # Another loop's line, if anything. Asking for the running loop before each draw would cost 0.4 us of 2.4:
-            # up to Python 3.11 that is a system call.
+            # Another loop's line? Asking for the loop before each draw costs 0.4 us of 2.4: a system call up to 3.11.
             if line.loop is get_running_loop():
                 raise
             line = self._line(tag)

@@ -58,7 +58,14 @@ def check_key(key: object) -> str:
 
 def part_tag(tag: str, part: str) -> str:
     """Return the tag that a part of a tag has: a shard, or what begins anew by a key of the caller's."""
-    return check_tag(f"{tag}{PART}{part}")
+    name = f"{tag}{PART}{part}"
+    size = len(name.encode(errors="surrogatepass"))
+    if size > TAG_BYTES:
+        problem = (
+            f"tag {tag!r} and its part or restart_key {part!r} have at most {TAG_BYTES} bytes together, not {size}"
+        )
+        raise InvalidArgument(problem, tag=tag, value=part)
+    return check_tag(name)
 
 
 def kept_key(hash_key: str, key: str) -> str:

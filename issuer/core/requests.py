@@ -108,8 +108,7 @@ def configure(
     *,
     step: int | Literal["auto"] | None,
     limit: int | None,
-    start: int | None,
-    above: int | None,
+    raise_to: int | None,
     lease: int | None,
     ahead: int | None,
     description: str | None,
@@ -118,10 +117,11 @@ def configure(
 ) -> Steps[Tag]:
     """Change what is given; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none.
 
-    `scheme`: checked already, and made of the record whose version was `seen`. Raises VersionMoved.
+    `limit`, `raise_to`: the last counter, and the one to go on above. `scheme`: checked already, and made of the record
+    whose version was `seen`. Raises VersionMoved.
     """
     check_tag(tag)
-    if all(value is None for value in (step, limit, start, above, lease, ahead, description, scheme)):
+    if all(value is None for value in (step, limit, raise_to, lease, ahead, description, scheme)):
         raise InvalidArgument(
             "nothing to change: give step, limit, start, above, lease, ahead or description; or of how its numbers are "
             "made format, timezone, scramble with scramble_strict, stride with offset and stride_above",
@@ -129,7 +129,6 @@ def configure(
         )
     size = DEFAULT_STEP if step == "auto" else step if step is None else whole(step, "step", 1, HIGHEST)
     last = None if limit is None else whole(limit, "limit", 1, HIGHEST)
-    raise_to = above_of(tag, start, above, last or HIGHEST)
     leased = _lease(tag, lease, None)
     times = None if ahead is None else whole(ahead, "ahead", 1, AHEAD_MOST)
     if description is not None:

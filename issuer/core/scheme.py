@@ -97,13 +97,17 @@ def last_counter(tag: Tag) -> int | None:
     return tag.max >> PERIOD_BITS << PERIOD_BITS | reserved(tag)[1]
 
 
-def without_raising(scheme: Mapping[str, Any]) -> str:
-    """Say what can be done at the end of a limit that can't be raised; "" if it can."""
+def without_raising(scheme: Mapping[str, Any], last: int) -> str:
+    """Say what can be done at the end of a limit that can't be raised; "" if it can. `last`: as users see it."""
     restarts = scheme.get("restart", "never") != "never"
     if PART_OF in scheme:
         why = f"the parts of tag {scheme[PART_OF]!r} keep it"
     elif restarts and "scramble" in scheme:
         why = "a tag with restart and scramble keeps it"
+    elif last >= HIGHEST:
+        why = "there is no higher 64-bit number"
+    elif restarts and last >= SEQ_MOST:
+        why = "a period has no more numbers"
     else:
         return ""
     return f"{why}, so go on with another tag{' until the next period begins' if restarts else ''}"

@@ -157,13 +157,13 @@ class Source:
         if restarts and (self._record is None or record.max <= self._record.max):
             return  # nothing was reserved meanwhile, so that the period may be over
         taken, last = reserved(record)
-        near = spent(taken, last)
+        near, limit = spent(taken, last), last_value(record.scheme, last)
         if near and not self._near_limit:
             log.warning(
                 "tag %r: %d %% of %s numbers are reserved, %d are left up to its limit %d: %s",
                 *(self.tag, min(taken, last) * 100 // last, "the period's" if restarts else "its"),
-                *(max(0, last - taken), last_value(record.scheme, last)),
-                without_raising(record.scheme) or "raise it in time",
+                *(max(0, last - taken), limit),
+                without_raising(record.scheme, limit) or "raise it in time",
             )
         self._near_limit = near
 
@@ -212,7 +212,7 @@ class Source:
             if "stride" in scheme:
                 # The store has counted: told are the numbers that users see, and have set a limit to.
                 limit, value = last_value(scheme, self._record.limit), self.value(value)
-            advice = without_raising(scheme)
+            advice = without_raising(scheme, limit)
             raise LimitReached(self.tag, limit=limit, value=value, advice=advice) from error.__cause__
         except UnknownTag:
             # Deleted: what is in hand of it goes too, or it would be served to its end, unchecked.

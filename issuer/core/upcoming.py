@@ -7,13 +7,14 @@ from issuer.core import scheme
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState
+from persistence.errors import LimitHit
 from persistence.records import Tag
 
 
 def upcoming(record: Tag, key: str | None) -> Steps[int]:
     """Return the counter that the next draw will bring, if nobody draws or reserves before. `key` None: no Redis.
 
-    With periods the first one of a new period, if that has begun by Redis's clock.
+    With periods the first one of a new period, if that has begun by Redis's clock. Raises LimitHit.
     """
     standing = None
     if key is not None:
@@ -27,7 +28,10 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
             standing = hash.next_cur
     if standing is None:
         fresh = yield from ask(lambda store, timeout: store.get(record.tag, timeout=timeout))
-        standing = record.max if fresh is None else fresh.max
+        found = fresh or record
+        if found.max >= found.limit:
+            raise LimitHit(found.tag, found.limit, found.max)
+        standing = found.max
     return (yield from after(record, standing, key))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from issuer import gateway
@@ -12,13 +13,13 @@ from issuer.core import scheme as schemes
 from issuer.core.extend import known
 from issuer.core.ownership import refuse_foreign
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import InvalidArgument, SchemeError, StoreBehind, TagExists, UnknownTag
+from issuer.errors import InvalidArgument, LimitReached, SchemeError, StoreBehind, TagExists, UnknownTag
 from issuer.keys import check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.given import changed, made
-from issuer.numbers.scheme import shard_layout
+from issuer.numbers.scheme import shard_layout, strides
 from issuer.strategies.registry import check
-from persistence.errors import LimitTooLow, TagPresent, VersionMoved
+from persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
 from persistence.records import HIGHEST, Order, Tag
 
 #: What a tag's parts have in common with it.
@@ -75,6 +76,7 @@ def create(
         keys=keys,
         before=found.scheme if found is not None and found.deleted else None,
     )
+    _check_limit(tag, scheme, last, counter_limit, first=above + 1)
     check(schemes.strategy(scheme), scheme.get("options", {}), tag)
     _check_segment(tag, scheme, settings["step"], settings["ahead"])
     shards = scheme.get("shards")
@@ -85,7 +87,11 @@ def create(
         yield from refuse_foreign([(name, key_of(name)) for name in (tag, *names)])
     if shards is not None:
         yield from _shards(tag, names, scheme, redis=redis, settings=settings)
-    return (yield from requests.create(tag, limit=counter_limit, scheme=scheme, redis=redis, **settings))
+    try:
+        return (yield from requests.create(tag, limit=counter_limit, scheme=scheme, redis=redis, **settings))
+    except LimitHit as error:
+        problem = "it was deleted, and goes on above its numbers, so give it a higher limit, or another name"
+        raise LimitReached(tag, limit=last, value=_seen(scheme, error.max), advice=problem) from error
 
 
 def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: object) -> None:
@@ -136,26 +142,15 @@ def configure(
     last = None if limit is None else limits.number(limit)
     if key is not None and (given or any(each is not None for each in (last, settings["start"], settings["above"]))):
         yield from refuse_foreign([(tag, key)])  # what follows changes the store, and then the hash
-    before = after = yield from known(tag)
+    before = yield from known(tag)
     yield from parts.check_whole(before)
-    _check_parts(before, settings)
+    _check_skipping(before, settings)
     _check_counters(tag, schemes.strategy(before.scheme), {**settings, "limit": last})
     step, ahead = settings["step"], settings["ahead"]
     _check_segment(tag, before.scheme, step or before.step, ahead or before.ahead)
-    for attempt in range(ATTEMPTS):
-        scheme, counter_limit, seen = None, None, None
-        if given or last is not None:
-            scheme, counter_limit = changed(before, given, limit=last, keys=keys)
-            seen = before.version
-            if key is not None and scheme.get("id", "") != before.scheme_id:
-                yield from _check_witness(before, key, given)
-        try:
-            after = yield from requests.configure(tag, key, limit=counter_limit, scheme=scheme, seen=seen, **settings)
-            break
-        except VersionMoved:
-            if attempt + 1 == ATTEMPTS:
-                raise
-            before = yield from known(tag)
+    said = {name: settings.pop(name) for name in ("start", "above")}
+    change = _Change(tag, key, given, last, keys, **said)
+    before, after = yield from change.made(before, settings)
     if key is not None and after.scheme_id != before.scheme_id:
         # Now rather than at the next reservation: what was loaded for other values is a gap.
         store_id = yield from retire.identity()
@@ -165,8 +160,76 @@ def configure(
     if any(value is not None for value in shared.values()):
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # deleted meanwhile
-                yield from _share(part, limit_of_parts(after), {**dict.fromkeys(settings), **shared})
+                yield from _share(part, limit_of_parts(after), {**dict.fromkeys(settings), "raise_to": None, **shared})
     return schemes.in_true_order(after)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What users say of a tag: `given` makes its scheme; the last value, and the first one or what lies below it."""
+
+    tag: str
+    key: str | None
+    given: Mapping[str, Any]
+    last: int | None
+    keys: Mapping[str, bytes]
+    start: int | None
+    above: int | None
+
+    def made(self, before: Tag, settings: Mapping[str, Any]) -> Steps[tuple[Tag, Tag]]:
+        """Change the record, which was `before` when it was read, and return it as it was and as it is."""
+        above = requests.above_of(self.tag, self.start, self.above, HIGHEST if self.last is None else self.last)
+        for _ in range(ATTEMPTS):
+            scheme, limit = None, None
+            # Values, of which the store knows the counters only: by another stride they would be others.
+            seen = before.version if "stride" in before.scheme else None
+            if self.given or self.last is not None:
+                scheme, limit = changed(before, self.given, limit=self.last, keys=self.keys)
+                seen = before.version
+                limit = self._limit(scheme, limit)
+                if self.key is not None and scheme.get("id", "") != before.scheme_id:
+                    yield from _check_witness(before, self.key, self.given)
+            ways = before.scheme if scheme is None else scheme
+            raise_to = above
+            if above is not None and "stride" in ways:
+                if above > schemes.last_value(ways, before.limit):
+                    raise self._too_low(before, above)
+                raise_to = strides(ways).highest(above)
+            try:
+                after = yield from requests.configure(
+                    self.tag, self.key, limit=limit, raise_to=raise_to, scheme=scheme, seen=seen, **settings
+                )
+            except LimitTooLow as error:
+                raise self._too_low(before, _seen(ways, error.max)) from error
+            except VersionMoved:
+                before = yield from known(self.tag)
+            else:
+                return before, after
+        raise VersionMoved(self.tag)
+
+    def _limit(self, scheme: Mapping[str, Any], counter: int | None) -> int | None:
+        """Return the last counter, which can't be 0: where a stride begins above the limit the scheme gives none."""
+        if self.last is not None and counter is not None:
+            _check_limit(self.tag, scheme, self.last, counter, first=1)
+        return None if counter is None else max(1, counter)
+
+    def _too_low(self, record: Tag, reserved: int) -> InvalidArgument:
+        """Return the error for a limit below what is reserved, or for a start above the limit that there is."""
+        if self.last is not None:
+            problem = f"limit {self.last} is below {reserved}, the highest number reserved"
+            return InvalidArgument(problem, tag=self.tag, value=self.last)
+        name, value = ("above", self.above) if self.start is None else ("start", self.start)
+        problem = (
+            f"{name} is {value}, and the limit {schemes.last_value(record.scheme, record.limit)}: raise that first"
+        )
+        return InvalidArgument(problem, tag=self.tag, value=value)
+
+
+def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
+    """Refuse a limit below the first number; `counter`: the last one, `first`: the first one."""
+    if "stride" in scheme and counter < first:
+        problem = f"{limit} lies below the first number, {strides(scheme).value(first)}"
+        raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
 
 def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[None]:
@@ -205,12 +268,24 @@ def _check_counters(tag: str, strategy: object, settings: Mapping[str, object]) 
             )
 
 
-def _check_parts(record: Tag, settings: Mapping[str, Any]) -> None:
-    """Refuse what holds for no number of a tag that is in parts. What makes its scheme, `changed` refuses."""
+def _check_skipping(record: Tag, settings: Mapping[str, Any]) -> None:
+    """Refuse to skip numbers where they begin anew, or aren't the tag's. What makes its scheme, `changed` refuses."""
+    if parts.has_parts(record):
+        problem = "is each part's own: a keyed tag, or one with shards, is in parts"
+    elif "restart" in record.scheme:
+        problem = "can't be raised: numbers begin at 1 in each period"
+    elif record.scheme.get("cycle"):
+        problem = "can't be raised: numbers begin anew after the limit"
+    else:
+        return
     for name in ("start", "above"):
-        if settings[name] is not None and parts.has_parts(record):
-            problem = "is each part's own: a keyed tag, or one with shards, is in parts"
-            raise SchemeError(problem, setting=name, tag=record.tag)
+        if settings[name] is not None:
+            raise SchemeError(problem, setting=name, value=settings[name], tag=record.tag)
+
+
+def _seen(scheme: Mapping[str, Any], counter: int) -> int:
+    """Return what users see of a counter, as far as it goes by strides: a scrambled one's bounds are the counter's."""
+    return strides(scheme).value(counter) if "stride" in scheme else counter
 
 
 def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:

@@ -57,8 +57,13 @@ _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scram
 #: What says nothing to a tag that is there unless one of these is changed with it.
 _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
 
-#: What is True or False.
-_YES_NO = ("keyed", "cycle", "scramble_strict")
+#: What must not be taken for nothing only because it is empty.
+_KINDS: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("keyed", "cycle", "scramble_strict"), (bool, "True or False")),
+    "format": (str | None, "a text"),
+    "shards": (bool | Mapping | None, "True, or shard_bits, app_bits and app"),
+    "options": (Mapping | None, "named values"),
+}
 
 #: What a tag has for good.
 _FIXED = ("restart", "keyed", "shards", "app", "cycle", "strategy", "options")
@@ -107,6 +112,7 @@ def made(
         _check_order(order, given)
         bound = min(limit, SEQ_MOST) if "restart" in scheme else limit
         scheme["scramble"] = _same_end(_pieces(given["scramble"], (), above, bound, keys), before)
+    scheme |= _begun(scheme, above, before)
     _check_texts(scheme)
     return _named(scheme, {}, tag, keys), counter_limit
 
@@ -152,9 +158,9 @@ def _check_names(given: Mapping[str, Any]) -> None:
     unknown = sorted(given.keys() - Given.__annotations__.keys())
     if unknown:
         raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
-    for name in _YES_NO:
-        if not isinstance(given.get(name, False), bool):
-            raise SchemeError(f"must be True or False, not {given[name]!r}", setting=name, value=given[name])
+    for name, (kinds, wanted) in _KINDS.items():
+        if name in given and not isinstance(given[name], kinds):
+            raise SchemeError(f"must be {wanted}, not {given[name]!r}", setting=name, value=given[name])
 
 
 def _is_said(given: Mapping[str, Any], name: str) -> bool:
@@ -181,7 +187,7 @@ def _text(value: object, name: str) -> str:
 
 
 def _strategy(given: Mapping[str, Any]) -> dict[str, Any]:
-    name, options = _text(given.get("strategy", SEGMENT), "strategy"), _options(given.get("options", {}))
+    name, options = _text(given.get("strategy", SEGMENT), "strategy"), _options(given.get("options") or {})
     if name != SEGMENT:
         _alone(given, "strategy", ("format", "timezone", "options"))
         return {"strategy": name, "options": options}
@@ -190,8 +196,8 @@ def _strategy(given: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _options(options: object) -> dict[str, Any]:
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+def _options(options: Mapping[Any, object]) -> dict[str, Any]:
+    if not all(isinstance(name, str) for name in options):
         raise SchemeError(f"must be named values, not {options!r}", setting="options", value=options)
     for name, value in options.items():
         if not isinstance(value, (str, int, bool)):
@@ -218,7 +224,7 @@ def _alone(given: Mapping[str, Any], name: str, friends: Sequence[str]) -> None:
 def _set_texts(scheme: dict[str, Any], given: Mapping[str, Any]) -> None:
     if given.get("format"):
         scheme["format"] = _text(given["format"], "format")
-    elif "format" in given:
+    elif given.get("format") is not None:
         scheme.pop("format", None)
     if "timezone" in given:
         Periods("daily", given["timezone"])  # refuses a zone that nobody knows
@@ -291,8 +297,8 @@ def _cycling(given: Mapping[str, Any], *, limit: int, above: int) -> dict[str, A
 def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
     _alone(given, "shards", ("app", "format", "timezone"))
     said = given["shards"]
-    widths = {} if said is True else dict(said) if isinstance(said, Mapping) else None
-    if widths is None or widths.keys() - {"shard_bits", "app_bits", "app"}:
+    widths = {} if said is True else dict(said)
+    if widths.keys() - {"shard_bits", "app_bits", "app"}:
         raise SchemeError("must be True, or shard_bits, app_bits and app", setting="shards", value=said)
     if "app" in widths and given.get("app") not in (None, widths["app"]):
         problem = f"{given['app']!r} is another one than shards says, {widths['app']!r}: say it once"
@@ -325,7 +331,7 @@ def _set_stride(
     limit: int,
     before: Mapping[str, Any] | None = None,
 ) -> int:
-    """Put the stride into the scheme, and return the last counter whose value is within the limit.
+    """Put the stride into the scheme, and return the last counter whose value is within the limit, 0: none.
 
     `before`: as for `made`.
     """
@@ -347,6 +353,12 @@ def _set_stride(
     if limit < HIGHEST:
         scheme["limit"] = limit
     return strides(scheme).highest(limit)
+
+
+def _begun(scheme: Mapping[str, Any], above: int, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Say where the values begin, if that is above 1, and a scheme makes them. `before`: as for `made`."""
+    start = above + 1 if before is None else before.get("start", 1)
+    return {"start": start} if start > 1 and "cycle" not in scheme and {"stride", "scramble"} & scheme.keys() else {}
 
 
 def _same_class(one: stride.Piece, other: stride.Piece) -> bool:

@@ -68,9 +68,11 @@ class Scheme:
         self.strategy = schemes.strategy(scheme)
         self.periods: Periods | None = schemes.periods(tag)
         self._limit = int(scheme.get("limit", HIGHEST))
-        self._advice = schemes.without_raising(scheme)
+        self._advice = schemes.without_raising(scheme, self._limit)
+        #: The first value there ever was; 1 where nobody can tell.
+        self._start = int(scheme.get("start", 1))
         #: The first and the last value of a cycle.
-        self._cycle = (int(scheme["start"]), self._limit) if scheme.get("cycle") else None
+        self._cycle = (self._start, self._limit) if scheme.get("cycle") else None
         self._strides = strides(scheme) if "stride" in scheme else None
         self._scrambling = Scrambling(scrambled(scheme), keys, reading=reading) if "scramble" in scheme else None
         self._text = scheme.get("format")
@@ -131,11 +133,14 @@ class Scheme:
     def _number(self, value: int) -> int:
         """Undo scrambling and strides."""
         self._check_range(value)
+        # Both bounds are the value's as much as the number's: no domain of a scrambling reaches over one.
+        if value > self._limit:
+            problem = f"{value} lies above {self._limit}, the limit of tag {self.tag!r}"
+            raise NotDecodable(problem, tag=self.tag, value=value)
+        if value < self._start:
+            problem = f"{value} lies below {self._start}, the start of tag {self.tag!r}"
+            raise NotDecodable(problem, tag=self.tag, value=value)
         number = value if self._scrambling is None else self._scrambling.unscramble(value)
-        if number > self._limit:
-            raise NotDecodable(f"{value} lies above the limit of tag {self.tag!r}", tag=self.tag, value=value)
-        if self._cycle is not None and number < self._cycle[0]:
-            raise NotDecodable(f"{value} lies below the start of tag {self.tag!r}", tag=self.tag, value=value)
         return number if self._strides is None else self._strides.counter(number)
 
     # ------------------------------------------------------------------ texts

@@ -116,8 +116,9 @@ class Scrambling:
             return number
         try:
             return (self._found[which] or self._made(which)).backward(number)
-        except InvalidArgument as error:
-            raise NotDecodable(f"{number} is none of the tag's numbers: {error}", value=number) from None
+        except InvalidArgument:
+            problem = f"{number} is none of the tag's numbers: it lies above {self.highest}, its limit"
+            raise NotDecodable(problem, value=number) from None
 
     def may_begin(self, most: int) -> int:
         """Return the lowest number at which a new piece may start, once numbers up to `most` were reserved.

@@ -54,10 +54,14 @@ class Strides:
         piece = self.pieces[which] if which >= 0 else Piece(0, 0, 1)
         steps, rest = divmod(value - piece.first, piece.stride)
         counter = piece.start + steps
-        following = self._starts[which + 1] if which + 1 < len(self._starts) else HIGHEST + 1
-        if rest or not 0 <= counter < following:
-            raise NotDecodable(f"{value} is none of the tag's numbers: they go in steps of {piece.stride}", value=value)
-        return counter
+        if which + 1 < len(self._starts) and counter >= self._starts[which + 1]:
+            last = self.value(self._starts[which + 1] - 1)
+            why = f"none lies above {last} and below {self._firsts[which + 1]}"
+        elif rest or not 0 <= counter <= HIGHEST:
+            why = f"from {piece.first} on they go in steps of {piece.stride}"
+        else:
+            return counter
+        raise NotDecodable(f"{value} is none of the tag's numbers: {why}", value=value)
 
     def highest(self, limit: int) -> int:
         """Return the highest counter whose value is at most `limit`; 0 if there is none."""

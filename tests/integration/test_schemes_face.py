@@ -278,6 +278,12 @@ def test_a_day_is_the_same_for_all_and_shown_in_the_text(make: Make) -> None:
         ({"shards": {"shard_bits": 40, "app_bits": 40}}, "shards"),
         ({"strategy": "made up"}, "made up"),
         ({"limit": "int33"}, "limit"),
+        ({"format": False}, "format"),
+        ({"format": b""}, "format"),
+        ({"shards": 0}, "shards"),
+        ({"shards": ""}, "shards"),
+        ({"options": []}, "options"),
+        ({"options": False}, "options"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named_and_makes_no_tag(
@@ -287,6 +293,47 @@ def test_a_setting_that_makes_no_sense_is_named_and_makes_no_tag(
     with pytest.raises((issuer.ConfigurationError, issuer.InvalidArgument), match=named):
         ids.create("a", **settings)
     assert ids.tags() == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"format": 0}, {"format": False}, {"format": []}, {"shards": ""}, {"options": False}]
+)
+def test_what_is_empty_and_of_another_kind_changes_nothing(make: Make, changed: dict[str, Any]) -> None:
+    ids = make()
+    ids.create("a", format="N{seq}")
+    with pytest.raises(issuer.SchemeError, match="must be ") as caught:
+        ids.configure("a", **changed)
+    assert [caught.value.setting] == [*changed]
+    assert str(ids.issue("a")) == "N1"
+    ids.configure("a", step=5, format=None)  # type: ignore[arg-type]  # as everywhere else: as it is
+    assert ids.inspect("a").scheme["format"] == "N{seq}"
+    assert "format" not in ids.configure("a", format="").scheme
+
+
+@pytest.mark.parametrize("wrong", [True, -1, float("nan"), "5", b"", []])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"order": "trend", "lease": 10}, {"strategy": "snowflake", "options": {"machine": "fixed"}}],
+)
+def test_a_timeout_that_is_none_is_refused_also_where_a_number_is_ready(
+    make: Make, settings: dict[str, Any], wrong: Any
+) -> None:
+    ids = make(instance=Instance(machine=3))
+    ids.create("a", **settings)
+    ids.take("a", 3)
+    ids.next("a")
+    for call in (lambda: ids.next("a", timeout=wrong), lambda: ids.take("a", 1, timeout=wrong)):
+        with pytest.raises(issuer.InvalidArgument, match="timeout must be"):
+            call()
+
+
+def test_a_restart_key_that_is_too_long_for_its_tag_is_told_as_such(make: Make) -> None:
+    ids = make()
+    ids.create("orders", keyed=True, format="{key}-{seq}")
+    assert str(ids.issue("orders", restart_key="a" * 193)) == f"{'a' * 193}-1"
+    for call in (ids.issue, ids.peek):
+        with pytest.raises(issuer.InvalidArgument, match=r"restart_key 'a+' have at most 200 bytes together, not 201"):
+            call("orders", restart_key="a" * 194)
 
 
 @pytest.mark.parametrize("texts", [{}, {"format": "B{seq:06d}"}, {"shards": True}])

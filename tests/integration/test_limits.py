@@ -1,0 +1,194 @@
+"""Limits and starts in the numbers that users see, through both faces: strides and scrambling count otherwise."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import issuer
+from issuer import Issuer
+from persistence.memory import MemoryStore
+from persistence.records import HIGHEST
+from tests.colours import Connect
+from tests.schemes import Make, processes
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def make(connect: Connect, redis_url: str) -> Iterator[Make]:
+    with processes(connect, redis=redis_url, store=MemoryStore()) as make:
+        yield make
+
+
+@pytest.mark.parametrize("limit", [100, 102])
+def test_the_end_of_a_strided_tag_is_told_in_its_numbers(
+    make: Make, caplog: pytest.LogCaptureFixture, limit: int
+) -> None:
+    ids = make()
+    ids.create("a", stride=3, offset=1, limit=limit, step=5)
+    assert ids.take("a", 34)[-1] == 100
+    for call in (ids.next, ids.peek, ids.issue):
+        with pytest.raises(issuer.LimitReached, match=f"limit: 100 of {limit} are reserved; raise it") as ended:
+            call("a")
+        assert (ended.value.value, ended.value.limit) == (100, limit)
+    assert f"its numbers are reserved, 4 are left up to its limit {limit}: raise it in time" in caplog.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"scramble": "k1", "order": "trend"}, {"format": "N{seq}"}])
+def test_at_the_limit_there_is_nothing_to_peek_at(make: Make, settings: dict[str, Any]) -> None:
+    ids = make()
+    ids.create("a", limit=3, **settings)
+    assert ids.peek("a").counter == 1
+    ids.take("a", 3)
+    for looking in (ids, make()):
+        with pytest.raises(issuer.LimitReached, match="3 of 3 are reserved"):
+            looking.peek("a")
+
+
+def test_a_limit_below_what_is_reserved_is_told_in_the_tags_numbers(make: Make) -> None:
+    ids = make()
+    ids.create("a", stride=3, offset=1, limit=1000, step=5)
+    ids.take("a", 30)
+    before = ids.inspect("a")
+    with pytest.raises(issuer.InvalidArgument, match=r"^limit 50 is below \d+, the highest number reserved$") as caught:
+        ids.configure("a", limit=50)
+    assert (caught.value.value, caught.value.tag) == (50, "a")
+    assert int(str(caught.value).split()[4].rstrip(",")) in range(88, 150, 3)
+    assert ids.inspect("a").scheme == before.scheme
+    assert ids.next("a") == 91
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ids: ids.create("b", stride=30, offset=20, limit=10),
+        lambda ids: ids.create("b", stride=3, offset=3, start=100, limit=100),
+        lambda ids: ids.create("b", stride=3, offset=1, stride_above=100, limit=50),
+        lambda ids: ids.configure("a", limit=10),
+    ],
+)
+def test_a_limit_below_the_first_number_is_named(make: Make, change: Callable[[Issuer], object]) -> None:
+    ids = make()
+    ids.create("a", stride=30, offset=20)
+    with pytest.raises(issuer.SchemeError, match=r"^limit: \d+ lies below the first number, (20|102|103)$") as caught:
+        change(ids)
+    assert caught.value.setting == "limit"
+    assert [tag.tag for tag in ids.tags()] == ["a"]
+    assert ids.next("a") == 20
+
+
+def test_a_start_of_a_strided_tag_is_a_number_that_users_see(make: Make) -> None:
+    ids = make(scheduler=None)  # which loads nothing in between, that would be a gap
+    ids.create("a", stride=3, offset=3, limit=1000, step=10)
+    assert ids.take("a", 2) == [3, 6]
+    ids.configure("a", start=300)
+    assert ids.next("a") == 300
+    ids.configure("a", above=400)
+    assert ids.next("a") == 402
+    ids.configure("a", start=5)
+    assert ids.next("a") == 405, "it only raises"
+    ids.configure("a", start=2000, limit=3000)
+    assert ids.next("a") == 2001
+    ids.configure("a", start=2500, stride=10, offset=7)
+    assert ids.next("a") == 2507
+    for said in ({"start": 3002}, {"above": 3001}):
+        [(name, value)] = said.items()
+        with pytest.raises(issuer.InvalidArgument, match=f"^{name} is {value}, and the limit 3000") as caught:
+            ids.configure("a", **said)  # type: ignore[arg-type]
+        assert caught.value.value == value
+    with pytest.raises(issuer.InvalidArgument, match=r"^start must be 1\.\.5000, not 5001$"):
+        ids.configure("a", start=5001, limit=5000)
+    assert ids.next("a") == 2517
+
+
+@pytest.mark.parametrize("said", [{"start": 7}, {"above": 1 << 60}, {"start": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"restart": "daily", "format": "{date:%Y%m%d}-{seq}"},
+        {"restart": "yearly", "limit": 10, "format": "{date:%Y}-{seq}"},
+        {"cycle": True, "start": 5, "limit": 8},
+    ],
+)
+def test_where_numbers_begin_anew_none_are_skipped(make: Make, settings: dict[str, Any], said: dict[str, Any]) -> None:
+    ids = make()
+    ids.create("a", **settings)
+    first = ids.next("a")
+    with pytest.raises(issuer.SchemeError, match="can't be raised") as caught:
+        ids.configure("a", **said)
+    assert [caught.value.setting] == [*said]
+    assert ids.next("a") == first + 1
+
+
+def test_a_site_that_has_given_nothing_yet_goes_over_to_another_stride_as_the_others_do(make: Make) -> None:
+    ids = make()
+    ids.create("a", stride=2, offset=2)
+    ids.configure("a", limit=100_000)
+    ids.configure("a", stride=3, offset=2, stride_above=100_000)
+    for call in (ids.peek, ids.next):
+        with pytest.raises(issuer.LimitReached):
+            call("a")
+    ids.configure("a", limit="int64")
+    numbers = ids.take("a", 3)
+    assert numbers[0] > 100_000
+    assert [number % 3 for number in numbers] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("settings", [{}, {"stride": 3, "offset": 2}, {"scramble": "k1", "order": "trend"}])
+def test_a_limit_that_cannot_be_raised_says_what_else_to_do(
+    make: Make, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    ids = make()
+    ids.create("a", start=HIGHEST - 4, **settings)
+    with pytest.raises(issuer.LimitReached, match=r"no higher 64-bit number, so go on with another tag$"):
+        ids.take("a", 10)
+    assert "raise it" not in caplog.text
+
+
+@pytest.mark.parametrize(("settings", "last"), [({}, 1000), ({"stride": 3, "offset": 1}, 2998)])
+def test_a_tag_made_again_below_its_numbers_says_so_in_them(make: Make, settings: dict[str, Any], last: int) -> None:
+    ids = make()
+    ids.create("a", **settings)
+    ids.next("a")
+    ids.delete("a")
+    with pytest.raises(issuer.LimitReached, match=f": {last} of 50 are reserved; it was deleted, and .* higher limit"):
+        ids.create("a", limit=50, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"stride": 3, "offset": 1}, {"scramble": "k1", "order": "trend"}])
+def test_a_number_below_the_start_is_none_of_the_tags(make: Make, settings: dict[str, Any]) -> None:
+    ids = make()
+    ids.create("a", start=1000, **settings)
+    numbers = ids.take("a", 20)
+    for value in (1, 5, 999):
+        with pytest.raises(issuer.NotDecodable, match=f"^{value} lies below 1000, the start of tag 'a'$") as caught:
+            ids.decode("a", value)
+        assert (caught.value.value, caught.value.tag) == (value, "a")
+    ids.delete("a")
+    ids.create("a", start=5000, **settings)
+    assert [ids.decode("a", number).counter for number in numbers] == [*range(1000, 1020)]
+    with pytest.raises(issuer.NotDecodable, match="lies below 1000"):
+        ids.decode("a", 4)
+
+
+def test_what_was_given_before_the_scheme_is_read_back(make: Make) -> None:
+    ids = make()
+    ids.create("a", order="trend", start=20)
+    numbers = ids.take("a", 5)
+    ids.configure("a", scramble="k1")
+    assert [ids.decode("a", number).counter for number in numbers] == numbers
+
+
+def test_what_is_no_number_of_a_tag_is_told_in_its_numbers(make: Make) -> None:
+    ids = make()
+    ids.create("a", stride=3, offset=1, start=20, limit=100)
+    ids.create("b", scramble="k1", order="trend", limit=100)
+    for tag, value, why in (
+        ("a", 21, "none lies above 19 and below 22"),
+        ("a", 23, "from 22 on they go in steps of 3"),
+        ("a", 103, "lies above 100, the limit of tag 'a'"),
+        ("b", 101, "lies above 100, its limit"),
+    ):
+        with pytest.raises(issuer.NotDecodable, match=f"^{value} .*{why}$"):
+            ids.decode(tag, value)
