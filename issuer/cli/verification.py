@@ -46,7 +46,8 @@ class _Verdict:
       issuer verify --all --json
 
     \b
-    Exit codes: 0 nothing is wrong, 4 something is: see who, when and where, 5 nothing is, but Redis was away.
+    Exit codes: 0 nothing is wrong, 4 something is: see who, when and where,
+    5 nothing is, but Redis was away.
     """,
 )
 @tag_argument(required=False)

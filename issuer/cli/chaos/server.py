@@ -194,6 +194,8 @@ class RedisServer:
         self.start()
         with self.client() as client:
             client.execute_command("REPLICAOF", "NO", "ONE")
+            # Nobody waits any more for what a connection that was given up has sent: it must not come after the flush.
+            client.client_kill_filter(_type="normal", skipme=True)
             client.flushall()
         return self
 
