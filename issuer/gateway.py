@@ -330,9 +330,6 @@ class Hash:
     born: str | None
     store: str | None
     scheme: str | None = None
-    backs: int | None = None
-    backs_before: int | None = None
-    backs_low: int | None = None
     corrupt: str | None = None
 
     @property
@@ -356,10 +353,10 @@ def _hash(reply: Any) -> Hash:
     numbers, (fence, born, store, scheme) = words[: len(NUMBERS)], words[len(NUMBERS) :]
     fine = [word is None or _whole(word) for word in numbers]
     corrupt = next((name for name, ok in zip(NUMBERS, fine, strict=True) if not ok), None)
-    cur, max, mark, next_cur, next_max, next_mark, backs, before, low = (
+    cur, max, mark, next_cur, next_max, next_mark, *_ = (
         int(word) if word is not None and ok else None for word, ok in zip(numbers, fine, strict=True)
     )
-    return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, scheme, backs, before, low, corrupt)
+    return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, scheme, corrupt)
 
 
 def _whole(word: str) -> bool:

@@ -115,7 +115,8 @@ def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefi
     """Return who made the number, None if that isn't known. Raises IssuerError."""
     kind = factory(name)
     if isinstance(kind, type) and issubclass(kind, Strategy):
-        return (yield from kind.holder(options, value, tag, prefix))
+        with _wrapped(name, tag):
+            return (yield from kind.holder(options, value, tag, prefix))
     return None
 
 

@@ -13,6 +13,7 @@ import redis
 
 import issuer
 from issuer import Issuer
+from issuer.core.steps import Steps
 from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register
 from persistence.memory import MemoryStore
@@ -164,7 +165,14 @@ class Failing(Odd):
     def decode(cls, options: Mapping[str, Any], value: int) -> Mapping[str, int]:
         if options.get("fails") == "decode":
             raise ZeroDivisionError(value)
-        return {}
+        return {"half": value // 2}
+
+    @classmethod
+    def holder(cls, options: Mapping[str, Any], value: int, tag: str, prefix: str) -> Steps[str | None]:
+        if options.get("fails") == "holder":
+            raise LookupError(value, tag, prefix)
+        return f"the maker of {value}"
+        yield
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -189,6 +197,15 @@ def test_what_a_strategy_of_ones_own_raises_is_wrapped_wherever_it_is(
         use()
     assert (caught.value.tag, caught.value.strategy, type(caught.value.__cause__)) == ("f", "failing", cause)
     assert bool(ids.tags()) == (where in ("decode", "init"))
+
+
+def test_a_holder_that_cannot_be_told_hides_nothing_else(ids: Issuer) -> None:
+    register("failing", Failing)
+    ids.create("f", strategy="failing", options={})
+    ids.create("g", strategy="failing", options={"fails": "holder"})
+    told, untold = (ids.decode(tag, 5, holder=True) for tag in ("f", "g"))
+    assert (told.fields, told.holder) == ({"half": 2}, "the maker of 5")
+    assert (untold.fields, untold.holder) == ({"half": 2}, None)
 
 
 def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, store: MemoryStore) -> None:
