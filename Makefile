@@ -17,6 +17,10 @@ SIDE_BY_SIDE = -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 
+# Images for containers often set it. Then every process that a test starts would compile all that it imports, and
+# pytest rewrite every assertion, each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo check test chaos bench ready wire clean
 
 help:

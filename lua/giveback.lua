@@ -1,7 +1,7 @@
 --[[
 giveback: the unused tail of a lease comes back into circulation, and is forgotten before this is sent. Safe however late it
-comes, and however often: `backs` tells a second copy from the first one, even if others have drawn up to exactly the lease's
-end in the meantime.
+comes, and however often, as long as born is the hash's own (lua/README.md, rule 4): `backs` tells a second copy from the
+first one, even if others have drawn up to exactly the lease's end in the meantime.
 
 KEYS[1]  the tag's hash
 ARGV[1]  used: the last number of the lease that was used, or the lease's low if none was; used+1 .. high come back

@@ -34,6 +34,7 @@ _LIVE_FIXTURES = {
     "standing_cluster",
     "any_redis_server",
     "mongo_url",
+    "standing_mongo",
     "mongo_server",
 }
 _NONE = "none-found"
@@ -216,14 +217,25 @@ def mongo_url() -> Iterator[str]:
         yield server.url
 
 
+@pytest.fixture(scope="module")
+def standing_mongo() -> Iterator[MongoServer]:
+    """The module's MongoDB, never one that ISSUER_TEST_MONGO_URL names. Tests that stop it use `mongo_server`."""
+    with _own_mongo() as server:
+        yield server
+
+
 @pytest.fixture
 def mongo_server() -> Iterator[MongoServer]:
     """A server that belongs to this test alone, to be killed and started again."""
+    with _own_mongo() as server:
+        yield server
+
+
+def _own_mongo() -> MongoServer:
     command = find_command()
     if command is None:
         absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
-    with MongoServer(command) as server:
-        yield server
+    return MongoServer(command)
 
 
 @pytest.fixture(params=list(COLOURS))

@@ -1,5 +1,6 @@
 """The store hangs: no number in hand waits for it, then callers are refused, then it goes on."""
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -115,8 +116,8 @@ def test_an_outage_is_told_once_and_so_is_its_end(
 
 
 @pytest.fixture
-def mongo_proxy(mongo_server: MongoServer) -> Iterator[FaultProxy]:
-    with FaultProxy(("127.0.0.1", mongo_server.port)) as proxy:
+def mongo_proxy(standing_mongo: MongoServer) -> Iterator[FaultProxy]:
+    with FaultProxy(("127.0.0.1", standing_mongo.port)) as proxy:
         yield proxy
 
 
@@ -124,7 +125,7 @@ def mongo_proxy(mongo_server: MongoServer) -> Iterator[FaultProxy]:
 def test_no_number_in_hand_waits_for_a_mongodb_behind_a_dead_wire(
     connect: Connect, redis_url: str, mode: str, mongo_proxy: FaultProxy
 ) -> None:
-    url = f"mongodb://127.0.0.1:{mongo_proxy.port}/hanging?directConnection=true"
+    url = f"mongodb://127.0.0.1:{mongo_proxy.port}/hanging_{secrets.token_hex(4)}?directConnection=true"
     check(connect, redis_url, mode, Outage(url, mongo_proxy.blackhole, mongo_proxy.pass_through))
 
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from issuer import gateway
 from issuer.core.arithmetic import mark
 from tests.model.guards import Guards
+from tests.model.values import quick
 
 #: A field that isn't there.
 NONE = -1
@@ -32,6 +33,7 @@ GARBAGE = -2
 Reply = tuple[str | int | Scheme, ...]
 
 
+@quick
 class Hash(NamedTuple):
     """A tag's hash. `asked` says how the election stands, where the real field holds its time.
 
@@ -60,6 +62,7 @@ class Hash(NamedTuple):
         return self.max if self.next_max == NONE else self.next_max
 
 
+@quick
 class Node(NamedTuple):
     """A Redis server. `older`: what master_replid2 holds. A replica has the reign of its master."""
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from tests.model.guards import INTACT, Guards
 from tests.model.scripts import NEVER, NONE, UNKNOWN, Hash, Node, Scheme
 from tests.model.store import NO_LIMIT, Store
+from tests.model.values import quick
 
 #: The id of the one store there is.
 STORE = 1
@@ -15,6 +16,7 @@ STORE = 1
 PERIOD_BITS = 2
 
 
+@quick
 class Piece(NamedTuple):
     """Numbers used+1 .. high in a process's hand: a lease, or a reservation of its own (reign 0) with its version."""
 
@@ -27,6 +29,7 @@ class Piece(NamedTuple):
     backs: int = NONE
 
 
+@quick
 class Work(NamedTuple):
     """How far an extension has come.
 
@@ -47,6 +50,7 @@ class Work(NamedTuple):
 IDLE = Work()
 
 
+@quick
 class Process(NamedTuple):
     """`last`: the highest number that it has seen issued; `beyond`: in ranges that it reserved for callers.
 
@@ -70,6 +74,7 @@ class Process(NamedTuple):
 FRESH = Process()
 
 
+@quick
 class Message(NamedTuple):
     """Sent, not yet arrived: "load" (low, high], "giveback" or "handback" of low+1 .. high."""
 
@@ -82,6 +87,10 @@ class Message(NamedTuple):
     backs: int = NONE
 
 
+Named = TypeVar("Named", Piece, Message)
+
+
+@quick
 class Duty(NamedTuple):
     """What an operator has begun: after "read" or "raised", `at` is the floor of a recovery; "delete" ends with one.
 
@@ -94,6 +103,7 @@ class Duty(NamedTuple):
     version: int = 0
 
 
+@quick
 class State(NamedTuple):
     """`issued`: a bit for each number that users see. `had`: what callers' keys have had.
 
@@ -277,34 +287,57 @@ def backs_renamed(state: State) -> State:
 
     Of the leases in a hand the last one's count is sent, so the others' are forgotten.
     """
-    for at, process in enumerate(state.processes):
-        last = max((place for place, piece in enumerate(process.hand) if piece.reign), default=0)
-        hand = tuple(piece._replace(backs=NONE) if place < last else piece for place, piece in enumerate(process.hand))
-        state = put_process(state, at, process._replace(hand=hand))
-    remembered = _remembered(state) - {NONE}
-    names: dict[int, int] = {}
-    for hash in _hashes(state):
-        for count in (hash.backs, *({hash.backs_before} & remembered)):
-            names.setdefault(count, len(names))
+    # Called after every step, and nearly all of a state has its names already: what stays is passed on as it is.
+    hands = [_last_backs(process.hand) for process in state.processes]
+    remembered = {piece.backs for hand in hands for piece in hand if piece.backs != NONE}
+    remembered |= {message.backs for message in state.net if message.backs != NONE}
+    names = _names(state, remembered)
     other = len(names)
+    names[NONE] = NONE
 
     def renamed(node: Node) -> Node:
         hash = node.hash
         if hash is None:
             return node
-        if hash.backs_before not in remembered:
-            hash = hash._replace(backs_before=hash.backs, backs_low=0)
-        return node._replace(hash=hash._replace(backs=names[hash.backs], backs_before=names[hash.backs_before]))
+        backs = before = names[hash.backs]
+        low = 0
+        if hash.backs_before in remembered:
+            before, low = names[hash.backs_before], hash.backs_low
+        if (backs, before, low) == (hash.backs, hash.backs_before, hash.backs_low):
+            return node
+        return node._replace(hash=hash._replace(backs=backs, backs_before=before, backs_low=low))
 
-    for at, process in enumerate(state.processes):
-        hand = tuple(
-            each._replace(backs=names.get(each.backs, other)) if each.backs != NONE else each for each in process.hand
-        )
-        state = put_process(state, at, process._replace(hand=hand))
-    net = (each._replace(backs=names.get(each.backs, other)) if each.backs != NONE else each for each in state.net)
-    return state._replace(
-        net=tuple(sorted(net)), nodes=tuple(map(renamed, state.nodes)), snapshot=tuple(map(renamed, state.snapshot))
-    )
+    for at, hand in enumerate(hands):
+        if hand:
+            named = tuple([_named(piece, names.get(piece.backs, other)) for piece in hand])
+            if named != state.processes[at].hand:
+                state = put_process(state, at, state.processes[at]._replace(hand=named))
+    net = tuple(sorted([_named(message, names.get(message.backs, other)) for message in state.net]))
+    nodes, snapshot = tuple(map(renamed, state.nodes)), tuple(map(renamed, state.snapshot))
+    if (net, nodes, snapshot) == (state.net, state.nodes, state.snapshot):
+        return state
+    return state._replace(net=net, nodes=nodes, snapshot=snapshot)
+
+
+def _names(state: State, remembered: set[int]) -> dict[int, int]:
+    names: dict[int, int] = {}
+    for hash in _hashes(state):
+        names.setdefault(hash.backs, len(names))
+        if hash.backs_before in remembered:
+            names.setdefault(hash.backs_before, len(names))
+    return names
+
+
+def _named(each: Named, backs: int) -> Named:
+    return each if each.backs == backs else each._replace(backs=backs)
+
+
+def _last_backs(hand: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Return the hand with no other count than the last lease's."""
+    last = max((place for place, piece in enumerate(hand) if piece.reign), default=0)
+    if not last:
+        return hand
+    return (*(_named(piece, NONE) for piece in hand[:last]), *hand[last:])
 
 
 def fresh_version(state: State) -> int:

@@ -4,11 +4,13 @@ from typing import Literal, NamedTuple
 
 from tests.model.guards import Guards
 from tests.model.scripts import Scheme
+from tests.model.values import quick
 
 #: The limit of a tag that has none.
 NO_LIMIT = 2**63 - 1
 
 
+@quick
 class Store(NamedTuple):
     """The tag's record."""
 

@@ -118,6 +118,8 @@ class RedisServer:
     def client(self, **options: Any) -> redis.Redis:
         """Return a client that sends everything once; it is closed together with the server."""
         settings: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 5, "socket_connect_timeout": 5}
+        # Else redis-py reads its own version out of its metadata at each connection, for a CLIENT SETINFO.
+        settings["driver_info"] = None
         client = redis.Redis.from_url(self.url, **{**settings, **options})
         self._clients.add(client)
         return client
