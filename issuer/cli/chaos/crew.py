@@ -15,12 +15,14 @@ from typing import Self
 
 from issuer.cli.chaos.checker import Event
 from issuer.cli.chaos.record import Follower
-from issuer.cli.chaos.waiting import until
-from issuer.cli.chaos.worker import Setup, trap_file
+from issuer.cli.chaos.waiting import rest, until
+from issuer.cli.chaos.worker import STACKS, Setup, trap_file
 from issuer.errors import IssuerError
 
 #: Seconds that the processes have to end once they are told to.
 ENDING = 12.0
+#: Seconds that one has to print where it stands, and how many characters of that are told.
+STACKS_TAKE, STACKS_MOST = 1.0, 20_000
 
 now = time.monotonic_ns
 
@@ -118,6 +120,16 @@ class Worker:
         """Return the end of what it printed."""
         return self._log.read_text(errors="replace").strip()[-600:] or "it said nothing"
 
+    def stuck(self, since: int) -> str:
+        """Return what can be found out about one that gets no numbers: of which tags, and where it stands."""
+        lacking = [job.tag for job in self.setup.jobs if not self._follower.served(job.at, since)]
+        state = "stopped" if self.halted else self.setup.colour
+        said = self.last_words()
+        self.signal(STACKS)
+        rest(STACKS_TAKE)
+        stands = self._log.read_text(errors="replace").strip()[-STACKS_MOST:]
+        return f"{self.name}, {state}, lacks {', '.join(lacking) or 'nothing any more'}: {said}\n{stands}\n"
+
 
 class Crew:
     """The workers of a run, and what was done to them."""
@@ -170,8 +182,8 @@ class Crew:
         try:
             until(all_served, seconds)
         except AssertionError:
-            names = ", ".join(f"{worker.name} ({worker.last_words()})" for worker in waiting)
-            raise IssuerError(f"no numbers within {seconds:g} s in {names}") from None
+            stuck = "; ".join(worker.stuck(since) for worker in waiting)
+            raise IssuerError(f"no numbers within {seconds:g} s in {stuck}") from None
 
     def dismiss(self, workers: Collection[Worker] | None = None) -> None:
         """Tell these to stop, or all, and wait for their end: what they hold is given back."""

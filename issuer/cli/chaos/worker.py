@@ -6,6 +6,7 @@ python -m issuer.cli.chaos.worker SETUP, a JSON object: see `Setup`.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import random
@@ -36,6 +37,8 @@ now = time.monotonic_ns
 AFTER_ERROR = 0.01
 #: A call of so many ns stands in the record by itself, and not in one run with its neighbours.
 LONG = 20_000_000
+#: Upon this signal a process prints where each of its threads and tasks stands.
+STACKS = signal.SIGUSR2
 #: How many numbers a forked child draws.
 FORKED_DRAWS = 200
 
@@ -269,6 +272,11 @@ def threads(setup: Setup, stop: threading.Event) -> None:
             thread.join()
 
 
+def _tell_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack()
+
+
 async def tasks(setup: Setup, stop: threading.Event) -> None:
     """Draw in tasks until told to stop."""
     numbers = count()
@@ -279,6 +287,8 @@ async def tasks(setup: Setup, stop: threading.Event) -> None:
                 fine = await caller.acall(ids)
                 await asyncio.sleep(setup.pace if fine else AFTER_ERROR)
 
+        asyncio.get_running_loop().add_signal_handler(STACKS, _tell_tasks)
+        faulthandler.register(STACKS, chain=True)
         callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
         await asyncio.gather(*map(draw, callers))
 
@@ -306,6 +316,7 @@ def _until_stdin_ends(stop: threading.Event) -> None:
 def main(text: str) -> NoReturn:
     """Draw as the setup says, until stdin ends."""
     setup = Setup.parsed(text)
+    faulthandler.register(STACKS)
     take_out(setup.without)
     lay_traps(setup)
     if setup.clock:

@@ -1,0 +1,35 @@
+"""What a run tells of a process that gets no numbers: else nobody could find out why, once it is over."""
+
+import re
+import signal
+import time
+
+import pytest
+
+from issuer.cli.chaos.faults import FAULTS
+from issuer.cli.chaos.world import Terms
+from issuer.errors import IssuerError
+from tests.chaos.worlds import binary, folder, kind_of
+
+pytestmark = pytest.mark.live
+
+
+def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stands() -> None:
+    kind = kind_of(FAULTS)
+    with folder() as path, kind.make(path, kind.server(binary()), Terms()) as world:
+        world.more()
+        halted, *others = world.crew.workers
+        halted.signal(signal.SIGSTOP)
+        world.master.pause()
+        time.sleep(0.3)  # what it had answered before is on its way
+        with pytest.raises(IssuerError, match="no numbers within 1 s in ") as caught:
+            world.crew.wait_served(time.monotonic_ns(), timeout=1)
+        world.master.resume()
+        halted.signal(signal.SIGCONT)
+        told = re.split(r"(?m)(?:^; |in )(?=w\d+, )", str(caught.value))[1:]
+    assert [text.partition(", ")[0] for text in told] == [halted.name, *(worker.name for worker in others)]
+    assert told[0].startswith(f"{halted.name}, stopped, lacks strict")
+    for worker, text in zip(others, told[1:], strict=True):
+        assert text.startswith(f"{worker.name}, {worker.setup.colour}, lacks strict")
+        assert ("Stack for <Task" in text) == (worker.setup.colour == "tasks")
+        assert " in threads" in text or " in tasks" in text
