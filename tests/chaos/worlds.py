@@ -19,7 +19,7 @@ PATIENCE = 15.0
 
 def assert_kept(verdict: Verdict) -> None:
     """Every promise but that of the 2 s, which `make chaos` sees to."""
-    assert verdict.stuck == []
+    assert verdict.stuck == [], "\n".join(verdict.stuck)
     assert (verdict.repeats, verdict.above, verdict.disorder, verdict.changed) == (0, 0, 0, 0), verdict.examples
     assert verdict.gap <= verdict.allowed_gap
     assert verdict.costly == [], verdict.costs

@@ -15,14 +15,16 @@ from typing import Self
 
 from issuer.cli.chaos.checker import Event
 from issuer.cli.chaos.record import Follower
-from issuer.cli.chaos.waiting import rest, until
+from issuer.cli.chaos.waiting import until
 from issuer.cli.chaos.worker import STACKS, Setup, trap_file
 from issuer.errors import IssuerError
 
 #: Seconds that the processes have to end once they are told to.
 ENDING = 12.0
 #: Seconds that one has to print where it stands, and how many characters of that are told.
-STACKS_TAKE, STACKS_MOST = 1.0, 20_000
+STACKS_TAKE, STACKS_MOST = 3.0, 20_000
+#: What the last part of that begins with.
+STACKS_END = {"threads": "Current thread ", "tasks": "Stack for <Task"}
 
 now = time.monotonic_ns
 
@@ -126,7 +128,8 @@ class Worker:
         state = "stopped" if self.halted else self.setup.colour
         said = self.last_words()
         self.signal(STACKS)
-        rest(STACKS_TAKE)
+        with suppress(AssertionError):  # one that is stopped prints nothing
+            until(lambda: STACKS_END[self.setup.colour] in self._log.read_text(errors="replace"), STACKS_TAKE)
         stands = self._log.read_text(errors="replace").strip()[-STACKS_MOST:]
         return f"{self.name}, {state}, lacks {', '.join(lacking) or 'nothing any more'}: {said}\n{stands}\n"
 
