@@ -49,7 +49,6 @@ def test_an_event_that_costs_a_segment_too_many_misses_although_all_together_wer
     assert found.gap == 30
     assert found.gap < found.allowed_gap / 2
     assert found.costly == ["F1"]
-    assert not found.kept
     assert found.costs["F1"] == Cost(strikes=1, gap=30, worst=30, allowed=20, over=1)
 
 

@@ -18,11 +18,13 @@ PATIENCE = 15.0
 
 
 def assert_kept(verdict: Verdict) -> None:
-    """Every promise but that of the 2 s, which `make chaos` sees to."""
+    """Every promise but those that a machine which stands still can't keep, and `make chaos` sees to.
+
+    They are the 2 s, and the gap of each event by itself: a call that times out costs one too.
+    """
     assert verdict.stuck == [], "\n".join(verdict.stuck)
     assert (verdict.repeats, verdict.above, verdict.disorder, verdict.changed) == (0, 0, 0, 0), verdict.examples
     assert verdict.gap <= verdict.allowed_gap
-    assert verdict.costly == [], verdict.costs
     assert verdict.without_service < PATIENCE, verdict.slowest
     assert verdict.latest < PATIENCE
 

@@ -98,11 +98,15 @@ class Verdict:
     @property
     def kept(self) -> bool:
         """Whether every promise was kept: sound, no more lost than the design allows, and somebody always drew on."""
-        return self.sound and not self.stuck and self.gap <= self.allowed_gap and not self.costly
+        return self.sound and not self.stuck and self.gap <= self.allowed_gap
 
     @property
     def costly(self) -> list[str]:
-        """The names of the events of which one cost a tag more numbers than the design allows."""
+        """The names of the events of which one cost a tag more numbers than the design allows.
+
+        No part of `kept`: on a machine that stands still now and then a call that timed out has cost numbers too, and
+        falls to the event that it lies in.
+        """
         return sorted(name for name, cost in self.costs.items() if cost.over)
 
     @property
