@@ -195,6 +195,7 @@ def test_redis_and_the_store_both_gone_are_made_again_from_the_journal(
         strict, trend, gone = ids.take("strict", 333), ids.take("trend", 444), [ids.next("gone")]
         ids.delete("gone")
         trend += ids.reserve("trend", 1000)
+    with connect(redis=server.url, store=place.url, scheduler=None) as ids:  # now that nobody fetches ahead any more
         before = {record.tag: record for record in ids.tags()}
     place.lose()
     with server.client() as client:

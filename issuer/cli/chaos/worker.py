@@ -251,6 +251,7 @@ def threads(setup: Setup, stop: threading.Event) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: forks.release())
     # A child that has ended is nobody's business.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    faulthandler.register(STACKS)
     with connect(**setup.settings()) as ids:
 
         def draw(caller: Caller) -> None:
@@ -316,7 +317,6 @@ def _until_stdin_ends(stop: threading.Event) -> None:
 def main(text: str) -> NoReturn:
     """Draw as the setup says, until stdin ends."""
     setup = Setup.parsed(text)
-    faulthandler.register(STACKS)
     take_out(setup.without)
     lay_traps(setup)
     if setup.clock:
