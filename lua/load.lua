@@ -1,6 +1,6 @@
 --[[
-load: put the segment (low, high], reserved in the store, into the hash. Sent once, whatever comes back: a second copy
-of the same load is refused, but only as long as the hash is there and was not armed anew.
+load: put the segment (low, high], reserved in the store, into the hash. Sent once, whatever comes back. A copy that the
+network makes of it is refused: the hash has seen numbers above low, or was armed anew since, under another born.
 
 KEYS[1]  the tag's hash
 ARGV[1]  low: the number before the segment's first

@@ -108,28 +108,21 @@ def comes_back_after_a_restart(start: Start, texts: Texts) -> Harm:
 # ------------------------------------------------------------------------------------------------ `load`
 
 
-def load_sent_again_after_a_flush(start: Start, texts: Texts) -> Harm:
+def load_sent_again_after_a_flush(start: Start, texts: Texts, armed_by: str = "second") -> Harm:
     """The second copy arrives when the hash is gone and armed anew."""
     tag = hash_on(start(), texts)
     born = tag.open("first")[2]
     tag.load(0, 100)
     drawn = draw_all(tag)
     tag.client.flushall()
-    tag.open("second")
+    tag.open(armed_by)
     tag.load(0, 100, born=born)
     return [*repeats(drawn + draw_all(tag))]
 
 
 def open_and_load_sent_again_after_a_flush(start: Start, texts: Texts) -> Harm:
     """A copy of the `open` arms the hash that is gone, and a copy of the load finds it."""
-    tag = hash_on(start(), texts)
-    born = tag.open("first")[2]
-    tag.load(0, 100)
-    drawn = draw_all(tag)
-    tag.client.flushall()
-    tag.open("first")
-    tag.load(0, 100, born=born)
-    return [*repeats(drawn + draw_all(tag))]
+    return load_sent_again_after_a_flush(start, texts, armed_by="first")
 
 
 def load_sent_again_when_used_up(start: Start, texts: Texts) -> Harm:

@@ -125,7 +125,7 @@ class Node:
 class Connections:
     """Connections to the servers that hold the hashes, for one event loop.
 
-    Each call goes out once: redis-py's own retries are off, since a `load` sent twice can repeat numbers. A connection
+    Each call goes out once: redis-py's own retries are off, since what was sent may have been done. A connection
     that saw an error or a cancellation is dropped, so that no reply is taken for another call's.
     """
 
