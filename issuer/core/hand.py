@@ -111,6 +111,17 @@ class Hand(Generic[P]):
             self._state = ((*held, piece), cur, at, shown, issued)
             return True
 
+    def pass_by(self, low: int, high: int) -> bool:
+        """Take note that low+1 .. high are issued past it, which were asked for when there was no hand yet.
+
+        False if they can't be: who comes later might get lower ones from here, or has got higher ones.
+        """
+        with self._lock:
+            if self._state[0] or self._state[4] > low:
+                return False
+            self._state = ((), 0, 0, _NOTHING, high)
+            return True
+
     def empty(self) -> tuple[tuple[P, ...], int]:
         """Forget everything; return what was held, oldest first, and the last number used of the first of them."""
         with self._lock:

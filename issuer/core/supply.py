@@ -142,8 +142,10 @@ class Supply(Refill):
 
         They may have been drawn before it, and whoever came next would get lower ones than this caller.
         """
-        numbers = self.accept(drawn)
-        return numbers if self.hand is None else None
+        numbers, hand = self.accept(drawn), self.hand
+        if numbers is None or hand is None or hand.pass_by(drawn.low, drawn.high):
+            return numbers
+        return None
 
     def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int]:
         """Draw one number for a caller's key, the same whenever the key comes again within `ttl` seconds.
@@ -307,6 +309,7 @@ class Supply(Refill):
         # If it isn't mine, somebody asks the store for a segment, and has nothing to serve meanwhile. Should it come
         # after all, Redis being back, it is given back.
         left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
+        refusal: IssuerError | None = None
         try:
             store_id = yield from self._identity()
             # Redis must take a write before anything is given up for it: out of memory, or short of replicas, it still
@@ -324,11 +327,15 @@ class Supply(Refill):
                     log.warning("tag %r: Redis is back, above %d", self.tag, issued)
         except RedisUnavailable as error:
             log.debug("tag %r: Redis is still away: %s", self.tag, error)
+        except IssuerError as error:  # its hash is corrupt, or another store's, by now
+            refusal = error
         finally:
             if mine or not self._direct:
                 self._segments.land(flight, progress=True)
         # Last: whoever draws from Redis by now doesn't wait for a store that may be away.
         yield from self._give_back(*left)
+        if refusal is not None:
+            raise refusal
 
     # ------------------------------------------------------------------ the end
 

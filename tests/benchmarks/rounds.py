@@ -103,7 +103,13 @@ def bare(calls: int, f: Callable[..., object], *argument: object) -> Contender:
     through a wrapper. What the empty loop costs (5 ns or so) is in every figure. Garbage collection is off meanwhile.
     """
     statement = "f(a)" if argument else "f()"
-    timer = timeit.Timer(statement, "f, a = given", globals={"given": (f, argument[0] if argument else None)})
+    return written(calls, statement, f=f, a=argument[0] if argument else None)
+
+
+def written(calls: int, statement: str, **names: object) -> Contender:
+    """Time a statement as timeit does, with these local names: nanoseconds for each time."""
+    setup = "".join(f"{name} = given[{name!r}]\n" for name in names)
+    timer = timeit.Timer(statement, setup, globals={"given": names})
     return best(lambda: timer.timeit(calls // BEST_OF) / (calls // BEST_OF) * 1e9)
 
 

@@ -28,9 +28,6 @@ from tests.chaos.worlds import binary, folder
 from tests.servers.binaries import find_servers
 from tests.servers.disks import run_with_mounts, small_disk
 
-#: Faults between two checks.
-BOUT = 40
-
 #: By name: how it is said, and whether it was met.
 BARS: dict[str, tuple[str, Callable[[Verdict], bool]]] = {
     "numbers": ("20 million numbers", lambda found: found.acknowledged >= 20_000_000),
@@ -65,8 +62,8 @@ def bouts(wanted: Sequence[Fault], times: int) -> Iterator[tuple[Kind, list[Faul
             print(f"{kind.name}: left out, as this machine has no server for it", flush=True)
             continue
         random.shuffle(plan)
-        for at in range(0, len(plan), BOUT):
-            yield kind, plan[at : at + BOUT]
+        for at in range(0, len(plan), kind.bout):
+            yield kind, plan[at : at + kind.bout]
 
 
 def run(arguments: argparse.Namespace) -> Verdict:

@@ -198,28 +198,36 @@ def test_callers_who_come_while_the_first_lease_is_fetched_see_their_numbers_inc
 
 
 @pytest.mark.parametrize("way", ["short", "long"])
-def test_a_number_drawn_from_redis_beside_a_new_lease_is_a_gap(
-    other: issuer.Issuer, fake_server: FencedFakeServer, store: MemoryStore, way: str
+@pytest.mark.parametrize("came", [False, True])
+def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_that_it_is_the_callers(
+    other: issuer.Issuer, fake_server: FencedFakeServer, store: MemoryStore, way: str, came: bool
 ) -> None:
+    numbers: list[int] = []
     with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
         assert other.next("a") == 1
         assert ids.next("a") == 2
         line: Any = ids._roster.line("a")
         redis: Any = ids._runner.redis
-        node: Any = line._node
-        send = node.draw if way == "short" else redis.call
+        node, call = line._node, redis.call
+        send = node.draw if way == "short" else call
 
         def leased_meanwhile(*args: Any, **options: Any) -> Any:
             reply = send(*args, **options)
             line.supply.ahead = 1000  # as a stream of another thread does
             line.supply.record = store.get("a", timeout=1)
+            line._node, redis.call = NOWHERE, call
+            if came:
+                thread = threading.Thread(target=lambda: numbers.append(ids.next("a")))
+                thread.start()
+                thread.join()
             return reply
 
         if way == "short":
             line._node = SimpleNamespace(draw=leased_meanwhile)
         else:
             line._node, redis.call = NOWHERE, leased_meanwhile
-        assert [ids.next("a"), ids.next("a")] == [4, 5]
+        numbers += [ids.next("a"), ids.next("a")]
+        assert numbers == ([4, 5, 6] if came else [3, 4])
         assert cur(fake_server) == 1003
 
 

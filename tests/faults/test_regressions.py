@@ -12,6 +12,8 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
+from issuer.core import supply
+from issuer.core.retire import floor
 from issuer.drivers.blocking import connections
 from issuer.drivers.blocking.link import Link
 from issuer.drivers.routes import Address
@@ -25,6 +27,7 @@ from tests.servers.fake import FencedFakeServer
 from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
+from tests.waiting import until
 
 
 def test_recover_listens_to_every_field_of_a_hash_that_can_be_read(fake_server: FencedFakeServer) -> None:
@@ -460,3 +463,27 @@ def test_a_dry_run_of_recover_does_without_a_redis_that_is_away(colour: str) -> 
         with pytest.raises(issuer.RedisUnavailable, match="issuer --redis none recover a --at-least N"):
             ids.recover("a", at_least=90)
         assert store.snapshot().tags == before
+
+
+def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_rejoin(
+    fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    raised = []
+
+    def then_corrupted(*args: Any, **options: Any) -> Any:
+        yield from floor(*args, **options)
+        with fake_server.client() as client:
+            raised.append(client.hset("issuer:{a}", "max", "x"))
+
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
+        ids.create("a", step=10, order="trend")
+        fake_server.connected = False
+        assert ids.next("a") == 1
+        fake_server.connected = True
+        monkeypatch.setattr(supply, "floor", then_corrupted)
+        until(lambda: ids.tick() or raised, 10, "Redis is asked again")
+        (record,) = store.snapshot().tags.values()
+        assert record.max == 1
+        ids.recover("a")
+        assert ids.next("a") == 2

@@ -111,6 +111,17 @@ def test_a_piece_below_what_was_issued_is_refused_for_ever() -> None:
     assert hand.take(1) == (15, 16)
 
 
+def test_what_is_issued_past_it_lies_above_all_that_left_it_and_below_all_that_will() -> None:
+    hand, _ = made((10, 20))
+    assert not hand.pass_by(30, 40)
+    hand.take(5)
+    hand.empty()
+    assert not hand.pass_by(14, 40)
+    assert hand.pass_by(15, 40)
+    assert not hand.add(Piece(39, 50))
+    assert hand.issued == 40
+
+
 def test_a_second_piece_held_is_not_due_before_its_own_mark() -> None:
     hand, _ = made((0, 10), (10, 20))
     assert hand.take(10) == (0, 10)
@@ -188,7 +199,7 @@ CALLS = st.lists(
     st.one_of(
         st.tuples(st.just("take"), st.integers(1, 12)),
         st.tuples(st.just("next"), st.integers(1, 6)),
-        st.tuples(st.just("add"), st.tuples(st.integers(-1, 3), st.integers(1, 12))),
+        st.tuples(st.sampled_from(["add", "pass"]), st.tuples(st.integers(-1, 3), st.integers(1, 12))),
         st.sampled_from([("empty", 0), ("shut", 0)]),
     ),
     max_size=60,
@@ -227,6 +238,16 @@ def test_in_any_order_of_calls_each_number_leaves_once_in_order_and_all_is_told_
                 if model.room() and fits:
                     model.left.append(list(range(low + 1, low + size + 1)))
                     end = low + size
+            elif call == "pass":
+                assert isinstance(value, tuple)
+                gap, size = value
+                low = max(base, end + gap)
+                passed = hand.pass_by(low, low + size)
+                assert passed == (not hand.held and low >= model.issued)
+                if passed:
+                    assert not any(model.left)
+                    out += range(low + 1, low + size + 1)
+                    end = model.issued = low + size
             elif call == "empty":
                 held, used = hand.empty()
                 left = [number for piece in held for number in range(max(piece.low, used) + 1, piece.high + 1)]
