@@ -1,7 +1,7 @@
 # make demo    numbers on your screen, on a machine that has nothing but Python >= 3.11
 # make check   what a reviewer would run: style, types, floors, quick tests
 # make test    everything, with real servers where they are found
-# make chaos   every fault twenty times, every number checked: 50 minutes, or CHAOS="--times 2 --faults F2,F9"
+# make chaos   every fault twenty times, every number checked: an hour, or CHAOS="--times 2 --faults F2,F9"
 # make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
 #
 # Environments are made on first use and again when pyproject.toml changes.
