@@ -327,7 +327,7 @@ class Supply(Refill):
                     log.warning("tag %r: Redis is back, above %d", self.tag, issued)
         except RedisUnavailable as error:
             log.debug("tag %r: Redis is still away: %s", self.tag, error)
-        except IssuerError as error:  # its hash is corrupt, or another store's, by now
+        except IssuerError as error:  # its hash is corrupt or another store's by now, or the store is away
             refusal = error
         finally:
             if mine or not self._direct:

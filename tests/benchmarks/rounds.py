@@ -99,8 +99,8 @@ def each(call: Callable[[], object], calls: int) -> Contender:
 def bare(calls: int, f: Callable[..., object], *argument: object) -> Contender:
     """Time `f(a)`, or `f()`, as timeit does: nanoseconds a call.
 
-    `f` and `a` are local names of the loop, so that every contender is called as a program would call it, and none
-    through a wrapper. What the empty loop costs (5 ns or so) is in every figure. Garbage collection is off meanwhile.
+    `f` and `a` are local names of the loop, so that every contender is called alike, and none through a wrapper.
+    What the empty loop costs (5 ns or so) is in every figure. Garbage collection is off meanwhile.
     """
     statement = "f(a)" if argument else "f()"
     return written(calls, statement, f=f, a=argument[0] if argument else None)
