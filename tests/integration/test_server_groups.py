@@ -10,6 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from issuer.cli.chaos.waiting import rest
 from tests.servers.absent import absent
 from tests.servers.binaries import find_servers
 from tests.servers.cluster import ClusterServers, slot_of
@@ -48,6 +49,15 @@ class TestSentinelServers:
         new = group.wait_for_master_other_than(old)
         assert new == group.master() != old
         assert group.client().get("n") == b"1"
+
+    def test_sentinels_that_stood_still_promote_a_replica_soon_after(self, start_sentinels: StartSentinels) -> None:
+        group = start_sentinels()
+        for sentinel in group.sentinels:
+            sentinel.pause()
+        rest(2.5)
+        for sentinel in group.sentinels:
+            sentinel.resume()
+        group.wait_for_master_other_than(group.kill_master())
 
     def test_a_planned_failover_moves_the_master_and_loses_nothing(self, start_sentinels: StartSentinels) -> None:
         group = start_sentinels()

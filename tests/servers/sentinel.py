@@ -29,8 +29,9 @@ _AWAY = (redis.ConnectionError, redis.TimeoutError)
 _START_TIMEOUT = 30.0
 # What a Sentinel does every second, two or ten, it does so many milliseconds apart here. Five ping-periods must last
 # longer than a second: with the master down, replicas are asked every second, and one that said nothing for so long
-# isn't promoted.
-_HASTE = {"info-period": 500, "publish-period": 200, "ping-period": 300}
+# isn't promoted. One that stood still for two seconds, as a busy machine may, trusts nothing that it sees for the
+# tilt-period, half a minute by itself: so long nobody would be promoted.
+_HASTE = {"info-period": 500, "publish-period": 200, "ping-period": 300, "tilt-period": 1000}
 # Redis 6.2 can't be told. A master that is new to a Sentinel counts as down if it isn't asked within the down-after:
 # with less than a second the Sentinels depose one healthy master after the other.
 _UNHURRIED_DOWN_AFTER = 1500
