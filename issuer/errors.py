@@ -28,6 +28,7 @@ Each carries the values it speaks of as attributes, None where there is none; wh
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from shlex import quote
 from typing import Any
@@ -276,6 +277,30 @@ class StoreBehind(IssuerError):
             else f"tag {tag!r} is halted at max {max}, by `issuer halt` or as the store was found to be behind"
         )
         super().__init__(f"{found}. Its reservations are stopped until `issuer recover {tag}` has run", tag=tag)
+
+
+class _Brief(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+        self.maxlevel = 1
+
+    def repr_int(self, value: int, level: int) -> str:  # noqa: ARG002 - reprlib's
+        # Python refuses to write out more than 4300 digits.
+        bits = value.bit_length()
+        return repr(value) if bits <= _BITS_SHOWN else f"an integer of {bits} bits"
+
+
+_BITS_SHOWN = 256
+_BRIEF = _Brief()
+
+
+def brief(value: object) -> str:
+    """Return the `repr` of a value for a message: 80 characters at most of what somebody passed by mistake.
+
+    An error carries the value itself as an attribute.
+    """
+    return _BRIEF.repr(value)
 
 
 def _rebuilt(kind: type[IssuerError], args: tuple[Any, ...], fields: dict[str, Any]) -> IssuerError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from issuer.errors import InvalidArgument
+from issuer.errors import InvalidArgument, brief
 
 #: Longest tag, in bytes of UTF-8.
 TAG_BYTES = 200
@@ -40,11 +40,11 @@ def _text(value: object, what: str, fewest: int, most: int) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{what} is valid text, not {value!r}", value=value) from error
+        raise InvalidArgument(f"{what} is valid text, not {brief(value)}", value=value) from error
     if not fewest <= size <= most:
         raise InvalidArgument(f"{what} has {fewest} to {most} bytes, this one {size}", value=value)
     if any(unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in value):
-        raise InvalidArgument(f"{what} has no control characters; {value!r} does", value=value)
+        raise InvalidArgument(f"{what} has no control characters; {brief(value)} does", value=value)
     return value
 
 

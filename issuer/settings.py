@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.errors import ConfigurationError, InvalidArgument, brief
 from persistence.records import LEASE_MOST
 
 #: Environment variables of other programs that name the store, in the order in which they are looked at.
@@ -135,7 +135,7 @@ def seconds(value: Any, name: str, *, zero: bool) -> float:
     within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
     if not within or (value == 0 and not zero):
         least = "0 or more" if zero else "above 0"
-        raise InvalidArgument(f"{name} must be a number of seconds, {least}, not {value!r}", value=value)
+        raise InvalidArgument(f"{name} must be a number of seconds, {least}, not {brief(value)}", value=value)
     return float(value)
 
 
@@ -151,7 +151,7 @@ def _whole(value: object) -> int:
     """Return a whole number; ConfigurationError if it is none."""
     number = int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value) else value
     if isinstance(number, bool) or not isinstance(number, int):
-        raise ConfigurationError(f"must be a whole number, not {value!r}")
+        raise ConfigurationError(f"must be a whole number, not {brief(value)}")
     return number
 
 
@@ -165,14 +165,14 @@ def _lease(lease: object) -> int:
     """Return the number; ConfigurationError if it isn't a whole one in its range."""
     number = int(lease) if isinstance(lease, str) and lease.isdecimal() else lease
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LEASE_MOST:
-        raise ConfigurationError(f"{lease!r} is no whole number 0..{LEASE_MOST}")
+        raise ConfigurationError(f"{brief(lease)} is no whole number 0..{LEASE_MOST}")
     return number
 
 
 def _path(path: object) -> str:
     """Return the path of a file; ConfigurationError if it is none."""
     if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes) or "\0" in named:
-        raise ConfigurationError(f"{path!r} is no path of a file")
+        raise ConfigurationError(f"{brief(path)} is no path of a file")
     return named
 
 
@@ -188,7 +188,9 @@ def _keys(keys: object) -> dict[str, bytes]:
     found = {}
     for name, secret in keys.items():
         if not isinstance(name, str) or not name or not isinstance(secret, (str, bytes)) or not secret:
-            raise ConfigurationError(f"key {name!r} has no secret: write {name}=secret, or a table of texts or bytes")
+            raise ConfigurationError(
+                f"key {brief(name)} has no secret: write NAME=secret, or a table of texts or bytes"
+            )
         found[name] = secret.encode() if isinstance(secret, str) else secret
     return found
 
@@ -200,7 +202,7 @@ def _prefix(prefix: object) -> str:
         or not prefix
         or any(letter in "{}" or not letter.isprintable() for letter in prefix)
     ):
-        raise ConfigurationError(f"prefix {prefix!r}: needs at least one printable character, and no braces")
+        raise ConfigurationError(f"prefix {brief(prefix)}: needs at least one printable character, and no braces")
     return prefix
 
 
@@ -271,7 +273,7 @@ def _file(
         unknown = sorted(set(content) - set(names))
         if unknown:
             raise ConfigurationError(
-                f"settings file {candidate}: unknown key {unknown[0]!r}; there are {', '.join(names)}"
+                f"settings file {candidate}: unknown key {brief(unknown[0])}; there are {', '.join(names)}"
             )
         return content, candidate
     return {}, None

@@ -18,7 +18,7 @@ from issuer.core.outcomes import store_error
 from issuer.drivers.asyncio.connections import Connections as AsyncConnections
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.terms import Terms
-from issuer.errors import ConfigurationError, IssuerError
+from issuer.errors import ConfigurationError, IssuerError, brief
 from issuer.facade import Issuer, close_all
 from issuer.numbers.scrambling import checked_key
 from issuer.plugins.chain import AsyncChain, Chain
@@ -87,7 +87,7 @@ def connect(
     Raises ConfigurationError.
     """
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
-        raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {scheduler!r}")
+        raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {brief(scheduler)}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
     hooks = Hooks(Chain(plugins), rejected, instance, alarm)
@@ -117,7 +117,7 @@ def aconnect(
     The arguments are those of `connect`; a client is one of redis.asyncio, a scheduler an AsyncIOScheduler.
     """
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
-        raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {scheduler!r}")
+        raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
     times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
     hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
@@ -179,9 +179,9 @@ def _parts(
 def _check_hooks(hooks: Hooks) -> None:
     """Refuse what can't be used, and a plugin that names a strategy that nobody knows: it would be silent for ever."""
     if hooks.instance is not None and not isinstance(hooks.instance, Instance):
-        raise ConfigurationError(f"instance is an issuer.strategies.Instance or None, not {hooks.instance!r}")
+        raise ConfigurationError(f"instance is an issuer.strategies.Instance or None, not {brief(hooks.instance)}")
     if hooks.alarm is not None and not callable(hooks.alarm):
-        raise ConfigurationError(f"alarm is a function of an error, or None, not {hooks.alarm!r}")
+        raise ConfigurationError(f"alarm is a function of an error, or None, not {brief(hooks.alarm)}")
     there = known() if hooks.plugins.strategies else []
     for plugin in hooks.plugins.plugins:
         for name in sorted({*(plugin.strategies or ())} - {*there}):

@@ -19,7 +19,7 @@ from issuer.cli.session import Session
 from issuer.cli.text import moment, plain, show, show_json, stamp_ms
 from issuer.core.issued import Issued
 from issuer.drivers.issuing import TTL
-from issuer.errors import IssuerError, NotDecodable
+from issuer.errors import IssuerError, NotDecodable, brief
 from issuer.facade import Issuer
 from issuer.numbers.scheme import DIGITS_MOST, Decoded
 from persistence.records import now_ms
@@ -189,7 +189,7 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:
-            raise NotDecodable(f"{value!r} is no whole number", tag=tag, value=value)
+            raise NotDecodable(f"{brief(value)} is no whole number", tag=tag, value=value)
         return issuer.decode(tag, number, holder=holder)
     try:
         return issuer.decode(tag, value, holder=holder)

@@ -14,7 +14,7 @@ from issuer.cli.session import Session
 from issuer.cli.text import stamp_utc
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.core.scheme import SEGMENT
-from issuer.errors import IssuerError, SchemeError
+from issuer.errors import IssuerError, SchemeError, brief
 from issuer.numbers import limits
 from issuer.numbers.given import Given, Restart
 from issuer.strategies.layout import OPTIONS, Layout
@@ -48,7 +48,7 @@ class _Option(click.ParamType):  # type: ignore[type-arg]  # the same
     ) -> tuple[str, str | int | bool]:
         name, equals, text = str(value).partition("=")
         if not name or not equals:
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+            self.fail(f"{brief(value)} is not NAME=VALUE", param, ctx)
         if text in ("true", "false"):
             return name, text == "true"
         return name, int(text) if text.removeprefix("-").isdecimal() else text

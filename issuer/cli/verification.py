@@ -18,7 +18,7 @@ from issuer.cli.session import Session
 from issuer.cli.text import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.core.discrepancies import Discrepancy, RedisUnseen
 from issuer.core.verification import MOST
-from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag
+from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag, brief
 from issuer.facade import Issuer
 from persistence.records import now_ms
 
@@ -180,7 +180,7 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
     decoded = read(issuer, tag, value, as_number=as_number)
     if decoded.counter is None:
         why = "its strategy made it, without a counter" if decoded.fields is not None else ambiguous(issuer, tag)
-        raise NotDecodable(f"{value} of {tag!r} is in no ledger: {why}", tag=tag, value=value)
+        raise NotDecodable(f"{brief(value)} of {tag!r} is in no ledger: {why}", tag=tag, value=value)
     part, number = decoded.part or tag, decoded.counter
     found = issuer.who(part, number)
     shown = state(found)

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Literal, cast, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from issuer.errors import InvalidArgument, SchemeError
+from issuer.errors import InvalidArgument, SchemeError, brief
 
 Restart = Literal["daily", "weekly", "monthly", "yearly"]
 
@@ -39,7 +39,7 @@ class Periods:
     def __init__(self, restart: str, timezone: str = "UTC") -> None:
         if restart not in get_args(Restart):
             raise SchemeError(
-                f"must be one of {', '.join(get_args(Restart))}, never; not {restart!r}",
+                f"must be one of {', '.join(get_args(Restart))}, never; not {brief(restart)}",
                 setting="restart",
                 value=restart,
             )
@@ -128,5 +128,7 @@ def _zone(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
         # ValueError: an absolute path, or one that climbs; OSError: the name of a directory.
         raise SchemeError(
-            f'there is no time zone {name!r}: give an IANA name like "Europe/Vienna"', setting="timezone", value=name
+            f'there is no time zone {brief(name)}: give an IANA name like "Europe/Vienna"',
+            setting="timezone",
+            value=name,
         ) from None

@@ -11,7 +11,7 @@ from issuer.core import retire
 from issuer.core.extend import DEFAULT_STEP
 from issuer.core.scheme import SEGMENT, countable, strategy
 from issuer.core.steps import Steps, ask
-from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.keys import check_description, check_tag
 from persistence import journal
 from persistence.journal import Journals
@@ -31,9 +31,9 @@ def whole(value: int, name: str, lowest: int, highest: int) -> int:
             raise TypeError  # noqa: TRY301 - handled like every other wrong type, below
         number = operator.index(value)
     except TypeError as error:
-        raise InvalidArgument(f"{name} must be a whole number, not {value!r}", value=value) from error
+        raise InvalidArgument(f"{name} must be a whole number, not {brief(value)}", value=value) from error
     if not lowest <= number <= highest:
-        raise InvalidArgument(f"{name} must be {lowest}..{highest}, not {number}", value=value)
+        raise InvalidArgument(f"{name} must be {lowest}..{highest}, not {brief(number)}", value=value)
     return number
 
 
@@ -80,7 +80,7 @@ def create(
     size = DEFAULT_STEP if step is None or step == "auto" else whole(step, "step", 1, HIGHEST)
     chosen: Order = order if order is not None else ("strict" if redis else "trend")
     if chosen not in ("strict", "trend"):
-        raise InvalidArgument(f"order is 'strict' or 'trend', not {order!r}", tag=tag, value=order)
+        raise InvalidArgument(f"order is 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
     if chosen == "strict" and not redis:
         raise ConfigurationError(f"tag {tag!r}: strict order needs Redis, and none is set; use order='trend'", tag=tag)
     leased = _lease(tag, lease, chosen)
@@ -167,7 +167,7 @@ def check_reserving(record: Tag, n: int) -> None:
             value=n,
         )
     if n > record.limit:
-        raise InvalidArgument(f"n is {n}, above the limit {record.limit} of tag {tag!r}", tag=tag, value=n)
+        raise InvalidArgument(f"n is {brief(n)}, above the limit {record.limit} of tag {tag!r}", tag=tag, value=n)
 
 
 def journals(named: Named) -> Steps[Journals]:
@@ -175,7 +175,7 @@ def journals(named: Named) -> Steps[Journals]:
     if isinstance(named, Journals):
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
-        raise InvalidArgument(f"from_journal is a list of paths, not {named!r}", value=named)
+        raise InvalidArgument(f"from_journal is a list of paths, not {brief(named)}", value=named)
     # The driver's way of calling what blocks.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 

@@ -34,6 +34,7 @@ from issuer.errors import (
     NotDecodable,
     SchemeError,
     UnknownTag,
+    brief,
 )
 from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
@@ -169,7 +170,7 @@ class Issuing(Generic[L]):
     def decode(self, tag: str, shown: int | str, *, who: bool = False) -> Steps[Decoded]:
         """Tell what a value or a text of the tag is made of; see Issuer.decode."""
         if not isinstance(shown, (int, str)):
-            raise NotDecodable(f"{shown!r} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
+            raise NotDecodable(f"{brief(shown)} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
         try:
             record = yield from self._record(tag, make=False)
         except SchemeError:  # without one of its keys nothing can be drawn; what the others have made can be read

@@ -13,7 +13,7 @@ from issuer.core import scheme as schemes
 from issuer.core.extend import known
 from issuer.core.ownership import refuse_foreign
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import InvalidArgument, LimitReached, SchemeError, StoreBehind, TagExists, UnknownTag
+from issuer.errors import InvalidArgument, LimitReached, SchemeError, StoreBehind, TagExists, UnknownTag, brief
 from issuer.keys import check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.given import changed, made
@@ -260,8 +260,8 @@ def _check_counters(tag: str, strategy: object, settings: Mapping[str, object]) 
         value = settings.get(name)
         if value not in (None, nothing):
             raise SchemeError(
-                f"strategy {strategy!r} excludes {value!r}: its numbers come of no counter, and rise within a process "
-                "only",
+                f"strategy {strategy!r} excludes {brief(value)}: its numbers come of no counter, and rise within a "
+                "process only",
                 setting=name,
                 value=value,
                 tag=tag,

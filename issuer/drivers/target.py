@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 
 from issuer.drivers.routes import Address, Cluster, Fixed, Route, Sentinels
-from issuer.errors import ConfigurationError
+from issuer.errors import ConfigurationError, brief
 
 #: redis-py's settings that would send a call again, or count and time calls in ways of its own.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
@@ -123,7 +123,7 @@ def _address(host: str, kind: str) -> Address:
     if not colon or port.endswith("]"):
         name, port = host, str(_DEFAULT_PORT[kind])
     if not name.strip("[]") or not port.isdigit():
-        raise ValueError(f"{host!r} is no host:port")
+        raise ValueError(f"{brief(host)} is no host:port")
     return Address(name.strip("[]"), int(port), sentinel=kind == "sentinel")
 
 

@@ -7,7 +7,7 @@ from string import ascii_lowercase, ascii_uppercase
 from string import digits as decimals
 from typing import Final
 
-from issuer.errors import InvalidArgument, NotDecodable
+from issuer.errors import InvalidArgument, NotDecodable, brief
 
 
 class Base:
@@ -44,7 +44,7 @@ class Base:
         number, values = 0, self._values
         for sign in text:
             if sign not in values:
-                raise NotDecodable(f"{sign!r} in {text!r} is no digit of base {self.size}", value=text)
+                raise NotDecodable(f"{sign!r} in {brief(text)} is no digit of base {self.size}", value=text)
             number = number * self.size + values[sign]
         if not text:
             raise NotDecodable("an empty text is no number", value=text)

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from issuer.core.periods import SEQ_MOST, Periods
 from issuer.core.scheme import SEGMENT, id_after, last_value
-from issuer.errors import SchemeError
+from issuer.errors import SchemeError, brief
 from issuer.numbers import scrambling, stride
 from issuer.numbers.layouts import BITS
 from issuer.numbers.scheme import Scheme, scrambled, shard_layout, strides
@@ -157,10 +157,10 @@ def changed(
 def _check_names(given: Mapping[str, Any]) -> None:
     unknown = sorted(given.keys() - Given.__annotations__.keys())
     if unknown:
-        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+        raise TypeError(f"unexpected keyword argument {brief(unknown[0])}")
     for name, (kinds, wanted) in _KINDS.items():
         if name in given and not isinstance(given[name], kinds):
-            raise SchemeError(f"must be {wanted}, not {given[name]!r}", setting=name, value=given[name])
+            raise SchemeError(f"must be {wanted}, not {brief(given[name])}", setting=name, value=given[name])
 
 
 def _is_said(given: Mapping[str, Any], name: str) -> bool:
@@ -182,7 +182,7 @@ def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) 
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str) or not value:
-        raise SchemeError(f"must be a text, not {value!r}", setting=name, value=value)
+        raise SchemeError(f"must be a text, not {brief(value)}", setting=name, value=value)
     return value
 
 
@@ -198,7 +198,7 @@ def _strategy(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(options: Mapping[Any, object]) -> dict[str, Any]:
     if not all(isinstance(name, str) for name in options):
-        raise SchemeError(f"must be named values, not {options!r}", setting="options", value=options)
+        raise SchemeError(f"must be named values, not {brief(options)}", setting="options", value=options)
     for name, value in options.items():
         if not isinstance(value, (str, int, bool)):
             raise SchemeError(f"{name} must be a text, a whole number or a truth value", setting="options", value=value)
@@ -232,7 +232,7 @@ def _set_texts(scheme: dict[str, Any], given: Mapping[str, Any]) -> None:
     restart = given.get("restart", scheme.get("restart", "never"))
     if restart not in get_args(Restart):
         raise SchemeError(
-            f"must be one of {', '.join(get_args(Restart))}; not {restart!r}", setting="restart", value=restart
+            f"must be one of {', '.join(get_args(Restart))}; not {brief(restart)}", setting="restart", value=restart
         )
     if restart != "never":
         scheme["restart"] = restart
@@ -301,12 +301,12 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
     if widths.keys() - {"shard_bits", "app_bits", "app"}:
         raise SchemeError("must be True, or shard_bits, app_bits and app", setting="shards", value=said)
     if "app" in widths and given.get("app") not in (None, widths["app"]):
-        problem = f"{given['app']!r} is another one than shards says, {widths['app']!r}: say it once"
+        problem = f"{brief(given['app'])} is another one than shards says, {brief(widths['app'])}: say it once"
         raise SchemeError(problem, setting="app", value=given["app"])
     shards = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": given.get("app", 0), **widths}
     for name, bits in shards.items():
         if isinstance(bits, bool) or not isinstance(bits, int) or not 0 <= bits < 1 << BITS:
-            raise SchemeError(f"{name} must be a whole number, not {bits!r}", setting="shards", value=bits)
+            raise SchemeError(f"{name} must be a whole number, not {brief(bits)}", setting="shards", value=bits)
     if not 1 <= 1 << shards["shard_bits"] <= SHARDS_MOST or shards["shard_bits"] + shards["app_bits"] >= BITS:
         raise SchemeError(
             f"{shards['shard_bits']} + {shards['app_bits']} bits: at most 16 for the shard, less than {BITS} in all",

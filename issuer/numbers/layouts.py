@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from issuer.errors import InvalidArgument, NotDecodable, SchemeError
+from issuer.errors import InvalidArgument, NotDecodable, SchemeError, brief
 from persistence.records import is_number
 
 #: All the bits that a positive 64-bit integer has.
@@ -26,7 +26,9 @@ class Layout:
             raise SchemeError(f"fields need a name of their own each, not {names}", setting=setting, value=names)
         for name, width in self.widths:
             if not is_number(width, 0, BITS):
-                raise SchemeError(f"{name} must be 0..{BITS} bits wide, not {width!r}", setting=setting, value=width)
+                raise SchemeError(
+                    f"{name} must be 0..{BITS} bits wide, not {brief(width)}", setting=setting, value=width
+                )
         self.bits = sum(width for _, width in self.widths)
         if self.bits > BITS:
             parts = " + ".join(f"{width} {name}" for name, width in self.widths)
@@ -47,7 +49,7 @@ class Layout:
         for name, shift, mask in self._fields:
             part = parts.pop(name, None)
             if isinstance(part, bool) or not isinstance(part, int) or not 0 <= part <= mask:
-                raise InvalidArgument(f"{name} must be an integer in 0..{mask}, not {part!r}", value=part)
+                raise InvalidArgument(f"{name} must be an integer in 0..{mask}, not {brief(part)}", value=part)
             packed |= part << shift
         if parts:
             raise InvalidArgument(f"the layout has no field {', '.join(parts)}", value=parts)
@@ -56,5 +58,5 @@ class Layout:
     def decompose(self, number: int) -> dict[str, int]:
         """Return the parts by name, high to low. NotDecodable if the number has more bits than the layout."""
         if not is_number(number, 0, (1 << self.bits) - 1):
-            raise NotDecodable(f"{number!r} is no number of {self.bits} bits", value=number)
+            raise NotDecodable(f"{brief(number)} is no number of {self.bits} bits", value=number)
         return {name: number >> shift & mask for name, shift, mask in self._fields}

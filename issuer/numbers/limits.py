@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from issuer.errors import InvalidArgument
+from issuer.errors import InvalidArgument, brief
 from persistence.records import HIGHEST
 
 #: What integers hold elsewhere: "js" is Number.MAX_SAFE_INTEGER.
@@ -25,6 +25,6 @@ def number(limit: int | str) -> int:
         found = None if isinstance(limit, bool) or not isinstance(limit, int) else limit
     if found is None or not 1 <= found <= HIGHEST:
         raise InvalidArgument(
-            f"limit must be an integer in 1..2^63-1, or {', '.join(NAMES)}; not {limit!r}", value=limit
+            f"limit must be an integer in 1..2^63-1, or {', '.join(NAMES)}; not {brief(limit)}", value=limit
         )
     return found

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 
 from issuer.core import scheme as schemes
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
-from issuer.errors import InvalidArgument, LimitReached, NotDecodable
+from issuer.errors import InvalidArgument, LimitReached, NotDecodable, brief
 from issuer.keys import part_tag
 from issuer.numbers.layouts import BITS, Layout
 from issuer.numbers.scrambling import Piece as Scrambled
@@ -128,7 +128,7 @@ class Scheme:
         """NotDecodable if that is no number that any tag gives."""
         if isinstance(value, bool) or not 0 < value <= HIGHEST:
             why = "no whole number" if isinstance(value, bool) else "below 1" if value < 1 else "above 2^63-1"
-            raise NotDecodable(f"{value!r} is {why}, so no number of tag {self.tag!r}", tag=self.tag, value=value)
+            raise NotDecodable(f"{brief(value)} is {why}, so no number of tag {self.tag!r}", tag=self.tag, value=value)
 
     def _number(self, value: int) -> int:
         """Undo scrambling and strides."""
@@ -171,14 +171,16 @@ class Scheme:
         if template is None:
             digits = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MOST
             if not digits or (text[0] == "0" and text != "0"):
-                raise NotDecodable(f"{text!r} is no number, and tag {self.tag!r} has no format", value=text)
+                raise NotDecodable(f"{brief(text)} is no number, and tag {self.tag!r} has no format", value=text)
             return self.decode(int(text))
         found = template.parse(text)
         if self._shards is not None:
             if found.shard is None:
                 return replace(self.decode(found.seq), date=found.date)
             if found.shard > self._layout.most("shard") or found.seq > self._layout.most("sequence"):
-                raise NotDecodable(f"{text!r}: tag {self.tag!r} has no such shard or number", tag=self.tag, value=text)
+                raise NotDecodable(
+                    f"{brief(text)}: tag {self.tag!r} has no such shard or number", tag=self.tag, value=text
+                )
             return replace(self.decode(self.sharded(found.seq, found.shard)), date=found.date)
         if self.strategy != schemes.SEGMENT:
             return replace(self.decode(found.seq), date=found.date)
@@ -190,7 +192,7 @@ class Scheme:
         index = self.periods.of(found.date)
         if self.periods.begin(index) != found.date:
             raise NotDecodable(
-                f"{text!r}: texts show the first day of their period, {self.periods.begin(index)}",
+                f"{brief(text)}: texts show the first day of their period, {self.periods.begin(index)}",
                 tag=self.tag,
                 value=text,
             )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from issuer.errors import InvalidArgument, NotDecodable, SchemeError
+from issuer.errors import InvalidArgument, NotDecodable, SchemeError, brief
 from issuer.numbers.permutation import Permutation
 from persistence.records import HIGHEST
 
@@ -41,10 +41,10 @@ def checked_key(name: str, key: object, source: str = "") -> bytes:
     """Return the key. SchemeError unless it is 16 bytes or longer; the error doesn't show it. `source`: of the keys."""
     said = f" (from {source})" if source else ""
     if not isinstance(key, bytes):
-        raise SchemeError(f"key {name!r} must be bytes, not {type(key).__name__}{said}", setting=KEYS, value=name)
+        raise SchemeError(f"key {brief(name)} must be bytes, not {type(key).__name__}{said}", setting=KEYS, value=name)
     if len(key) < KEY_LEAST:
         raise SchemeError(
-            f"key {name!r} is too short: {len(key)} bytes of at least {KEY_LEAST}{said}; make one with "
+            f"key {brief(name)} is too short: {len(key)} bytes of at least {KEY_LEAST}{said}; make one with "
             "`openssl rand -hex 32`",
             setting=KEYS,
             value=name,
@@ -62,7 +62,7 @@ def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
     if name not in keys:
         held = f"only {', '.join(sorted(keys))}" if keys else "none at all"
         raise SchemeError(
-            f"this process has no key {name!r}, {held}: add it to its `keys`, in ISSUER_KEYS or the settings file",
+            f"this process has no key {brief(name)}, {held}: add it to its `keys`, in ISSUER_KEYS or the settings file",
             setting=SETTING,
             value=name,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from issuer.errors import InvalidArgument
+from issuer.errors import InvalidArgument, brief
 from persistence.records import is_number
 
 #: Most shards that can be told apart evenly by 32 bits.
@@ -18,10 +18,10 @@ SHARDS_MOST = 1 << 16
 def shard_of(key: str | bytes, shards: int) -> int:
     """Return the shard of the key, 0..shards-1. `shards`: 1..65536. InvalidArgument for others, or no UTF-8 text."""
     if not is_number(shards, 1, SHARDS_MOST):
-        raise InvalidArgument(f"shards must be an integer in 1..{SHARDS_MOST}, not {shards!r}", value=shards)
+        raise InvalidArgument(f"shards must be an integer in 1..{SHARDS_MOST}, not {brief(shards)}", value=shards)
     if not isinstance(key, str | bytes):
         raise InvalidArgument(f"shard_key is a text or bytes, not {type(key).__name__}", value=key)
     try:
         return crc32(key.encode() if isinstance(key, str) else key) % shards
     except UnicodeEncodeError:
-        raise InvalidArgument(f"shard_key {key!r} is no Unicode text", value=key) from None
+        raise InvalidArgument(f"shard_key {brief(key)} is no Unicode text", value=key) from None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from issuer.errors import NotDecodable, SchemeError
+from issuer.errors import NotDecodable, SchemeError, brief
 from persistence.records import HIGHEST
 
 #: The widest stride: that many sites.
@@ -76,10 +76,10 @@ class Strides:
 def checked(stride: object, offset: object) -> tuple[int, int]:
     """Return both. SchemeError unless stride is an int in 1..2^32 and offset one in 1..stride."""
     if isinstance(stride, bool) or not isinstance(stride, int) or not 1 <= stride <= STRIDE_MOST:
-        raise SchemeError(f"must be an integer in 1..2^32, not {stride!r}", setting=SETTING, value=stride)
+        raise SchemeError(f"must be an integer in 1..2^32, not {brief(stride)}", setting=SETTING, value=stride)
     if isinstance(offset, bool) or not isinstance(offset, int) or not 1 <= offset <= stride:
         raise SchemeError(
-            f"must be an integer in 1..{stride}, the stride; not {offset!r}", setting="offset", value=offset
+            f"must be an integer in 1..{stride}, the stride; not {brief(offset)}", setting="offset", value=offset
         )
     return stride, offset
 
@@ -96,7 +96,7 @@ def changed(pieces: Sequence[Piece], max: int, stride: int, offset: int, *, abov
     kept = tuple(piece for piece in pieces if piece.start <= max)
     given = Strides(kept).value(max)
     if above is not None and (isinstance(above, bool) or not isinstance(above, int)):
-        raise SchemeError(f"must be a whole number, not {above!r}", setting="stride_above", value=above)
+        raise SchemeError(f"must be a whole number, not {brief(above)}", setting="stride_above", value=above)
     if above is not None and above < given:
         raise SchemeError(
             f"this site has numbers up to {given} already: choose one above that, the same at every site",
@@ -106,7 +106,7 @@ def changed(pieces: Sequence[Piece], max: int, stride: int, offset: int, *, abov
     base = given if above is None else above
     first = base + 1 + (offset - base - 1) % stride
     if first > HIGHEST:
-        raise SchemeError(f"no number above {base} is left for it", setting=SETTING, value=stride)
+        raise SchemeError(f"no number above {brief(base)} is left for it", setting=SETTING, value=stride)
     return (*kept, Piece(max + 1, first, stride))
 
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 from string import Formatter
 from typing import Final
 
-from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError
+from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError, brief
 from issuer.numbers import digits
 from issuer.numbers.dates import CODES, day, tells
 from persistence.records import HIGHEST, is_number
@@ -90,7 +90,7 @@ class Part:
     def shown(self, number: int | None) -> int | str:
         """Return what goes into the pattern for the number. FormatOverflow if it has too few places."""
         if number is None or not is_number(number):
-            raise InvalidArgument(f"{self.kind} must be an integer in 0..2^63-1, not {number!r}", value=number)
+            raise InvalidArgument(f"{self.kind} must be an integer in 0..2^63-1, not {brief(number)}", value=number)
         if number > self.most:
             raise FormatOverflow(number, width=self.width, field=self.kind)
         return number if self._is_decimal else self.base.encode(number, self.width)
@@ -103,7 +103,7 @@ class Part:
         """Return the number in it. NotDecodable if `write` would show that in another way."""
         number = self.base.decode(piece)
         if number > self.most or len(self.write(number)) != len(piece):
-            raise NotDecodable(f"{piece} in {text!r} is no {{{self.kind}}}", value=text)
+            raise NotDecodable(f"{brief(piece)} in {brief(text)} is no {{{self.kind}}}", value=text)
         return number
 
 
@@ -166,7 +166,7 @@ class Template:
         """
         found = self._pattern.fullmatch(text) if len(text) <= TEXT_MOST else None
         if found is None:
-            raise NotDecodable(f"{text!r} isn't of the form {self.text}", value=text)
+            raise NotDecodable(f"{brief(text)} isn't of the form {self.text}", value=text)
         canonical = ""
         key: str | None = None
         numbers: dict[str, int] = {}
@@ -176,23 +176,23 @@ class Template:
                 numbers[part.kind] = part.read(piece, text)
                 shown = part.write(numbers[part.kind])
             elif part.kind == "check" and part.check(canonical) != piece:
-                raise NotDecodable(f"{text!r} has a wrong check digit: it was copied wrongly", value=text)
+                raise NotDecodable(f"{brief(text)} has a wrong check digit: it was copied wrongly", value=text)
             elif part.kind == "key":
                 key = piece
                 if not _is_key(key):
-                    raise NotDecodable(f"{text!r} has no key that the format shows", value=text)
+                    raise NotDecodable(f"{brief(text)} has no key that the format shows", value=text)
             canonical += shown
         codes = self._codes(found, text)
         try:
             return Parsed(numbers["seq"], day(codes), codes, numbers.get("shard"), key)
         except ValueError as error:
-            raise NotDecodable(f"{text!r} shows no date: {error}", value=text) from None
+            raise NotDecodable(f"{brief(text)} shows no date: {error}", value=text) from None
 
     def _codes(self, found: re.Match[str], text: str) -> dict[str, int]:
         shown: dict[str, int] = {}
         for part, piece in zip(self._parts, found.groups(), strict=True):
             if part.kind in CODES and shown.setdefault(part.kind, int(piece)) != int(piece):
-                raise NotDecodable(f"{text!r} shows two different dates", value=text)
+                raise NotDecodable(f"{brief(text)} shows two different dates", value=text)
         return shown
 
     def shows_period(self, restart: str) -> bool:
@@ -215,11 +215,11 @@ class Template:
     def _shown_key(self, key: str | None) -> str:
         if key is None or not _is_key(key):
             raise InvalidArgument(
-                f"the format {self.text} shows a key: 1 to {KEY_MOST} printable characters, not {key!r}", value=key
+                f"the format {self.text} shows a key: 1 to {KEY_MOST} printable characters, not {brief(key)}", value=key
             )
         if self._stop and self._stop in key:
             raise InvalidArgument(
-                f"the key {key!r} must not have {self._stop!r}, with which the format goes on", value=key
+                f"the key {brief(key)} must not have {self._stop!r}, with which the format goes on", value=key
             )
         return key
 

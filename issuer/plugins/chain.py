@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import ClassVar
 
-from issuer.errors import ConfigurationError
+from issuer.errors import ConfigurationError, brief
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 from issuer.plugins.hooks import Surroundings, finished, named
 from issuer.plugins.sparing import Sparing
@@ -115,7 +115,7 @@ def _check(plugin: object, kinds: tuple[type, ...]) -> None:
     if isinstance(plugin, type):
         raise ConfigurationError(f"{plugin.__name__} is a class: register an instance of it")
     if not isinstance(plugin, (Plugin, AsyncPlugin)):
-        raise ConfigurationError(f"{plugin!r} is no plugin: make it a subclass of issuer.plugins.Plugin")
+        raise ConfigurationError(f"{brief(plugin)} is no plugin: make it a subclass of issuer.plugins.Plugin")
     name, awaited = named(plugin), isinstance(plugin, AsyncPlugin)
     if not isinstance(plugin, kinds):
         raise ConfigurationError(f"{name} is an AsyncPlugin: only an AsyncIssuer can await it")
@@ -125,10 +125,10 @@ def _check(plugin: object, kinds: tuple[type, ...]) -> None:
             raise ConfigurationError(f"{name} is a plugin of kind {kind}, but its {hook} is an `{other}`")
     order: object = plugin.order
     if not isinstance(order, int) or isinstance(order, bool):
-        raise ConfigurationError(f"{name}.order is a whole number, not {order!r}")
+        raise ConfigurationError(f"{name}.order is a whole number, not {brief(order)}")
     names: object = plugin.strategies
     if names is not None and not _are_names(names):
-        raise ConfigurationError(f"{name}.strategies are names, as in ('segment',), or None, not {names!r}")
+        raise ConfigurationError(f"{name}.strategies are names, as in ('segment',), or None, not {brief(names)}")
 
 
 def _are_names(names: object) -> bool:

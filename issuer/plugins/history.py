@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 
 from issuer.core.requests import whole
-from issuer.errors import InvalidArgument
+from issuer.errors import InvalidArgument, brief
 from issuer.plugins.contract import Call, Plugin
 from persistence.records import HIGHEST, now_ms
 
@@ -35,7 +35,7 @@ def noted(context: str) -> Iterator[None]:
     """
     given: object = context
     if not isinstance(given, str):
-        raise InvalidArgument(f"the context of a history is a text, not {given!r}", value=given)
+        raise InvalidArgument(f"the context of a history is a text, not {brief(given)}", value=given)
     token = _context.set(context)
     try:
         yield

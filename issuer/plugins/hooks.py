@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
-from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed
+from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed, brief
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 from issuer.plugins.sparing import Sparing
 from persistence.records import HIGHEST
@@ -170,7 +170,7 @@ def _overridden(plugin: Plugin | AsyncPlugin, name: str) -> Hook | None:
 def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> int:
     """Return what a plugin's `after` made of a number, if it may be one."""
     if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= HIGHEST:
-        raise ValueError(f"after of {named(plugin)} returned {answer!r}, which is no whole number 0..{HIGHEST}")
+        raise ValueError(f"after of {named(plugin)} returned {brief(answer)}, which is no whole number 0..{HIGHEST}")
     if answer != number and not plugin.transforms:
         raise ConfigurationError(f"{named(plugin)} returned another number: a plugin that does says transforms = True")
     return answer

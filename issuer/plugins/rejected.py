@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from issuer.errors import ConfigurationError
+from issuer.errors import ConfigurationError, brief
 from issuer.plugins.sparing import Sparing
 
 #: Called with the tag and the cause. It runs in the caller's thread or task, before the error reaches the caller.
@@ -53,7 +53,7 @@ class Rejections:
         called = getattr(checked, "__call__", None)  # noqa: B004 - its own, which may be a coroutine, is what is wanted
         if not callable(checked) or inspect.iscoroutinefunction(checked) or inspect.iscoroutinefunction(called):
             raise ConfigurationError(
-                f"a rejected handler is a function of tag and cause, no coroutine; not {handler!r}"
+                f"a rejected handler is a function of tag and cause, no coroutine; not {brief(handler)}"
             )
         self._handler = handler
 

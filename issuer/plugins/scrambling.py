@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from issuer.errors import ConfigurationError
+from issuer.errors import ConfigurationError, brief
 from issuer.plugins.contract import Call, Plugin
 
 
@@ -31,7 +31,7 @@ class Scrambler(Plugin):
         """Take any object with `scramble(n)`. Raises ConfigurationError if it has none."""
         super().__init__(order=order, strategies=strategies)
         if not callable(getattr(permutation, "scramble", None)):
-            raise ConfigurationError(f"{permutation!r} can't scramble numbers: it needs a method scramble(n)")
+            raise ConfigurationError(f"{brief(permutation)} can't scramble numbers: it needs a method scramble(n)")
         self._permutation = permutation
 
     def after(self, call: Call, number: int) -> int:

@@ -33,7 +33,7 @@ from issuer.clock import Deadline
 from issuer.core.flight import Flight
 from issuer.core.source import Job
 from issuer.core.steps import Steps, ask
-from issuer.errors import ConfigurationError, IssuerError
+from issuer.errors import ConfigurationError, IssuerError, brief
 from issuer.strategies.options import Scalar
 
 T = TypeVar("T")
@@ -63,17 +63,17 @@ class Instance:
         for setting, kind in (("application", str), ("ip", str), ("directory", (str, os.PathLike))):
             text: object = getattr(self, setting)
             if not isinstance(text, kind):
-                raise ConfigurationError(f"{setting} is a text, not {text!r}")
+                raise ConfigurationError(f"{setting} is a text, not {brief(text)}")
         for setting in ("port", "machine", "rack"):
             number: object = getattr(self, setting)
             missing = number is None and setting != "port"
             if not missing and (isinstance(number, bool) or not isinstance(number, int)):
-                raise ConfigurationError(f"{setting} is a whole number, not {number!r}")
+                raise ConfigurationError(f"{setting} is a whole number, not {brief(number)}")
         name = self.application
         if not name or not name.isascii() or not all(letter.isalnum() or letter in "-_" for letter in name):
-            raise ConfigurationError(f"application is made of a-z, 0-9, - and _, not {name!r}")
+            raise ConfigurationError(f"application is made of a-z, 0-9, - and _, not {brief(name)}")
         if not 0 <= self.port < 1 << 16:
-            raise ConfigurationError(f"port is a whole number 0..65535, not {self.port!r}")
+            raise ConfigurationError(f"port is a whole number 0..65535, not {brief(self.port)}")
         if self.ip:
             self.address()
 
@@ -82,7 +82,7 @@ class Instance:
         try:
             return int(ip_address(self.ip or own_ip()))
         except ValueError as error:
-            raise ConfigurationError(f"ip is an address like 192.168.0.94, not {self.ip!r}") from error
+            raise ConfigurationError(f"ip is an address like 192.168.0.94, not {brief(self.ip)}") from error
 
     @property
     def key(self) -> str:

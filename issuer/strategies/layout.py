@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from issuer.errors import ConfigurationError, InvalidArgument
+from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.strategies.options import Scalar, whole
 
 #: 63 bits: a number fits into a signed 64-bit integer.
@@ -181,7 +181,7 @@ class Layout:
 
 def _check(name: str, value: object, allowed: range) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
-        raise InvalidArgument(f"{name} is {allowed.start}..{allowed.stop - 1}, not {value!r}", value=value)
+        raise InvalidArgument(f"{name} is {allowed.start}..{allowed.stop - 1}, not {brief(value)}", value=value)
 
 
 def _date(ms: int) -> datetime | None:
@@ -198,6 +198,6 @@ def _epoch(value: Scalar) -> int:
         try:
             date = datetime.fromisoformat(value)
         except ValueError as error:
-            raise ConfigurationError(f"option epoch is an ISO date or ms since 1970, not {value!r}") from error
+            raise ConfigurationError(f"option epoch is an ISO date or ms since 1970, not {brief(value)}") from error
         value = ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _BEGINNING) // _MS
     return whole({"epoch": value}, "epoch", EPOCH, 0, 2**MOST_BITS - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from issuer.errors import ConfigurationError
+from issuer.errors import ConfigurationError, brief
 
 #: What an option may be.
 Scalar = str | int | float | bool
@@ -15,7 +15,7 @@ def check_names(strategy: str, options: Mapping[str, Scalar], known: Collection[
     for name in options:
         if name not in known:
             raise ConfigurationError(
-                f"strategy {strategy!r} has no option {name!r}; there are {', '.join(sorted(known)) or 'none'}"
+                f"strategy {strategy!r} has no option {brief(name)}; there are {', '.join(sorted(known)) or 'none'}"
             )
 
 
@@ -23,7 +23,7 @@ def whole(options: Mapping[str, Scalar], name: str, default: int, least: int, mo
     """Return a whole number least..most. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigurationError(f"option {name} is a whole number {least}..{most}, not {value!r}")
+        raise ConfigurationError(f"option {name} is a whole number {least}..{most}, not {brief(value)}")
     return value
 
 
@@ -31,7 +31,7 @@ def number(options: Mapping[str, Scalar], name: str, default: float, least: floa
     """Return a number least..most. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigurationError(f"option {name} is a number {least:g}..{most:g}, not {value!r}")
+        raise ConfigurationError(f"option {name} is a number {least:g}..{most:g}, not {brief(value)}")
     return float(value)
 
 
@@ -39,5 +39,5 @@ def text(options: Mapping[str, Scalar], name: str, default: str) -> str:
     """Return a text. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, str):
-        raise ConfigurationError(f"option {name} is a text, not {value!r}")
+        raise ConfigurationError(f"option {name} is a text, not {brief(value)}")
     return value

@@ -7,7 +7,15 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 
 from issuer.core.steps import Steps
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, NotDecodable, SchemeError, StrategyFailed
+from issuer.errors import (
+    ConfigurationError,
+    InvalidArgument,
+    IssuerError,
+    NotDecodable,
+    SchemeError,
+    StrategyFailed,
+    brief,
+)
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.segment import Segment
@@ -64,13 +72,13 @@ def known() -> list[str]:
 def factory(name: object) -> Factory:
     """Return the factory of that name: built in, registered, then entry points. Raises SchemeError."""
     if not isinstance(name, str):
-        raise SchemeError(f"must be the name of one, not {name!r}", setting="strategy", value=name)
+        raise SchemeError(f"must be the name of one, not {brief(name)}", setting="strategy", value=name)
     found = _BUILT_IN.get(name) or _registered.get(name)
     if found is not None:
         return found
     points = entry_points(group=GROUP, name=name)
     if not points:
-        raise SchemeError(f"no strategy {name!r}; there are {', '.join(known())}", setting="strategy", value=name)
+        raise SchemeError(f"no strategy {brief(name)}; there are {', '.join(known())}", setting="strategy", value=name)
     try:
         loaded: Factory = next(iter(points)).load()
     except Exception as error:

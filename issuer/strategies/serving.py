@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Steps, asking
-from issuer.errors import IssuerError, StrategyFailed, Unavailable
+from issuer.errors import IssuerError, StrategyFailed, Unavailable, brief
 from issuer.forks import living
 from issuer.strategies.contract import Context
 from issuer.strategies.once import Once
@@ -130,12 +130,12 @@ class Serving:
         try:
             found = list(numbers)
         except TypeError:
-            found, fault = [], f"{numbers!r}, which is no list"
+            found, fault = [], f"{brief(numbers)}, which is no list"
         if not fault and len(found) != n:
             fault = f"{len(found)} numbers instead of {n}"
         for number in found:
             if type(number) is not int or not 0 < number <= HIGHEST:
-                fault = fault or f"{number!r}, which is no whole number 1..2^63-1"
+                fault = fault or f"{brief(number)}, which is no whole number 1..2^63-1"
             elif number <= highest:
                 fault = fault or f"{number} after {highest}"
             else:

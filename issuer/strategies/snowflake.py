@@ -19,6 +19,7 @@ from issuer.errors import (
     IssuerError,
     NoMachineNumber,
     Unavailable,
+    brief,
 )
 from issuer.keys import check_tag
 from issuer.machine_calls import machines, machines_key
@@ -83,7 +84,7 @@ class Snowflake(Strategy):
         number(options, "lease", LEASE, 5, 30 * 86_400)
         _shared(options)
         if "machine" in options and options["machine"] not in SOURCES:
-            raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {options['machine']!r}")
+            raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {brief(options['machine'])}")
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
@@ -117,7 +118,9 @@ class Snowflake(Strategy):
         namespace = shared or context.tag
         lease = number(context.options, "lease", stored.LEASE if kind == "store" else LEASE, 5, 30 * 86_400)
         if kind not in SOURCES:
-            raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {kind!r}", tag=context.tag)
+            raise ConfigurationError(
+                f"option machine is one of {', '.join(SOURCES)}, not {brief(kind)}", tag=context.tag
+            )
         folder = Path(instance.directory or tempfile.gettempdir())
         name = _file_name(f"{context.prefix}:{namespace}")
         if kind in ("fixed", "ordinal"):
