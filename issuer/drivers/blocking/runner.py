@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from issuer import clock
 from issuer.clock import Deadline
@@ -43,13 +43,6 @@ class Gate:
             self.lock.release()
 
 
-class Waiting(Protocol):
-    """What this driver's flights land with."""
-
-    def wait(self, seconds: float) -> None:
-        """Return when woken, or after so many seconds."""
-
-
 def new_flight() -> Flight:
     """Make a flight whose waiters are threads."""
     return Flight(Gate(), threading.get_ident)
@@ -62,7 +55,7 @@ def waited(flight: Flight, seconds: float) -> bool:
         left = end.left()
         if left <= 0:
             return False
-        gate: Waiting = flight.landing  # type: ignore[assignment]  # made by this driver
+        gate: Gate = flight.landing  # type: ignore[assignment]  # made by this driver
         gate.wait(min(left, LOOK_AGAIN))
     return True
 
