@@ -108,6 +108,9 @@ def extend(record: Tag, key: str, *, seen: int, window: float, election: Electio
         try:
             if opened.over is not None:
                 record = yield from begin_period(record, key, store_id, opened.over)
+                # The floor ends every election, and somebody else may have been elected since. Were both to load, the
+                # second to have reserved might come first, and the period would begin with a gap.
+                election.served = won
                 continue
             extension = yield from _reserve_and_load(record, key, opened, at_least=max(opened.top, seen))
         except MaxBehind as behind:

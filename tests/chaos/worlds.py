@@ -44,11 +44,18 @@ def binary() -> Path:
 def suffer(
     faults: Sequence[Fault], *without: str, times: int = 1, patience: float = 20.0, journal: bool = True
 ) -> Verdict:
-    """Strike with these faults, all of one kind of worlds, so many times, and check what was drawn."""
+    """Strike with these faults, all of one kind of worlds, so many times, and check what was drawn.
+
+    A world is made anew when its bout is over.
+    """
     terms = Terms(without=without, patience=patience, journal=journal)
     kind = kind_of(faults)
-    with folder() as path, kind.make(path, kind.server(binary()), terms) as world:
-        return play(world, [*faults] * times)
+    plan = [*faults] * times
+    total = Verdict()
+    for at in range(0, len(plan), kind.bout):
+        with folder() as path, kind.make(path, kind.server(binary()), terms) as world:
+            total.add(play(world, plan[at : at + kind.bout]))
+    return total
 
 
 def named(names: str) -> list[Fault]:

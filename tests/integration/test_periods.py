@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,7 +56,8 @@ def test_midnight_is_that_of_the_tags_zone(make: Make, at: Set) -> None:
 def drawn_over_midnight(make: Make, at: Set, threads: int = 8) -> list[Issued]:
     """Draw in that many threads, by two issuers, while midnight comes; return what came, by counter."""
     both = make(), make()
-    at("2026-11-20 23:59:00")
+    # Not earlier: a clock that jumps by more than 4 s ends the election of who is loading, and its segment is a gap.
+    at("2026-11-20 23:59:57")
     both[0].create("a", step=7, **DAILY)
     found: list[Issued] = []
     stop = threading.Event()
@@ -93,6 +94,45 @@ def test_under_threads_at_the_border_no_text_comes_twice_and_none_is_missing(mak
         numbers = [number for shown_day, number in texts if shown_day == day]
         assert numbers == list(range(1, len(numbers) + 1))
         assert len(numbers) > 50
+
+
+@pytest.mark.parametrize("midnight", [False, True])
+def test_who_begins_a_period_leaves_its_first_segment_to_who_is_elected_meanwhile(
+    make: Make, at: Set, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, midnight: bool
+) -> None:
+    ids, other = make(), make()
+    at("2026-11-20 23:59:57")
+    ids.create("a", step=100, **DAILY)
+    if midnight:
+        assert [each.next("a") for each in (ids, other)] == [1, 2]
+        at("2026-11-21 00:00:00")
+    begin, reserve = extend.begin_period, store.reserve
+    drawing: list[Future[int]] = []
+    elected, go_on = threading.Event(), threading.Event()
+
+    def begun(*told: Any) -> Any:
+        after = yield from begin(*told)
+        if not drawing:
+            drawing.append(elsewhere.submit(other.next, "a"))
+            assert elected.wait(10)
+        return after
+
+    def slowly(*told: Any, **how: Any) -> Any:
+        if not elected.is_set():
+            elected.set()
+            assert go_on.wait(10)
+        return reserve(*told, **how)
+
+    monkeypatch.setattr(extend, "begin_period", begun)
+    monkeypatch.setattr(store, "reserve", slowly)
+    with ThreadPoolExecutor(2) as elsewhere:
+        mine = elsewhere.submit(ids.next, "a")
+        assert elected.wait(10)
+        assert not wait([mine], 0.3).done, "both have reserved"
+        go_on.set()
+        assert sorted((mine.result(10), drawing[0].result(10))) == [1, 2]
+    reserved = store.ledger("a", newest=9, timeout=1)
+    assert len(reserved) == len({entry.low >> PERIOD_BITS for entry in reserved})
 
 
 @pytest.mark.covers("U.6")
