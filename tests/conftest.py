@@ -4,6 +4,8 @@ A test that uses a real server is marked `live` by the fixtures it asks for. A s
 test on a laptop and fails it where CI is set: there, silence would pass for proof.
 """
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +44,10 @@ _NONE = "none-found"
 # An example takes as long as the machine is busy; the run as a whole has its own limit.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+# What a script starts in the background ignores Ctrl-C, and so does all that it starts in turn. Tests send Ctrl-C.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
