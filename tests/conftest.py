@@ -45,9 +45,12 @@ _NONE = "none-found"
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
-# What a script starts in the background ignores Ctrl-C, and so does all that it starts in turn. Tests send Ctrl-C.
-if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a script starts in the background ignores Ctrl-C, what nohup starts a hangup, and so does all that it starts in
+# turn. Tests send both to processes of their own; what has a handler here has none there.
+if threading.current_thread() is threading.main_thread():
+    for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
+        if signal.getsignal(_number) is signal.SIG_IGN:
+            signal.signal(_number, _handler)
 
 
 @pytest.hookimpl(tryfirst=True)
