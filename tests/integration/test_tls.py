@@ -1,5 +1,8 @@
 """Over TLS: the server shows its certificate, the client too where it is asked to, and numbers flow as before."""
 
+import asyncio
+import gc
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -77,6 +80,25 @@ def test_a_server_that_hangs_in_the_handshake_costs_no_more_than_the_deadline(
             refused(ids, "a", deadline)
         server.resume()
         assert ids.next("a", timeout=5) == 1
+
+
+def test_a_server_that_stands_still_at_the_end_leaves_no_connection_open(
+    start_tls: StartTls, store: MemoryStore
+) -> None:
+    server = start_tls()
+
+    async def last() -> None:
+        async with issuer.aconnect(redis=server.url, store=store) as ids:
+            await ids.create("a")
+            assert await ids.next("a") == 1
+            server.pause()
+
+    asyncio.run(last())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        gc.collect()
+    server.resume()
+    assert [str(warning.message) for warning in caught] == []
 
 
 def test_a_certificate_that_is_not_there_is_named_by_the_deadline(

@@ -69,6 +69,11 @@ class Link:
 
     async def drop(self) -> None:
         """Close it, without waiting for the other side."""
+        # redis-py has no name for it. A close that isn't an abort waits until a server that stands still has read what
+        # is left, or has ended TLS in turn: the socket stays open, and the loop may have ended by then.
+        transport = getattr(getattr(self.connection, "_writer", None), "transport", None)  # fakeredis has none
+        if transport is not None:
+            transport.abort()
         await self.connection.disconnect(nowait=True)
 
 
