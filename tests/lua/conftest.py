@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 
 from tests.lua.hashes import TagHash
@@ -5,6 +7,7 @@ from tests.servers.redis import RedisServer
 
 
 @pytest.fixture
-def tag(any_redis: RedisServer) -> TagHash:
+def tag(any_redis: RedisServer) -> Iterator[TagHash]:
     """A tag's hash, not there yet, on each server of this machine in turn."""
-    return TagHash(any_redis.client(decode_responses=True))
+    with any_redis.client(decode_responses=True) as client:
+        yield TagHash(client)

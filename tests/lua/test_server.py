@@ -43,6 +43,13 @@ def _user(tag: TagHash) -> Iterator[None]:
     command(tag.client, "ACL", "DELUSER", USER)
 
 
+@pytest.fixture
+def mine(any_redis: RedisServer) -> Iterator[TagHash]:
+    """The hash as USER sees it, who need not be there yet."""
+    with any_redis.client(username=USER, password="secret", decode_responses=True) as client:
+        yield TagHash(client)
+
+
 @contextmanager
 def connected(server: RedisServer, user: str = "") -> Iterator[Connections]:
     connections = Connections.from_url(server.url.replace("://", f"://{user}"), 2.0, "main")
@@ -65,10 +72,9 @@ def configured(tag: TagHash, **settings: str | int) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_user")
 class TestRights:
-    def test_those_in_the_readme_are_enough(self, tag: TagHash, any_redis: RedisServer) -> None:
+    def test_those_in_the_readme_are_enough(self, tag: TagHash, any_redis: RedisServer, mine: TagHash) -> None:
         (rights,) = re.findall(r"\*\*Rights\*\*: `([^`]*)`", README)
         user_with(tag, *str(rights).split())
-        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
         tag.client.script_flush()
         with connected(any_redis, f"{USER}:secret@") as connections:
             # INFO server, EVALSHA, NOSCRIPT, SCRIPT LOAD, EVALSHA.
@@ -85,12 +91,11 @@ class TestRights:
 
     @pytest.mark.parametrize("script", CALLS)
     def test_without_info_there_is_no_fence_and_so_a_typed_error_and_no_numbers(
-        self, tag: TagHash, any_redis: RedisServer, script: str
+        self, tag: TagHash, any_redis: RedisServer, script: str, mine: TagHash
     ) -> None:
         tag.put(50, 100)
         before = tag.fields()
         user_with(tag, "~*", "+@all", "-info")
-        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
         with pytest.raises(redis.ResponseError):
             mine.next()
         with connected(any_redis, f"{USER}:secret@") as connections, pytest.raises(FenceError, match=r"\+info"):
@@ -115,11 +120,10 @@ class TestRights:
 
     @pytest.mark.parametrize("denied", ["hset", "hget", "time"])
     def test_a_right_that_is_missed_half_way_costs_a_gap_and_never_a_repeat(
-        self, tag: TagHash, any_redis: RedisServer, denied: str
+        self, tag: TagHash, denied: str, mine: TagHash
     ) -> None:
         tag.put(0, 100)
         user_with(tag, "~*", "+@all", f"-{denied}")
-        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
         drawn: list[int] = []
         for turn in range(30):
             drawn += numbers(tag.next())
@@ -129,22 +133,18 @@ class TestRights:
         assert len(drawn) >= 30
         assert drawn == sorted(set(drawn))
 
-    def test_without_hincrby_a_draw_of_one_is_not_granted_the_whole_segment(
-        self, tag: TagHash, any_redis: RedisServer
-    ) -> None:
+    def test_without_hincrby_a_draw_of_one_is_not_granted_the_whole_segment(self, tag: TagHash, mine: TagHash) -> None:
         """It once was: any refusal of HINCRBY was taken for an overflow, and answered with the end of the segment."""
         tag.put(50, 100)
         user_with(tag, "~*", "+@all", "-hincrby")
-        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
         with pytest.raises(redis.ResponseError):
             mine.next(1)
         assert tag.field("cur") == "50"
 
-    def test_on_a_key_outside_its_pattern_a_user_can_do_nothing(self, tag: TagHash, any_redis: RedisServer) -> None:
+    def test_on_a_key_outside_its_pattern_a_user_can_do_nothing(self, tag: TagHash, mine: TagHash) -> None:
         tag.put(50, 100)
         before = tag.fields()
         user_with(tag, "~other:*", "+@all")
-        mine = TagHash(any_redis.client(username=USER, password="secret", decode_responses=True))
         for name in ("next", "lease", "open", "floor"):
             with pytest.raises(redis.exceptions.NoPermissionError):
                 getattr(mine, name)(1)

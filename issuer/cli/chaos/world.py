@@ -150,6 +150,8 @@ class World:
         """Run an `issuer` command on the desk in so many processes at once. Raises IssuerError if one fails."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
         environment |= {"ISSUER_JOURNAL": self.journal} if self.journal else {}
+        # So many processes begin at once, beside a load: a second for a round trip was too little once in a long run.
+        environment |= {"ISSUER_REDIS_TIMEOUT": "5"}
         options = {
             "--redis": self.desk_url,
             "--store": self.store,
