@@ -57,7 +57,7 @@ class TestSentinelServers:
         rest(2.5)
         for sentinel in group.sentinels:
             sentinel.resume()
-        group.wait_for_master_other_than(group.kill_master())
+        group.wait_for_master_other_than(group.kill_master(), timeout=20)
 
     def test_a_planned_failover_moves_the_master_and_loses_nothing(self, start_sentinels: StartSentinels) -> None:
         group = start_sentinels()

@@ -35,6 +35,8 @@ _HASTE = {"info-period": 500, "publish-period": 200, "ping-period": 300, "tilt-p
 # Redis 6.2 can't be told. A master that is new to a Sentinel counts as down if it isn't asked within the down-after:
 # with less than a second the Sentinels depose one healthy master after the other.
 _UNHURRIED_DOWN_AFTER = 1500
+# Nor of its tilt-period: seconds for that half a minute, and for a failover.
+_PROMOTED = 45.0
 
 
 class Sentinel(RedisServer):
@@ -176,7 +178,7 @@ class SentinelServers:
         until(ordered, _START_TIMEOUT, "a sentinel takes the order", ignoring=(redis.ResponseError,))
         return old
 
-    def wait_for_master_other_than(self, old: Address, timeout: float = 30.0) -> Address:
+    def wait_for_master_other_than(self, old: Address, timeout: float = _PROMOTED) -> Address:
         """Return the address of the new master, as soon as all Sentinels that answer name it and it is one."""
 
         def new() -> Address | None:
