@@ -6,7 +6,11 @@ import random
 import time
 
 monotonic = time.monotonic
-sleep = time.sleep
+
+
+def sleep(seconds: float) -> None:
+    """Let so many seconds pass."""
+    time.sleep(seconds)  # looked up each time: gevent may have put its own there since this module was imported
 
 
 class Deadline:

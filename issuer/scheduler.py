@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC
-from queue import SimpleQueue
 from typing import Any
 
 from apscheduler.executors.asyncio import AsyncIOExecutor
@@ -62,6 +62,17 @@ class Crew(ABC):
 
 
 class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has no types
+    def start(self, *args: Any, **options: Any) -> None:
+        """Do as APScheduler does, but with the names that `threading` has now.
+
+        gevent may have put its own there since APScheduler was imported, and what is Python's own can't be joined then:
+        a worker of `gunicorn --preload -k gevent` ended with an error, or not at all.
+        """
+        self._event = threading.Event()
+        BaseScheduler.start(self, *args, **options)
+        self._thread = threading.Thread(target=self._main_loop, name="APScheduler", daemon=True)
+        self._thread.start()
+
     def _process_jobs(self) -> float | None:
         if self.state != STATE_RUNNING:
             return None
@@ -89,7 +100,9 @@ class Threads(Crew):
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="issuer")
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        # Looked up only now: gevent may have put its own there since this module was imported, as `gunicorn --preload`
+        # has it, and what waits for Python's own would hold all greenlets up.
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         threading.Thread(target=self._pass_on, name="issuer-jobs", daemon=True).start()
 
     def _pass_on(self) -> None:
@@ -183,7 +196,7 @@ class Scheduler:
         self._ours: BaseScheduler | None = None
         self._crew: Crew | None = None
         self._sweeping: Any = None
-        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
         self._stopped = False
 
     def background(self, job: Job) -> bool:
@@ -216,6 +229,14 @@ class Scheduler:
                 self._running()
             except Exception:
                 log.debug("the scheduler was not started", exc_info=True)  # as in `background`
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """Made at its first use, not in the fork: gevent may patch the child in between.
+
+        Whoever begins holds it while threads start, and with Python's own lock that stopped all greenlets for ever.
+        """
+        return self._locks.setdefault("", threading.Lock())
 
     def _running(self) -> bool:
         if self._theirs is not None:

@@ -56,7 +56,14 @@ Document = dict[str, Any]
 DATABASE = "issuer"
 
 #: What the URL may set otherwise. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
-DEFAULTS: dict[str, Any] = {"serverselectiontimeoutms": 3000, "connecttimeoutms": 3000, "appname": "segment-issuer"}
+#: `connect` false: its threads start at the first request, not while `_connected` holds its lock, which in a forked
+#: child may be Python's own while gevent has patched the rest: that would stop all greenlets for ever.
+DEFAULTS: dict[str, Any] = {
+    "serverselectiontimeoutms": 3000,
+    "connecttimeoutms": 3000,
+    "appname": "segment-issuer",
+    "connect": False,
+}
 
 #: Version of what is written here; a database that holds a newer one is refused. It is 1 until a tag is given a scheme:
 #: `lease` and `ahead` didn't make it 2, as an older program leaves the fields as it finds them, at every change, and so

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,7 +75,9 @@ class MongoWorld(World):
             self.store_proxy = FaultProxy(("127.0.0.1", self.mongo.port))
             try:
                 url = f"mongodb://127.0.0.1:{self.store_proxy.port}/chaos?directConnection=true"
-                super().__init__(folder, binary, terms, url)
+                # Longer segments make fewer entries in the ledger, all of which the stand-in for mongod looks through
+                # for each new one.
+                super().__init__(folder, binary, replace(terms, step=3 * terms.step), url)
             except BaseException:
                 self.store_proxy.close()
                 raise

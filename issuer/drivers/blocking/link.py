@@ -33,8 +33,8 @@ class Link:
     """A redis-py connection that is ours alone. redis-py connects it: login, TLS, RESP2 or 3, unix sockets are its own.
 
     A call then takes the short way: the packed bytes into its socket, the reply through a reader in C. `SO_RCVTIMEO`
-    lets the kernel watch the time, where Python would poll before each read and write: 2 us of 28. Through TLS, whose
-    socket can't be read like that, and with redis-py's health checks, redis-py itself sends and reads.
+    lets the kernel watch the time, where Python would poll before each read and write: 2 us of 28. Through TLS or with
+    gevent, whose sockets can't be read like that, and with redis-py's health checks, redis-py itself sends and reads.
 
     The kernel watches for `SOON` only, whatever the deadline: after a signal Python reads again, and the kernel's time
     begins anew, so that a timer that ticks more often would keep a call waiting for ever. Later replies are polled for,
@@ -68,6 +68,11 @@ class Link:
         sock = connection._sock  # noqa: SLF001 - redis-py shows it nowhere else
         if type(sock) is not socket.socket or connection.health_check_interval:  # TLS, or a double
             return
+        sock.settimeout(None)
+        if not os.get_blocking(sock.fileno()):
+            # gevent's: it waits in its loop, where the kernel's time doesn't count, and so for ever.
+            sock.settimeout(connection.socket_timeout)
+            return
         reader = hiredis.Reader(
             protocolError=redis.exceptions.InvalidResponse,
             replyError=connection._parser.parse_error,  # noqa: SLF001 - redis-py's exception for each error code
@@ -78,7 +83,6 @@ class Link:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         self._wait = poll.poll
-        sock.settimeout(None)
         span = struct.pack("ll", 0, int(SOON * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)

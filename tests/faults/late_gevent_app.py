@@ -1,0 +1,55 @@
+"""A process that has drawn forks, and gevent patches the child: `gunicorn --preload -k gevent` in one file."""
+
+import json
+import os
+import signal
+import sys
+import traceback
+import warnings
+
+import issuer
+
+TAGS, CALLERS, EACH = "abcdefgh", 10, 50
+
+
+def drawn_by_greenlets(ids: issuer.Issuer) -> dict[str, list[int]]:
+    """Draw EACH numbers of each tag in each of CALLERS greenlets, all at the same time."""
+    warnings.simplefilter("ignore")  # gevent's own: that it patches so late
+    from gevent import monkey
+
+    monkey.patch_all()
+    import gevent
+
+    gevent.reinit()
+    greenlets = {tag: [gevent.spawn(ids.take, tag, 1) for _ in range(CALLERS)] for tag in TAGS}
+    greenlets |= {
+        tag: [*first, *(gevent.spawn(lambda tag=tag: [ids.next(tag) for _ in range(EACH)]) for _ in first)]
+        for tag, first in greenlets.items()
+    }
+    gevent.joinall([each for row in greenlets.values() for each in row], timeout=20)
+    return {tag: [n for each in row for n in each.get(block=False)] for tag, row in greenlets.items()}
+
+
+def main(redis: str, store: str, lease: int) -> None:
+    """Draw, fork, and let the child print what it drew, as JSON."""
+    ids = issuer.connect(redis=redis, store=store, lease=lease)
+    for tag in TAGS:
+        ids.create(tag, order="trend" if lease else "strict", step=300)
+    ids.next("a")
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        ids.close()
+        sys.exit(os.waitstatus_to_exitcode(status))
+    signal.alarm(40)  # a process whose greenlets all stand still would stay for ever
+    try:
+        found = drawn_by_greenlets(ids)
+        ids.close()
+        print(json.dumps(found), flush=True)
+    except BaseException:  # noqa: BLE001 - nothing of the parent may go on here
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

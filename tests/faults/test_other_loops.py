@@ -1,0 +1,92 @@
+"""Loops that aren't Python's own: gevent, as gunicorn and Celery may run it, and uvloop, as uvicorn does."""
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import uvloop
+
+import issuer
+from persistence.memory import MemoryStore
+from tests.audit import repeats
+from tests.deadlines import GRACE
+from tests.servers.redis import RedisServer
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS, EACH = 50, 100
+TAGS: tuple[Literal["strict", "trend"], ...] = ("strict", "trend")
+
+
+def told(app: str, *words: str) -> Any:
+    """Run a program of this folder, and return what it says, which is JSON."""
+    ended = subprocess.run(
+        [sys.executable, "-m", f"tests.faults.{app}", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_greenlets_draw_and_a_server_that_stands_still_holds_up_only_who_asks_it(server: RedisServer) -> None:
+    found = told("gevent_app", server.url, str(server.pid))
+    assert sorted(found["strict"]) == list(range(1, TASKS * EACH + 1))
+    assert len(found["trend"]) == len(set(found["trend"])) == TASKS * EACH
+    for (error, took), deadline in zip(found["refused"], (0, 0.3, 1, 1, 1), strict=True):
+        assert error == "RedisUnavailable"
+        assert took < deadline + GRACE
+    assert found["pause"] < GRACE, "the other greenlets stood still, too"
+    later = found["later"]
+    assert len(set(later)) == len(later) == TASKS * EACH + 1
+    assert min(later) > max(found["strict"])
+
+
+@pytest.mark.parametrize("lease", [0, 20])
+@pytest.mark.parametrize("store", ["SQLite", "MongoDB"])
+def test_a_fork_that_gevent_patches_afterwards_stops_no_greenlet(
+    store: str, lease: int, server: RedisServer, mongo_url: str, tmp_path: Path
+) -> None:
+    urls = {"SQLite": f"sqlite:///{tmp_path / 'a.db'}", "MongoDB": f"{mongo_url}/late_{secrets.token_hex(4)}"}
+    for numbers in told("late_gevent_app", server.url, urls[store], str(lease)).values():
+        assert len(numbers) == len(set(numbers)) == 510
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_uvloop_serves_tasks_and_a_server_that_stands_still_costs_no_more_than_the_deadline(
+    server: RedisServer,
+) -> None:
+    numbers: dict[str, list[int]] = {tag: [] for tag in TAGS}
+
+    async def caller(ids: issuer.AsyncIssuer, tag: str) -> None:
+        for _ in range(EACH):
+            numbers[tag].append(await ids.next(tag))
+
+    async def main() -> None:
+        async with issuer.aconnect(redis=server.url, store=MemoryStore(), lease=20) as ids:
+            for tag in TAGS:
+                await ids.create(tag, order=tag, step=1000)
+                await asyncio.gather(*(caller(ids, tag) for _ in range(TASKS)))
+            server.pause()
+            for deadline in (0, 0.3, 1):
+                began = time.monotonic()
+                with pytest.raises(issuer.RedisUnavailable):
+                    await ids.next("strict", timeout=deadline)
+                assert time.monotonic() - began < deadline + GRACE
+            server.resume()
+            await ids.next("strict", timeout=10)
+            await asyncio.gather(*(caller(ids, "strict") for _ in range(TASKS)))
+
+    uvloop.run(main())
+    assert not repeats(numbers["strict"])
+    assert not repeats(numbers["trend"])
+    assert numbers["strict"] == sorted(numbers["strict"])
+    assert [len(drawn) for drawn in numbers.values()] == [2 * TASKS * EACH, TASKS * EACH]
