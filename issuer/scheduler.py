@@ -70,7 +70,7 @@ class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has
         """
         self._event = threading.Event()
         BaseScheduler.start(self, *args, **options)
-        self._thread = threading.Thread(target=self._main_loop, name="APScheduler", daemon=True)
+        self._thread = threading.Thread(target=self._main_loop, name="APScheduler", daemon=self._daemon)
         self._thread.start()
 
     def _process_jobs(self) -> float | None:

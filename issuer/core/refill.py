@@ -142,7 +142,7 @@ class Refill(Source):
         """Return the error for a caller whose time is over while others ask for it."""
         if self._segments.flight is not None:
             return self._late(self._segments)
-        late = f"tag {self.tag!r}: Redis has not answered in time"
+        late = f"tag {self.tag!r}: {self._redis_trouble or 'Redis has not answered in time'}"
         return RedisUnavailable(late, tag=self.tag, retry_after=self._redis_retry)
 
     def _due(self) -> Steps[bool]:

@@ -104,6 +104,8 @@ class Source:
         self._born = ""
         #: When it made sense to ask Redis again, when it was asked last in vain.
         self._redis_retry = LONGEST_PAUSE
+        #: Why Redis gave nothing when it was asked last; "" if it did, or nobody knows yet.
+        self._redis_trouble = ""
         #: What whoever asks is told, once this process serves nothing of the tag any more.
         self.ended: IssuerError | None = None
         #: Whether the hand is filled with segments of our own: there is no Redis, or it is away.

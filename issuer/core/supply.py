@@ -116,10 +116,10 @@ class Supply(Refill):
                     yield from self.refuse_foreign(probe=probe)
                     drawn_as = self.scheme_id
                     first = yield from send(gateway.draw(self.key, n, self.window, drawn_as), probe=probe)
-                drawn = first
+                drawn, self._redis_trouble = first, ""
             except RedisUnavailable as error:
                 first = None
-                self._redis_retry = error.retry_after
+                self._redis_retry, self._redis_trouble = error.retry_after, str(error)
                 if not (yield from self._go_direct(deadline)):
                     # A strict tag waits for Redis: a failover takes 2-3 s.
                     yield from sleep(min(pause(attempt), deadline.left()))

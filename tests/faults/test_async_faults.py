@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,25 @@ def test_a_redis_that_is_killed_between_calls_costs_an_error_at_most_and_no_repe
                 numbers += await asyncio.gather(*waiting)
             assert len(numbers) == 180
             assert repeats(numbers) == []
+
+    run(main())
+
+
+def test_who_shares_a_draw_and_has_less_time_than_others_is_told_why_nothing_came(
+    start_redis: Callable[..., RedisServer], store: Moody
+) -> None:
+    server = start_redis()
+
+    async def main() -> None:
+        async with issuer.aconnect(redis=server.url, store=store) as ids:
+            await ids.create("a", step=1000)
+            await ids.next("a")
+            await asyncio.to_thread(server.kill)
+            calls = [outcome(ids, "a", timeout) for timeout in (1.5, 0.3, 0.6, 0.9)]
+            for error, _ in await asyncio.gather(*calls):
+                assert re.search("Error 111|closed", str(error)), error
+            await asyncio.to_thread(server.start)
+            await ids.next("a", timeout=10)
 
     run(main())
 

@@ -4,15 +4,23 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
+import redis
 
 import issuer
+from issuer import gateway
+from issuer.clock import Deadline
+from issuer.drivers.blocking.connections import Connections
 from persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.deadlines import refused
+from tests.faults.test_fork import in_child
 from tests.servers.redis import RedisServer
 from tests.servers.tls import Certificates
+
+KEY = "issuer:{a}"
 
 StartTls = Callable[..., RedisServer]
 
@@ -99,6 +107,23 @@ def test_a_server_that_stands_still_at_the_end_leaves_no_connection_open(
         gc.collect()
     server.resume()
     assert [str(warning.message) for warning in caught] == []
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: StartTls) -> None:
+    """Under gevent a child goes on with copies of all greenlets, in the middle of a draw, too."""
+    draw = gateway.draw(KEY, 1, 4)
+    with closing(Connections.from_url(start_tls().url, 2.0, "main")) as connections:
+        assert connections.call(draw, Deadline(2)).status == "empty"
+        (link,) = connections.node(KEY).idle
+
+        def in_between() -> object:
+            with pytest.raises(redis.ConnectionError, match="the parent's"):
+                link.ask(draw.packed, 2.0)
+            return "refused"
+
+        assert in_child(in_between)() == "refused"
+        assert connections.call(draw, Deadline(2)).status == "empty"
 
 
 def test_a_certificate_that_is_not_there_is_named_by_the_deadline(

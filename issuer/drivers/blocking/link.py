@@ -41,7 +41,7 @@ class Link:
     and Python's poll counts on.
     """
 
-    __slots__ = ("_far", "_feed", "_gets", "_receive", "_send", "_short", "_wait", "connection")
+    __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection")
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -49,6 +49,7 @@ class Link:
         self._short = False
         #: How many more calls sleep at once, as their replies come too late to look out for.
         self._far = 0
+        self._process = os.getpid()
 
     def connect(self, end: Deadline) -> None:
         """Connect, with one budget for all the replies of the handshake: redis-py gives each the whole timeout."""
@@ -136,11 +137,19 @@ class Link:
         return reply
 
     def _through_redis_py(self, packed: bytes, seconds: float) -> Any:
+        self._check_process()
         self.connection.send_packed_command((packed,), check_health=True)
         try:
             return self.connection.read_response(disable_decoding=True, timeout=seconds, disconnect_on_error=False)
         except redis.ResponseError as error:
             return error
+        finally:
+            self._check_process()
+
+    def _check_process(self) -> None:
+        """Refuse in a forked child, where gevent runs copies of all greenlets on: two would talk over one socket."""
+        if os.getpid() != self._process:
+            raise redis.ConnectionError("this connection is the parent's")
 
     @property
     def stale(self) -> bool:
