@@ -34,11 +34,11 @@ check: .venv/.dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	.venv/bin/pytest -q $(SIDE_BY_SIDE) -m "not live"
+	.venv/bin/pytest -q $(SIDE_BY_SIDE) -m "not live and not soak"
 
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready
-	@.venv/bin/pytest $(SIDE_BY_SIDE) --ignore=tests/benchmarks$(if $(STATUS),; echo $$? >$(STATUS))
+	@.venv/bin/pytest $(SIDE_BY_SIDE) -m "not soak" --ignore=tests/benchmarks$(if $(STATUS),; echo $$? >$(STATUS))
 
 chaos: ready
 	@.venv/bin/python -m tests.chaos $(or $(CHAOS),--long)
