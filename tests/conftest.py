@@ -128,7 +128,6 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
         def start(
             *args: str,
             binary: Path | None = None,
-            directory: Path | None = None,
             unix_socket: bool = False,
             appendonly: bool = False,
             password: str = "",
@@ -136,7 +135,6 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
             server = RedisServer(
                 binary or _primary(),
                 *args,
-                directory=directory,
                 unix_socket=unix_socket,
                 appendonly=appendonly,
                 password=password,

@@ -5,15 +5,14 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-from issuer.cli.chaos.waiting import until
-
-__all__ = ["Heartbeat", "eventually", "run", "until"]
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
 _FIRST_PAUSE = 0.002
+_LONGEST_PAUSE = 0.05
+#: How long what is waited for may take on a machine that others keep busy, and that stands still now and then.
+_PATIENCE = 30.0
 
 
 def run(main: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
@@ -26,14 +25,61 @@ def run(main: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
     return asyncio.run(bounded())
 
 
-async def eventually(condition: Callable[[], T], timeout: float = 5.0, message: str = "") -> T:
+class _Wait(Generic[T]):
+    """Looks at a condition; `seen`: what it was at the last look. `pause`: seconds until the next one."""
+
+    seen: T
+
+    def __init__(
+        self, condition: Callable[[], T], timeout: float, message: str, ignoring: tuple[type[Exception], ...] = ()
+    ) -> None:
+        self._condition = condition
+        self._ignoring = ignoring
+        self._deadline = time.monotonic() + timeout
+        self._failure = f"not within {timeout} s: {message or condition}; last seen: "
+        self.pause = _FIRST_PAUSE
+
+    def over(self) -> bool:
+        """Return whether it has become true. Raises AssertionError once the time is over."""
+        last: object
+        try:
+            self.seen = last = self._condition()
+        except self._ignoring as error:
+            last = error
+        else:
+            if self.seen:
+                return True
+        if time.monotonic() >= self._deadline:
+            raise AssertionError(f"{self._failure}{last!r}")
+        self.pause = min(self.pause * 1.5, _LONGEST_PAUSE)
+        return False
+
+
+def until(
+    condition: Callable[[], T],
+    timeout: float = _PATIENCE,
+    message: str = "",
+    ignoring: tuple[type[Exception], ...] = (),
+) -> T:
+    """Call `condition` until it returns something true, and return that.
+
+    An exception of a type in `ignoring` counts as "not yet"; any other one ends the wait at once. After `timeout`
+    seconds AssertionError is raised, with `message` and what was last seen.
+    """
+    wait = _Wait(condition, timeout, message, ignoring)
+    while True:
+        if wait.over():
+            return wait.seen
+        time.sleep(wait.pause)
+
+
+async def eventually(condition: Callable[[], T], timeout: float = _PATIENCE, message: str = "") -> T:
     """Do what `until` does, for a task: the loop goes on."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout} s: {message or condition}; last seen: {value!r}")
-        await asyncio.sleep(_FIRST_PAUSE)
-    return value
+    wait = _Wait(condition, timeout, message)
+    while True:
+        if wait.over():
+            return wait.seen
+        await asyncio.sleep(wait.pause)
 
 
 class Heartbeat:

@@ -16,7 +16,8 @@ from issuer.keys import redis_key
 from issuer.scripts import script
 from persistence.contract import Store
 from persistence.records import Order
-from tests.servers.redis import RedisServer, primary_server
+from tests.servers.binaries import primary_server
+from tests.servers.redis import RedisServer
 
 TAG = "orders"
 PREFIX = "issuer"

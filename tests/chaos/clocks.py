@@ -4,11 +4,12 @@ import random
 import signal
 from pathlib import Path
 
+from issuer.chaos.waiting import rest
 from issuer.cli.chaos.faults import Fault, trapped
-from issuer.cli.chaos.waiting import rest
-from issuer.cli.chaos.world import World, now
+from issuer.cli.chaos.world import now
 from tests.chaos.groups import only
 from tests.chaos.more import HOUR
+from tests.chaos.pair import Pair
 from tests.chaos.wire import COLOURS, jobs, machine_tag, more_wanted
 from tests.servers.clocked import ClockedServer
 from tests.servers.proxy import FaultProxy
@@ -17,7 +18,7 @@ from tests.servers.proxy import FaultProxy
 UNRENEWED = 2.0
 
 
-class ClockWorld(World):
+class ClockWorld(Pair):
     """The pair of servers, with clocks of their own."""
 
     master: ClockedServer

@@ -9,17 +9,19 @@ from typing import TypeVar
 import bson
 from bson.int64 import Int64
 
+from issuer.chaos.waiting import rest
 from issuer.cli.chaos.faults import WIRE, Fault
-from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.world import STRICT, TREND, Terms, World
 from persistence.records import fresh_version
 from tests.chaos.more import LASTS, store_restored, store_restored_under_direct_segments
+from tests.chaos.pair import Pair
 from tests.chaos.wire import go_direct
 from tests.servers.absent import absent
 from tests.servers.cluster import ClusterServers
 from tests.servers.mongo import MongoServer, find_command
 from tests.servers.proxy import FaultProxy
 from tests.servers.sentinel import SentinelServers
+from tests.waiting import until
 
 #: What the calls of a store have in them, on MongoDB's wire.
 STORE_CALLS = {"reserve": b"\x03$inc\x00", "ledger": b"insert", "get": b"\x02find\x00"}
@@ -63,7 +65,7 @@ class ClusterWorld(_Group):
         self.group_url = self.cluster.url
 
 
-class MongoWorld(World):
+class MongoWorld(Pair):
     """The pair of servers on a MongoDB, or what speaks like it, behind a proxy."""
 
     def __init__(self, folder: Path, binary: Path, terms: Terms) -> None:

@@ -17,6 +17,7 @@ from tests.chaos.groups import (
     SentinelWorld,
 )
 from tests.chaos.more import MORE
+from tests.chaos.pair import Pair
 from tests.chaos.wire import WIRED
 from tests.servers.clocked import clocked_binary, find_clocked
 from tests.servers.mongo import find_command
@@ -39,7 +40,7 @@ class Kind:
 
 
 KINDS = [
-    Kind("two servers", World, [*FAULTS, *MORE, *WIRED]),
+    Kind("two servers", Pair, [*FAULTS, *MORE, *WIRED]),
     Kind("Sentinel", SentinelWorld, SENTINEL_FAULTS),
     Kind("Cluster", ClusterWorld, CLUSTER_FAULTS),
     # A wire server that stands in for mongod looks through all of the ledger for each entry that it adds: with 2500 it

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import issuer
+from issuer.chaos.waiting import rest
 from issuer.cli.chaos.faults import Fault, entering, some, trapped
 from issuer.cli.chaos.guards import hand_back_whatever_the_version
 from issuer.cli.chaos.record import Record, runs
-from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
 from issuer.core import direct
@@ -26,6 +26,8 @@ from persistence.records import HIGHEST, Reservation
 from tests.chaos.copies import copied
 from tests.lua.hashes import GARBAGE
 from tests.servers.disks import filled, is_small
+from tests.servers.proxy import FaultProxy
+from tests.waiting import until
 
 MORE: list[Fault] = []
 fault = entering(MORE)
@@ -268,6 +270,7 @@ def given_back_late(world: World) -> None:
 def given_back_twice(world: World) -> None:
     before = sum(front.hits for front in world.fronts)
     for front in world.fronts:
+        assert isinstance(front, FaultProxy)
         front.duplicate(world.sha("giveback"), times=1)
     with world.fault("F22 given back twice", hits=2):
         end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)

@@ -9,6 +9,7 @@ import pytest
 from issuer.cli.chaos.faults import FAULTS
 from issuer.cli.chaos.world import STRICT, Terms
 from issuer.errors import IssuerError
+from tests.chaos.pair import Pair
 from tests.chaos.worlds import binary, folder, kind_of
 from tests.waiting import until
 
@@ -24,6 +25,7 @@ def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stan
         world.more()
         halted, *others = world.crew.workers
         halted.signal(signal.SIGSTOP)
+        assert isinstance(world, Pair)
         world.master.pause()
         # What it had answered before is on its way.
         until(lambda: not any(worker.served(time.monotonic_ns() - QUIET, [STRICT]) for worker in others))

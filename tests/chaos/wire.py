@@ -8,13 +8,13 @@ from itertools import cycle
 
 from issuer.cli.chaos.crew import Worker
 from issuer.cli.chaos.faults import WIRE, Fault, entering, on_the_wire
-from issuer.cli.chaos.waiting import until
 from issuer.cli.chaos.worker import Colour, Job, Setup
 from issuer.cli.chaos.world import PLAIN, TREND, World, now
 from issuer.errors import RedisUnavailable
 from issuer.scripts import script
 from tests.chaos.more import end_with_a_lease
 from tests.servers.proxy import FaultProxy
+from tests.waiting import until
 
 WIRED: list[Fault] = []
 fault = entering(WIRED)

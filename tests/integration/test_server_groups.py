@@ -10,7 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from issuer.cli.chaos.waiting import rest
+from issuer.chaos.waiting import rest
 from tests.servers.absent import absent
 from tests.servers.binaries import find_servers
 from tests.servers.cluster import ClusterServers, slot_of

@@ -286,9 +286,8 @@ class TestFaultProxy:
         assert (redis_proxy.accepted, redis_proxy.open) == (2, 1)
 
     def test_a_dead_upstream_is_a_closed_connection(self, start_redis: StartRedis) -> None:
-        server = start_redis(unix_socket=True)
-        assert server.socket_path
-        with FaultProxy(str(server.socket_path)) as proxy, redis.Redis.from_url(proxy.url, socket_timeout=2) as client:
+        server = start_redis()
+        with FaultProxy(server.address) as proxy, redis.Redis.from_url(proxy.url, socket_timeout=2) as client:
             assert client.ping()
             server.kill()
             with pytest.raises(redis.ConnectionError):

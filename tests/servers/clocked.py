@@ -5,7 +5,6 @@ which Debian's redis-server has, asks for the time while it begins; the library 
 two wait for each other for ever.
 """
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -66,14 +65,15 @@ class ClockedServer(RedisServer):
         half.write_text(f"{seconds:+g}\n")
         half.rename(self._file)
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "LD_PRELOAD": str(find_library()),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+    def _command(self) -> list[str]:
+        environment = {
+            "LD_PRELOAD": find_library(),
+            "FAKETIME_TIMESTAMP_FILE": self._file,
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
+        # `env` becomes the server: its process id stays.
+        return ["env", *(f"{name}={value}" for name, value in environment.items()), *super()._command()]
 
 
 def _ahead(client: redis.Redis) -> float:

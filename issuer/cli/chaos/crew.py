@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from issuer.chaos.waiting import until
 from issuer.cli.chaos.checker import Event
 from issuer.cli.chaos.record import Follower
-from issuer.cli.chaos.waiting import until
 from issuer.cli.chaos.worker import STACKS, Setup, trap_file
 from issuer.errors import IssuerError
 

@@ -12,10 +12,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from issuer.chaos.proxy import FaultProxy
+from issuer.chaos.waiting import rest, until
 from issuer.cli.chaos.crew import Worker
-from issuer.cli.chaos.proxy import FaultProxy
 from issuer.cli.chaos.record import Follower
-from issuer.cli.chaos.waiting import rest, until
 from issuer.cli.chaos.worker import POINTS
 from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.errors import ConfigurationError, Unavailable

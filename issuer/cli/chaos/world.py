@@ -15,14 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from issuer.chaos.proxy import FaultProxy
+from issuer.chaos.server import RedisServer
+from issuer.chaos.waiting import until
 from issuer.cli.chaos.checker import Event, Verdict, Watched, check
 from issuer.cli.chaos.crew import Crew, Worker
 from issuer.cli.chaos.gaps import THE_END
 from issuer.cli.chaos.guards import scripts_without
-from issuer.cli.chaos.proxy import FaultProxy
 from issuer.cli.chaos.record import all_calls
-from issuer.cli.chaos.server import RedisServer
-from issuer.cli.chaos.waiting import until
 from issuer.cli.chaos.worker import Colour, Job, Setup
 from issuer.errors import IssuerError
 from issuer.facade import Issuer
@@ -180,13 +180,17 @@ class World:
         """Start what the workers draw from; sets `fronts` and `desk`."""
         self.master = self._ends.enter_context(self.server(binary))
         self.other = self._ends.enter_context(self.server(binary))
-        self.link = self._ends.enter_context(FaultProxy(self.master.address))
-        self.desk = self._ends.enter_context(FaultProxy(self.master.address))
-        self.fronts = [self._ends.enter_context(FaultProxy(self.master.address)) for _ in range(2)]
+        self.link, self.desk, *self.fronts = [
+            self._ends.enter_context(self.proxy(self.master.address)) for _ in range(4)
+        ]
 
     def server(self, binary: Path) -> RedisServer:
         """Make a server, not yet started."""
         return RedisServer(binary)
+
+    def proxy(self, upstream: tuple[str, int]) -> FaultProxy:
+        """Make a proxy before a server."""
+        return FaultProxy(upstream)
 
     @property
     def desk_url(self) -> str:

@@ -1,4 +1,4 @@
-"""A TCP proxy that stands before Redis or MongoDB and misbehaves when told to.
+"""A TCP proxy that stands before Redis and misbehaves when told to.
 
     with FaultProxy(("127.0.0.1", 6379)) as proxy:
         proxy.drop_replies(match=b"EVALSHA", times=1)   # the script runs, the caller never hears of it
@@ -7,7 +7,7 @@
 
 A fault strikes requests that contain `match` (None: every one), `times` of them (None: until the next fault is set).
 What counts as a request is what arrives in one piece, so a client must send its next request after the reply to the
-last one, as redis-py and pymongo do. One thread serves all connections; every method may be called from any thread and
+last one, as redis-py does. One thread serves all connections; every method may be called from any thread and
 returns when it has taken effect.
 """
 
@@ -24,7 +24,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from issuer.cli.chaos.ports import LOOPBACK, free_port
+from issuer.chaos.ports import LOOPBACK, free_port
 
 T = TypeVar("T")
 
@@ -36,35 +36,39 @@ _ORDER_TIMEOUT = 5.0
 class Kind(Enum):
     """What happens to a request that is struck."""
 
-    PASS = "pass"  # noqa: S105 - no password
     REFUSE = "refuse"
     BLACKHOLE = "blackhole"
     DROP_REQUEST = "drop request"
     DROP_REPLY = "drop reply"
     DELAY = "delay"
     HOLD = "hold"
-    DUPLICATE = "duplicate"
 
 
 @dataclass
-class _Fault:
-    kind: Kind = Kind.PASS
+class Strike:
+    """A fault, and how many more requests it strikes. Without a `kind` they are only counted."""
+
+    kind: Kind | None = None
     match: bytes | None = None
     left: int | None = None
     seconds: float = 0.0
-    then: _Fault | None = None
+    then: Strike | None = None
 
     def strikes(self, request: bytes) -> bool:
         """Say whether this request is hit, and count it."""
-        if self.kind is Kind.PASS or self.left == 0 or (self.match is not None and self.match not in request):
+        if self.left == 0 or (self.match is not None and self.match not in request):
             return False
         if self.left is not None:
             self.left -= 1
         return True
 
 
+#: Strikes nothing.
+_NONE = Strike(left=0)
+
+
 @dataclass(eq=False)
-class _Link:
+class Link:
     """One client connection and the connection to the upstream that belongs to it."""
 
     client: socket.socket
@@ -72,10 +76,10 @@ class _Link:
     up: asyncio.StreamWriter | None = None
     drop_reply: bool = False
     delay: float = 0.0
-    swallowed: asyncio.Event | None = None
     silent: bool = False
 
     def abort(self) -> None:
+        """Cut both connections."""
         if self.writer is None:  # just accepted
             with contextlib.suppress(OSError):
                 self.client.shutdown(socket.SHUT_RDWR)
@@ -91,15 +95,14 @@ class _Held:
 
 
 class FaultProxy:
-    """`upstream` is (host, port), or the path of a unix socket."""
+    """`upstream` is (host, port)."""
 
-    def __init__(self, upstream: tuple[str, int] | str) -> None:
+    def __init__(self, upstream: tuple[str, int]) -> None:
         self.upstream = upstream
         self.port = free_port()
-        self._fault = _Fault()
-        self._accepted = 0
+        self._fault = _NONE
         self._hits = 0
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
         self._held: list[_Held] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
@@ -127,18 +130,8 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """The proxy as a Redis URL; for MongoDB put `port` into yours, with directConnection=true."""
+        """The proxy as a Redis URL."""
         return f"redis://{LOOPBACK}:{self.port}/0"
-
-    @property
-    def accepted(self) -> int:
-        """Connections accepted so far."""
-        return self._accepted
-
-    @property
-    def open(self) -> int:
-        """Connections open now."""
-        return len(self._links)
 
     @property
     def hits(self) -> int:
@@ -154,52 +147,44 @@ class FaultProxy:
 
     def pass_through(self) -> None:
         """Misbehave no longer. What is held stays held; connections that were silenced are cut."""
-        self._order(self._set(_Fault()))
+        self._order(self._set(_NONE))
 
     def refuse(self) -> None:
         """Cut every connection and refuse new ones, as a dead server does."""
-        self._order(self._set(_Fault(Kind.REFUSE)))
+        self._order(self._set(Strike(Kind.REFUSE)))
 
     def blackhole(self) -> None:
         """Accept and never answer, as behind a firewall; open connections fall silent too, for good."""
-        self._order(self._set(_Fault(Kind.BLACKHOLE)))
+        self._order(self._set(Strike(Kind.BLACKHOLE)))
 
     def drop_requests(self, match: bytes | None = None, times: int | None = None) -> None:
         """Cut the connection instead of delivering the request."""
-        self._order(self._set(_Fault(Kind.DROP_REQUEST, match, times)))
+        self._order(self._set(Strike(Kind.DROP_REQUEST, match, times)))
 
     def drop_replies(self, match: bytes | None = None, times: int | None = None) -> None:
         """Deliver the request; when its reply comes, swallow it and cut the connection."""
-        self._order(self._set(_Fault(Kind.DROP_REPLY, match, times)))
+        self._order(self._set(Strike(Kind.DROP_REPLY, match, times)))
 
     def drop_reply_then_hold(self, match: bytes) -> None:
         """Drop the reply of the first such request, and hold all that follow: the copy of a caller that asks again."""
-        self._order(self._set(_Fault(Kind.DROP_REPLY, match, 1, then=_Fault(Kind.HOLD, match))))
+        self._order(self._set(Strike(Kind.DROP_REPLY, match, 1, then=Strike(Kind.HOLD, match))))
 
     def delay_replies(self, seconds: float, match: bytes | None = None, times: int | None = None) -> None:
         """Deliver the request at once and its reply `seconds` after it came."""
-        self._order(self._set(_Fault(Kind.DELAY, match, times, seconds)))
+        self._order(self._set(Strike(Kind.DELAY, match, times, seconds)))
 
     def hold(self, match: bytes | None = None, times: int | None = None) -> None:
         """Keep requests until `release`. They are delivered even if their client has given up by then."""
-        self._order(self._set(_Fault(Kind.HOLD, match, times)))
+        self._order(self._set(Strike(Kind.HOLD, match, times)))
 
     def release(self) -> int:
         """Deliver what is held, now, and return how many requests that were."""
         return self._order(self._release())
 
-    def duplicate(self, match: bytes | None = None, times: int | None = None) -> None:
-        """Deliver the request, swallow its reply, deliver it again: the client sees the second reply only."""
-        self._order(self._set(_Fault(Kind.DUPLICATE, match, times)))
-
-    def cut(self) -> None:
-        """Cut every open connection; new ones are served."""
-        self._order(self._cut())
-
-    def redirect(self, upstream: tuple[str, int] | str) -> None:
+    def redirect(self, upstream: tuple[str, int]) -> None:
         """Cut every open connection; new ones lead there."""
         self.upstream = upstream
-        self.cut()
+        self._order(self._cut())
 
     def close(self) -> None:
         """Cut everything and end the thread. May be called twice."""
@@ -215,7 +200,7 @@ class FaultProxy:
     def _order(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ORDER_TIMEOUT)
 
-    async def _set(self, fault: _Fault) -> None:
+    async def _set(self, fault: Strike) -> None:
         self._fault = fault
         for link in list(self._links):
             # What a silent connection lost cannot be made good: its client must make another one.
@@ -264,20 +249,19 @@ class FaultProxy:
         except (BlockingIOError, ConnectionAbortedError):
             return  # the client has thought better of it
         client.settimeout(0)
-        self._accepted += 1
-        link = _Link(client)
+        link = Link(client)
         self._links.add(link)
         task = asyncio.ensure_future(self._serve(link))
         self._tasks.add(task)
         task.add_done_callback(partial(self._served, link))
 
-    def _served(self, link: _Link, task: asyncio.Task[None]) -> None:
+    def _served(self, link: Link, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._links.discard(link)
         if link.writer is None:  # cancelled before it began
             link.client.close()
 
-    async def _serve(self, link: _Link) -> None:
+    async def _serve(self, link: Link) -> None:
         pumps: list[asyncio.Task[None]] = []
         try:
             reader, link.writer = await asyncio.open_connection(sock=link.client)
@@ -299,11 +283,9 @@ class FaultProxy:
                     writer.close()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if isinstance(self.upstream, str):
-            return await asyncio.open_unix_connection(self.upstream)
         return await asyncio.open_connection(*self.upstream)
 
-    async def _pump_requests(self, link: _Link, reader: asyncio.StreamReader, up: asyncio.StreamWriter) -> None:
+    async def _pump_requests(self, link: Link, reader: asyncio.StreamReader, up: asyncio.StreamWriter) -> None:
         while request := await _read(reader):
             fault = self._fault
             struck = fault.strikes(request)
@@ -311,7 +293,7 @@ class FaultProxy:
             if struck and fault.left == 0 and fault.then is not None:
                 self._fault = fault.then
             link.delay = fault.seconds if struck else 0.0
-            kind = fault.kind if struck else Kind.PASS
+            kind = fault.kind if struck else None
             if kind is Kind.BLACKHOLE:
                 link.silent = True
             if link.silent:
@@ -329,17 +311,12 @@ class FaultProxy:
                 finally:
                     if held in self._held:  # the connection was cut first: the request is lost
                         self._held.remove(held)
-            if kind is Kind.DUPLICATE:
-                link.swallowed = asyncio.Event()
-                await _send(up, request)
-                await link.swallowed.wait()
-                link.swallowed = None
-            await _send(up, request)
+            await self._deliver(link, up, request, fault if struck else _NONE)
         # The client is gone, but what it sent must still arrive: closing now could throw it away on its way.
         with contextlib.suppress(OSError):
             up.write_eof()
 
-    async def _pump_replies(self, link: _Link, writer: asyncio.StreamWriter, up_reader: asyncio.StreamReader) -> None:
+    async def _pump_replies(self, link: Link, writer: asyncio.StreamWriter, up_reader: asyncio.StreamReader) -> None:
         while reply := await _read(up_reader):
             if self._fault.kind is Kind.BLACKHOLE:
                 link.silent = True
@@ -348,12 +325,17 @@ class FaultProxy:
             if link.drop_reply:
                 link.abort()
                 return
-            if link.swallowed is not None and not link.swallowed.is_set():
-                link.swallowed.set()
-                continue
             if link.delay:
                 await asyncio.sleep(link.delay)
-            await _send(writer, reply)
+            await self._answer(link, writer, reply)
+
+    async def _deliver(self, link: Link, up: asyncio.StreamWriter, request: bytes, strike: Strike) -> None:  # noqa: ARG002 - for who knows other strikes
+        """Send what was neither dropped nor swallowed on; `strike`: what has struck it."""
+        await _send(up, request)
+
+    async def _answer(self, link: Link, writer: asyncio.StreamWriter, reply: bytes) -> None:  # noqa: ARG002 - the same
+        """Send a reply on."""
+        await _send(writer, reply)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:

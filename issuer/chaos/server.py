@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import weakref
@@ -22,52 +21,34 @@ from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from issuer.cli.chaos.ports import LOOPBACK, free_port
-from issuer.cli.chaos.waiting import until
+from issuer.chaos.ports import LOOPBACK, free_port
+from issuer.chaos.waiting import until
 
 _START_ATTEMPTS = 5
+_START_TIMEOUT = 30.0
 _NOT_YET = (redis.ConnectionError, redis.TimeoutError)
 _SNAPSHOTS = count(1)
 
 
 class RedisServer:
-    """One server process. `args` are added to its command line, so they win over the defaults below.
+    """One server process.
 
-    `password` is asked of every client, and shown to the master that this server replicates.
-
-    By default nothing is persisted: a killed or restarted server comes back empty, unless a dump of an earlier
-    `snapshot()` or replication still lies in its directory. `appendonly=True` keeps an AOF, fsynced every second.
+    Nothing is persisted: a killed or restarted server comes back empty, unless a dump of an earlier `snapshot()` or
+    replication still lies in its directory, or `appendonly` is set by then: it says whether the next start keeps an
+    AOF, fsynced every second.
     """
 
-    def __init__(
-        self,
-        binary: Path | str,
-        *args: str,
-        directory: Path | None = None,
-        unix_socket: bool = False,
-        appendonly: bool = False,
-        password: str = "",
-        start_timeout: float = 10.0,
-    ) -> None:
+    def __init__(self, binary: Path | str) -> None:
         self.binary = Path(binary)
-        self.args = args
-        self.appendonly = appendonly
-        self.password = password
-        self._start_timeout = start_timeout
-        self._made_directory = directory is None
-        # Short, because a unix socket's path may have 107 characters at most.
-        self.directory = Path(tempfile.mkdtemp(prefix="issuer-")) if directory is None else directory
-        self.host = LOOPBACK
-        self.socket_path = self.directory / "redis.sock" if unix_socket else None
-        self.port = 0 if unix_socket else self._free_port()
+        self.appendonly = False
+        self.directory = Path(tempfile.mkdtemp(prefix="issuer-"))
+        self.port = self._free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self._paused = False
         self._clients: weakref.WeakSet[redis.Redis] = weakref.WeakSet()
         self._owner = os.getpid()
         _unended.add(self)
@@ -90,15 +71,12 @@ class RedisServer:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
-        return self.host, self.port
+        return LOOPBACK, self.port
 
     @property
     def url(self) -> str:
-        """What a client needs to get in, the password too."""
-        login = f":{quote(self.password, safe='')}@" if self.password else ""
-        if self.socket_path:
-            return f"unix://{login}{self.socket_path}"
-        return f"redis://{login}{LOOPBACK}:{self.port}/0"
+        """What a client needs to get in."""
+        return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
     def pid(self) -> int | None:
@@ -109,11 +87,6 @@ class RedisServer:
     def running(self) -> bool:
         """Whether the process is there, stopped or not."""
         return self.pid is not None
-
-    @property
-    def paused(self) -> bool:
-        """Whether it was stopped by `pause`."""
-        return self.running and self._paused
 
     def client(self, **options: Any) -> redis.Redis:
         """Return a client that sends everything once; it is closed together with the server."""
@@ -138,13 +111,12 @@ class RedisServer:
         first = self._process is None
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._process = self._launch()
-            self._paused = False
             try:
-                until(self._answers, self._start_timeout, f"{self!r} is ready", ignoring=_NOT_YET)
+                until(self._answers, _START_TIMEOUT, f"{self!r} is ready", ignoring=_NOT_YET)
             except _DiedError:
                 # Between free_port() and the bind another process may have taken the port. Later starts keep theirs,
                 # because clients know it.
-                if self.socket_path or not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
+                if not first or "in use" not in self.log() or attempt == _START_ATTEMPTS:
                     raise
                 self.port = self._free_port()
             except AssertionError as late:
@@ -160,57 +132,15 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
 
-    def stop(self, timeout: float = 10.0) -> None:
-        """SIGTERM: an orderly shutdown, which writes the AOF out."""
-        if self._process is None or not self.running:
-            return
-        self.resume()
-        self._process.terminate()
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise AssertionError(f"{self!r} did not stop within {timeout} s\n{self.log()}") from None
-
-    def restart(self) -> Self:
-        """Stop in order and start again, on the same port."""
-        self.stop()
-        return self.start()
-
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open and are even accepted by the kernel, but nothing answers."""
-        if pid := self.pid:
-            os.kill(pid, signal.SIGSTOP)
-            os.waitpid(pid, os.WUNTRACED)  # the signal is asynchronous: one more command could slip through
-            self._paused = True
-
-    def resume(self) -> None:
-        """SIGCONT; harmless when it was not paused."""
-        if pid := self.pid:
-            os.kill(pid, signal.SIGCONT)
-            self._paused = False
-
-    def revive(self) -> Self:
-        """Whatever a test left behind: make it a running, empty master."""
-        self.resume()
-        self.start()
-        with self.client() as client:
-            client.execute_command("REPLICAOF", "NO", "ONE")
-            # Nobody waits any more for what a connection that was given up has sent: it must not come after the flush.
-            client.client_kill_filter(_type="normal", skipme=True)
-            client.flushall()
-        return self
-
     def end(self) -> None:
-        """Kill the process, close the clients and remove the directory that the constructor made."""
+        """Kill the process, close the clients and remove the directory."""
         if os.getpid() != self._owner:
             return  # a forked child that exits must not end its parent's server
         for client in list(self._clients):
             client.close()
         self.kill()
         _unended.discard(self)
-        if self._made_directory:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------------------ back in time
 
@@ -256,19 +186,9 @@ class RedisServer:
 
     def replicaof(self, other: RedisServer, timeout: float = 20.0) -> None:
         """Become a replica of `other`, and return when the link is up and the first copy is here."""
-        if not other.port:
-            raise ValueError("a replica reaches its master over TCP, and this one has only a unix socket")
         with self.client() as client:
             client.execute_command("REPLICAOF", LOOPBACK, other.port)
         until(lambda: self.replication().get("master_link_status") == "up", timeout, f"{self!r} follows {other!r}")
-
-    def cut_off(self, *replicas: RedisServer) -> None:
-        """Pause these replicas and close every replica's link: what is written from now on, they will lack."""
-        for replica in replicas:
-            replica.pause()
-        with self.client() as client:
-            # Else the kernel would keep what the master sent, for them to read when they are resumed.
-            client.execute_command("CLIENT", "KILL", "TYPE", "replica")
 
     def promote(self) -> None:
         """REPLICAOF NO ONE: become a master with a new replication id."""
@@ -295,23 +215,14 @@ class RedisServer:
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
-                env=self._environment(),
                 start_new_session=True,
             )
 
     def _command(self) -> list[str]:
         command = [str(self.binary), "--port", str(self.port), "--bind", LOOPBACK, "--dir", str(self.directory)]
-        if self.socket_path:
-            command += ["--unixsocket", str(self.socket_path)]
-        if self.password:
-            command += ["--requirepass", self.password, "--masterauth", self.password]
         command += ["--save", "", "--appendonly", "yes" if self.appendonly else "no", "--appendfsync", "everysec"]
         # By default a master waits five seconds for more replicas before it sends the first copy.
-        return [*command, "--repl-diskless-sync-delay", "0", *self.args]
-
-    def _environment(self) -> dict[str, str] | None:
-        """Return what the process finds in its environment; None: what this one does."""
-        return None
+        return [*command, "--repl-diskless-sync-delay", "0"]
 
     def _answers(self) -> bool:
         if not self.running:

@@ -14,7 +14,7 @@ _LONGEST_PAUSE = 0.05
 
 def until(
     condition: Callable[[], T],
-    timeout: float = 5.0,
+    timeout: float = 20.0,
     message: str = "",
     ignoring: tuple[type[Exception], ...] = (),
 ) -> T:
