@@ -1,6 +1,7 @@
 # make demo    numbers on your screen, on a machine that has nothing but Python >= 3.11
 # make check   what a reviewer would run: style, types, floors, quick tests
 # make test    every promise and guard once, on real servers where they are found; or K=tests/lua, K="-k fence"
+# make soak    what is long, random or a matrix, with a fresh seed, SEED=123, or K='tests/x.py::test_y'
 # make mutate  take out one guard after the other, and see a test find the harm; or K="fence load-born"
 # make chaos   every fault twenty times, every number checked: an hour, or CHAOS="--times 2 --faults F2,F9"
 # make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
@@ -21,10 +22,10 @@ WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test mutate chaos bench ready wire clean
+.PHONY: help demo lint check test soak mutate chaos bench ready wire clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -6
+	@sed -n 's/^# //p' Makefile | head -7
 
 demo: .venv/.demo
 	@.venv/bin/issuer demo
@@ -41,6 +42,9 @@ check: lint
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready
 	@.venv/bin/pytest $(SIDE_BY_SIDE) -m "not soak" $(or $(K),--rows)$(if $(STATUS),; echo $$? >$(STATUS))
+
+soak: ready
+	@.venv/bin/python -m tests.soak $(if $(JOBS),--workers $(JOBS)) $(if $(SEED),--seed $(SEED)) $(K)
 
 mutate: ready
 	@.venv/bin/python -m tests.mutate $(K)

@@ -1,7 +1,7 @@
 """The long run: python -m tests.chaos [--times 20] [--long] [--without GUARD] [--out build/chaos.json]
 
 Every fault so many times, in worlds that are made anew after some dozens; each world's numbers are checked when it
-ends. What the bars are stands in BARS; the exit code is 1 if one is missed, and 4 if a promise was broken.
+ends. The bars stand in `missed`; the exit code is 1 if one is missed, and 4 if a promise was broken.
 
 The store of SQLite lies on a small disk of its own, which F19 fills: "F19 disk full (ENOSPC)". Where this machine lets
 nobody mount one, the processes may write no larger files instead: "F19 disk full (limit)".
@@ -12,11 +12,11 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from issuer.cli.chaos.checker import Verdict
-from issuer.cli.chaos.faults import Fault, chosen
+from issuer.cli.chaos.faults import Fault
 from issuer.cli.chaos.play import play
 from issuer.cli.chaos.report import content, rows
 from issuer.cli.chaos.world import Terms
@@ -24,29 +24,28 @@ from issuer.cli.ending import ending_in_order
 from issuer.cli.text import Column, table
 from tests.chaos.kinds import KINDS, Kind
 from tests.chaos.more import LASTS
-from tests.chaos.worlds import binary, folder
+from tests.chaos.worlds import binary, folder, named
+from tests.seeds import chosen
 from tests.servers.binaries import find_servers
 from tests.servers.disks import run_with_mounts, small_disk
 
-#: By name: how it is said, and whether it was met.
-BARS: dict[str, tuple[str, Callable[[Verdict], bool]]] = {
-    "numbers": ("20 million numbers", lambda found: found.acknowledged >= 20_000_000),
-    "faults": ("400 faults", lambda found: found.struck >= 400),
-    "repeats": ("no repeat", lambda found: found.repeats == 0),
-    "above": ("none above max", lambda found: found.above == 0),
-    "order": ("no order violation", lambda found: found.disorder == 0),
-    "keys": ("no key with two numbers", lambda found: found.changed == 0),
-    "gap": ("gaps within the design's bound", lambda found: found.gap <= found.allowed_gap),
-    "costs": ("the gap of each event within its own bound", lambda found: not found.costly),
-    "service": ("service back within 2 s of the servers", lambda found: found.without_service <= 2.0),
-    "deadline": ("no call past its deadline + 0.5 s", lambda found: found.latest <= 0.5),
-    "stuck": ("no run stuck", lambda found: not found.stuck),
-}
 
-
-def named(names: str) -> list[Fault]:
-    """Return the faults that these words choose, of all kinds of worlds."""
-    return chosen(names.split(",") if names else [], [fault for kind in KINDS for fault in kind.faults])
+def missed(found: Verdict, times: int) -> list[str]:
+    """Tell which bars were not met by a run in which each fault struck so many times."""
+    bars = {
+        f"{times} million numbers": found.acknowledged >= times * 1_000_000,
+        f"{20 * times} faults": found.struck >= 20 * times,
+        "no repeat": found.repeats == 0,
+        "none above max": found.above == 0,
+        "no order violation": found.disorder == 0,
+        "no key with two numbers": found.changed == 0,
+        "gaps within the design's bound": found.gap <= found.allowed_gap,
+        "the gap of each event within its own bound": not found.costly,
+        "service back within 2 s of the servers": found.without_service <= 2.0,
+        "no call past its deadline + 0.5 s": found.latest <= 0.5,
+        "no run stuck": not found.stuck,
+    }
+    return [said for said, met in bars.items() if not met]
 
 
 def seldom(found: Verdict, wanted: Sequence[Fault], times: int) -> list[str]:
@@ -99,19 +98,19 @@ def main() -> int:
     parser.add_argument("--one-server", action="store_true", help="only the server that tests prefer")
     parser.add_argument("--out", type=Path, default=Path("build/chaos.json"), help="where the figures go")
     arguments = parser.parse_args()
+    random.seed(chosen() or None)
     if arguments.long:
         LASTS.update({"both alive": 30.0, "stopped": 10.0})
     begun = time.monotonic()
     with ending_in_order():
         found = run(arguments)
     short = seldom(found, named(arguments.faults), arguments.times)
-    missed = [said for said, met in BARS.values() if not met(found)]
-    missed += [f"each fault {arguments.times} times ({', '.join(short)})"] * bool(short)
+    failed = missed(found, arguments.times) + [f"each fault {arguments.times} times ({', '.join(short)})"] * bool(short)
     print(table([Column("FOUND"), Column("")], [*rows(found)], None))
-    print(f"{time.monotonic() - begun:.0f} s; missed: {', '.join(missed) or 'nothing'}")
+    print(f"{time.monotonic() - begun:.0f} s; missed: {', '.join(failed) or 'nothing'}")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({**content(found), "turns": found.turns, "missed": missed}, indent=2) + "\n")
-    return 4 if not found.sound else 1 if missed else 0
+    arguments.out.write_text(json.dumps({**content(found), "turns": found.turns, "missed": failed}, indent=2) + "\n")
+    return 4 if not found.sound else 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The long run says which faults came less often than was asked for, for want of a server or because it got stuck."""
+"""A run says how often each fault has struck, and what a process lacks that gets no numbers."""
 
 import json
 import sys

@@ -59,8 +59,8 @@ def suffer(
 
 
 def named(names: str) -> list[Fault]:
-    """The faults that these words choose, F2 meaning F2a, F2b and so on."""
-    return chosen(names.split(","), [fault for kind in KINDS for fault in kind.faults])
+    """The faults that these words choose, F2 meaning F2a, F2b and so on; all if there are none."""
+    return chosen(names.split(",") if names else [], [fault for kind in KINDS for fault in kind.faults])
 
 
 def kind_of(faults: Sequence[Fault]) -> Kind:

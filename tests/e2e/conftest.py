@@ -2,9 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,10 @@ from click.testing import CliRunner
 
 from issuer.cli import main
 from persistence.opening import open_store
+from tests import programs
 
 FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "NO_COLOR")
-PROGRAM = (sys.executable, "-m", "issuer")
+PROGRAM = ("-m", "issuer")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Ended:
 
 Cli = Callable[..., Ended]
 Program = Callable[..., Ended]
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., programs.Program]
 
 
 #: Of scrambled tags.
@@ -71,16 +70,8 @@ def cli(home: Path) -> Cli:  # noqa: ARG001 - for its environment
 def program(home: Path) -> Program:  # noqa: ARG001 - for its environment
     """Run `issuer ...` as a process: `program("next", "orders")`."""
 
-    def run(*arguments: str, env: Mapping[str, str] | None = None, timeout: float = 30.0) -> Ended:
-        done = subprocess.run(
-            [*PROGRAM, *arguments],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, **(env or {})},
-        )
+    def run(*arguments: str, env: Mapping[str, str] | None = None) -> Ended:
+        done = programs.run(*PROGRAM, *arguments, env={**os.environ, **(env or {})})
         return Ended(done.returncode, done.stdout, done.stderr)
 
     return run
@@ -92,12 +83,16 @@ def start(home: Path) -> Iterator[Start]:
     with ExitStack() as ends:
         talk = ends.enter_context((home / "talk").open("w"))
 
-        def begin(*arguments: str, command: Sequence[str] = PROGRAM, **options: Any) -> subprocess.Popen[str]:
-            settings: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": talk}
-            process = subprocess.Popen([*command, *arguments], text=True, **{**settings, **options})
-            ends.enter_context(process)
-            ends.callback(process.kill)
-            return process
+        def begin(*arguments: str, env: Mapping[str, str] | None = None) -> programs.Program:
+            process = programs.Program(
+                *PROGRAM,
+                *arguments,
+                stdin=programs.DEVNULL,
+                stdout=programs.PIPE,
+                stderr=talk,
+                env={**os.environ, **(env or {})},
+            )
+            return ends.enter_context(process)
 
         yield begin
 

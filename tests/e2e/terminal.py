@@ -4,7 +4,6 @@ import fcntl
 import os
 import pty
 import struct
-import subprocess
 import termios
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.e2e.conftest import PROGRAM
+from tests.programs import Program
 from tests.waiting import until
 
 
@@ -30,8 +30,9 @@ class Terminal:
         os.set_blocking(self._master, False)
         self._seen = b""
         stdout = out.open("wb") if out else None
-        self.process = subprocess.Popen(
-            [*PROGRAM, *arguments],
+        self.process = Program(
+            *PROGRAM,
+            *arguments,
             stdin=slave,
             stdout=stdout or slave,
             stderr=slave,
@@ -46,8 +47,7 @@ class Terminal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.__exit__(kind, error, at)
         os.close(self._master)
 
     @property
@@ -60,7 +60,7 @@ class Terminal:
             pass  # nothing more now, or the other end is closed
         return self._seen.decode().replace("\r\n", "\n")
 
-    def shows(self, text: str, timeout: float = 10.0) -> str:
+    def shows(self, text: str, timeout: float = 60.0) -> str:
         """Wait until it shows that."""
         until(lambda: text in self.text, timeout, f"the terminal shows {text!r}")
         return self.text
@@ -68,7 +68,7 @@ class Terminal:
     def types(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def ends(self, timeout: float = 10.0) -> int:
+    def ends(self, timeout: float = 60.0) -> int:
         """Wait until the program has ended, reading on, and return its exit code."""
         until(lambda: (self.text, self.process.poll() is not None)[1], timeout, "the program ends")
-        return self.process.returncode
+        return self.process.wait()
