@@ -84,14 +84,8 @@ def start(home: Path) -> Iterator[Start]:
         talk = ends.enter_context((home / "talk").open("w"))
 
         def begin(*arguments: str, env: Mapping[str, str] | None = None) -> programs.Program:
-            process = programs.Program(
-                *PROGRAM,
-                *arguments,
-                stdin=programs.DEVNULL,
-                stdout=programs.PIPE,
-                stderr=talk,
-                env={**os.environ, **(env or {})},
-            )
+            streams: dict[str, Any] = {"stdin": programs.DEVNULL, "stdout": programs.PIPE, "stderr": talk}
+            process = programs.Program(*PROGRAM, *arguments, **streams, env={**os.environ, **(env or {})})
             return ends.enter_context(process)
 
         yield begin
