@@ -133,7 +133,7 @@ def load(
             return rounds >= seconds
 
         try:
-            until(watched, seconds * 2 + 30)
+            until(watched, seconds * 5 + 60)
         finally:
             for process in running:
                 process.stop()
