@@ -1,6 +1,5 @@
 """Every command without any server."""
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -144,12 +143,9 @@ def test_a_lease_is_kept_in_the_tag_shown_and_changed(cli: Cli, store: str) -> N
     assert "lease        never\n" in of_orders("show").out
     cli("--store", store, "set", "orders", "--step", "7")
     assert lease() == (0, 0)
-
-
-def test_a_tag_that_says_nothing_of_a_lease_leaves_it_to_each_process(cli: Cli, store: str) -> None:
-    cli("--store", store, "create", "orders")
-    assert cli("--store", store, "show", "orders", "--json").json()["lease"] is None
-    assert "lease        as each process is set\n" in cli("--store", store, "show", "orders").out
+    cli("--store", store, "create", "users")
+    assert cli("--store", store, "show", "users", "--json").json()["lease"] is None
+    assert "lease        as each process is set\n" in cli("--store", store, "show", "users").out
 
 
 @pytest.mark.covers("U.10")
@@ -161,19 +157,6 @@ def test_a_tag_deleted_and_made_again_goes_on_above(cli: Cli, store: str) -> Non
     assert cli("--store", store, "next", "orders").code == 3
     cli("--store", store, "create", "orders")
     assert int(cli("--store", store, "next", "orders").out) == 11
-
-
-def test_recover_lifts_a_store_that_was_put_back(cli: Cli, store: str, home: Path) -> None:
-    cli("--store", store, "create", "orders")
-    cli("--store", store, "next", "orders", "-n", "20")
-    connection = sqlite3.connect(home / "ids.db")
-    with connection:
-        connection.execute("UPDATE tags SET max = 5")
-    connection.close()
-    assert cli("--store", store, "recover", "orders", "--yes", "--json").json() == [
-        {"tag": "orders", "old": 5, "new": 20, "gap": 15}
-    ]
-    assert cli("--store", store, "next", "orders").out == "21\n"
 
 
 def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:
@@ -196,9 +179,5 @@ def test_the_version_and_the_help_are_quick_and_name_every_command(cli: Cli) -> 
     for scheme in ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"):
         assert f" {scheme}://" in text
     assert all(len(line) <= 80 for line in text.splitlines())
-
-
-@pytest.mark.parametrize("command", ["create", "set"])
-def test_the_help_says_what_a_lease_is(cli: Cli, command: str) -> None:
-    text = " ".join(cli(command, "-h").out.split())
-    assert "--lease N How many numbers of a trend tag each process draws ahead from Redis; 0..1000000, 0: none." in text
+    lease = "--lease N How many numbers of a trend tag each process draws ahead from Redis; 0..1000000, 0: none."
+    assert all(lease in " ".join(cli(command, "-h").out.split()) for command in ("create", "set"))

@@ -29,11 +29,11 @@ def test_clients_in_several_processes_repeat_nothing_and_see_no_error(
     redis_url: str, mongo_server: MongoServer, tmp_path: Path, *, processes: int, threads: int, seconds: float
 ) -> None:
     host, _, port = mongo_server.url.removeprefix("mongodb://").partition("/")[0].rpartition(":")
-    store, counts = f"{mongo_server.url}/load{threads}", {"processes": processes, "threads": threads}
+    store = f"{mongo_server.url}/load{threads}"
     with FaultProxy((host, int(port))) as far:
         far.delay_replies(STORE_DELAY)
         slow = f"mongodb://{far.address[0]}:{far.port}/load{threads}"
-        report = load(redis_url, store, slow, tmp_path, **counts, seconds=seconds, warm=1)
+        report = load(redis_url, store, slow, tmp_path, processes=processes, threads=threads, seconds=seconds, warm=1)
     assert (report.repeats, report.above_max, report.errors) == (0, 0, [])
     assert report.numbers > 0
     # In a few seconds nothing has its size yet.
@@ -50,7 +50,7 @@ def test_the_count_finds_repeats_across_files_and_numbers_above_max(tmp_path: Pa
 def test_each_harm_makes_a_run_unsound() -> None:
     assert GOOD.sound
     for harm in ({"repeats": 1}, {"above_max": 1}, {"errors": ["gone"]}, {"memory": 0.06}, {"leaked": ["a file"]}):
-        assert not replace(GOOD, **harm).sound, harm  # type: ignore[arg-type]
+        assert not replace(GOOD, **harm).sound, harm
 
 
 def history(*changes: dict[str, int]) -> list[dict[str, int]]:
