@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from issuer.cli.demo.tally import Gap, Tally
-from tests.e2e.conftest import Program, Start
+from tests import programs
+from tests.e2e.conftest import PROGRAM, Program, Start
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server
 from tests.waiting import until
@@ -74,25 +75,39 @@ def _check_facts(text: str) -> None:
         assert percent == round((number - first + 1) / 10)
 
 
+#: The demo with its acts sooner, each as far from the marks.
+SHORT = """
+from issuer.cli import main
+from issuer.cli.demo import story
+story.SNAPSHOT_AT, story.KILL_AT, story.RECOVER_AT, story.GOAL = 350, 700, 1150, 1600
+main(["demo"])
+"""
+
+
 @pytest.mark.live
-def test_with_a_redis_it_shows_a_rollback_and_no_repeat(program: Program, scratch: Path, path_with_redis: str) -> None:
-    ended = program("demo", env={"PATH": path_with_redis, "ISSUER_TIMEOUT": "rubbish"})
-    assert (ended.code, ended.err) == (0, "")
-    _check_facts(ended.out)
-    believed = re.search(r"believes that (\d+) was the last number", ended.out)
-    fence = re.search(r"the fence refuses that state: after (\d+) come numbers above (\d+)", ended.out)
+@pytest.mark.parametrize("command", ["short", pytest.param("whole", marks=pytest.mark.soak)])
+def test_with_a_redis_it_shows_a_rollback_and_no_repeat(
+    home: Path, scratch: Path, path_with_redis: str, command: str
+) -> None:
+    (home / "short.py").write_text(SHORT)
+    line = ("short.py",) if command == "short" else (*PROGRAM, "demo")
+    ended = programs.run(*line, env={**os.environ, "PATH": path_with_redis, "ISSUER_TIMEOUT": "rubbish"})
+    assert (ended.returncode, ended.stderr) == (0, "")
+    _check_facts(ended.stdout)
+    believed = re.search(r"believes that (\d+) was the last number", ended.stdout)
+    fence = re.search(r"the fence refuses that state: after (\d+) come numbers above (\d+)", ended.stdout)
     assert believed
     assert fence
     before, after = int(fence[1]), int(fence[2])
     assert int(believed[1]) < before < after
     # A reply that was lost with Redis makes the gap begin earlier, or end later.
-    gap = re.search(r"(\d+)\.\.(\d+): (\d+), Redis killed and rolled back", ended.out)
+    gap = re.search(r"(\d+)\.\.(\d+): (\d+), Redis killed and rolled back", ended.stdout)
     assert gap
     assert int(gap[1]) == before + 1
     assert int(gap[2]) >= after
     assert int(gap[3]) == int(gap[2]) - int(gap[1]) + 1
     # Others are a call's that timed out, on a machine that stood still.
-    assert re.search(r"\d+\.\.\d+: \d+, recover", ended.out)
+    assert re.search(r"\d+\.\.\d+: \d+, recover", ended.stdout)
     assert list(scratch.iterdir()) == []
 
 

@@ -54,7 +54,7 @@ def leaks(told: Sequence[Told], warm: int, threads: int) -> list[str]:
             found.append(f"{name}: ever more, {', '.join(map(str, peaks))}")
     for kind, name in FIXED.items():
         first, *rest = [min(one[kind], other[kind]) for one, other in pairwise(since)]
-        if max(rest) > first:
+        if max(rest, default=first) > first:
             found.append(f"{name}: {max(rest)}, and {first} when warm")
     return found
 

@@ -21,7 +21,6 @@ from fakeredis._socket import AsyncFakeSocket, FakeSocket
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-_LOOPBACK = "127.0.0.1"
 _NO_REPLID = "0" * 40
 
 
