@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,97 +44,63 @@ def gaps(found: Verdict) -> dict[str, int]:
     return {name: cost.gap for name, cost in found.costs.items() if cost.gap}
 
 
-def test_an_event_that_costs_a_segment_too_many_misses_although_all_together_were_allowed_more(tmp_path: Path) -> None:
-    found = verdict(tmp_path, {"w0": [(1, 50, 1, 2), (81, 200, 101, 102), (201, 210, 301, 302)]}, APART)
-    assert found.sound
-    assert found.gap == 30
-    assert found.gap < found.allowed_gap / 2
-    assert found.costly == ["F1"]
-    assert found.costs["F1"] == Cost(strikes=1, gap=30, worst=30, allowed=20, over=1)
-
-
-def test_an_event_may_cost_all_that_it_is_allowed(tmp_path: Path) -> None:
-    found = verdict(tmp_path, {"w0": [(1, 50, 1, 2), (71, 200, 101, 102), (221, 230, 201, 202)]}, APART)
-    assert gaps(found) == {"F1": 20, "F2": 20}
-    assert found.costs["F1"] == Cost(strikes=1, gap=20, worst=20, allowed=20, over=0)
-    assert found.costs["F3"] == Cost(strikes=1)
-    assert found.kept
-
-
-def test_one_number_more_is_too_many(tmp_path: Path) -> None:
-    found = verdict(tmp_path, {"w0": [(1, 50, 1, 2), (72, 200, 101, 102), (221, 230, 201, 202)]}, APART)
-    assert found.costly == ["F1"]
-
-
-@pytest.mark.parametrize(("first", "costly"), [(91, []), (92, ["F2"])])
-def test_events_that_can_not_be_told_apart_share_what_they_are_allowed(
-    tmp_path: Path, first: int, costly: list[str]
-) -> None:
-    found = verdict(tmp_path, {"w0": [(1, 50, 1, 2), (first, 200, 103, 104)]}, TOGETHER)
-    assert found.costly == costly
-    assert gaps(found) == {"F1": 20, "F2": first - 71}
-
-
-def test_what_only_one_of_two_neighbours_may_have_cost_takes_its_room_first(tmp_path: Path) -> None:
+HITS_ONE = [APART[0], Event("F2", 200 * NS, 201 * NS, hits=1), APART[2]]
+#: The second process is hit by F2, with what it has had since F1.
+HELD = {"w0": [(1, 30, 1, 2), (81, 200, 101, 102)], "w1": [(31, 50, 1, 150), (201, 210, 201, 202)]}
+ENDED = {"w0": [(1, 30, 1, 2), (81, 200, 101, 102)], "w1": [(31, 50, 1, 100)], "w2": [(201, 210, 201, 202)]}
+UP_TO_THE_END = [(1, 200, 1, 104), (201, 270, 205, 389)]
+AT_THE_END = {"end": Event(THE_END, 390 * NS, 0, hits=1)}
+#: What one process, or several, were given; the events; what each of them cost; which cost too much; how it is checked.
+CASES: dict[str, tuple[Any, Sequence[Event], dict[str, int], list[str], dict[str, Any]]] = {
+    # Although all together were allowed more than twice as much.
+    "a segment too many": ([(1, 50, 1, 2), (81, 200, 101, 102), (201, 210, 301, 302)], APART, {"F1": 30}, ["F1"], {}),
+    "as much as allowed": (
+        [(1, 50, 1, 2), (71, 200, 101, 102), (221, 230, 201, 202)], APART, {"F1": 20, "F2": 20}, [], {}
+    ),
+    "one number more": (
+        [(1, 50, 1, 2), (72, 200, 101, 102), (221, 230, 201, 202)], APART, {"F1": 21, "F2": 20}, ["F1"], {}
+    ),
+    "events that can't be told apart share": (
+        [(1, 50, 1, 2), (91, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 20}, [], {}
+    ),
+    "and what they share has an end": (
+        [(1, 50, 1, 2), (92, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 21}, ["F2"], {}
+    ),
     # 51..70 were passed before the second began; 81..100 may be either's, so they are the second's.
-    calls = [(1, 50, 1, 2), (71, 80, 101, 101.5), (101, 200, 103, 104)]
-    found = verdict(tmp_path, {"w0": calls}, TOGETHER)
-    assert gaps(found) == {"F1": 20, "F2": 20}
-    assert found.kept
-
-
-def test_what_was_reserved_after_an_event_was_over_is_none_of_its_gap(tmp_path: Path) -> None:
+    "what only one of two may have cost takes its room first": (
+        [(1, 50, 1, 2), (71, 80, 101, 101.5), (101, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 20}, [], {}
+    ),
     # Both stretches are passed at 202 s, but max was at 200 until 199 s.
-    found = verdict(tmp_path, {"w0": [(1, 50, 1, 2), (51, 190, 101, 102), (221, 230, 201, 202)]}, APART)
-    assert (gaps(found), found.costly) == ({"F1": 10, "F2": 20}, [])
-    found = verdict(tmp_path / "later", {"w0": [(1, 50, 1, 2), (51, 200, 101, 102), (231, 240, 201, 202)]}, APART)
-    assert (gaps(found), found.costly) == ({"F2": 30}, ["F2"])
+    "what was reserved after an event": (
+        [(1, 50, 1, 2), (51, 190, 101, 102), (221, 230, 201, 202)], APART, {"F1": 10, "F2": 20}, [], {}
+    ),
+    "all of it": ([(1, 50, 1, 2), (51, 200, 101, 102), (231, 240, 201, 202)], APART, {"F2": 30}, ["F2"], {}),
+    "a strict process holds nothing": (HELD, HITS_ONE, {"F1": 30}, ["F1"], {}),
+    "a trend process may, while others go on": (HELD, HITS_ONE, {"F2": 30}, [], {"order": "trend"}),
+    # The third came when the numbers were gone.
+    "a process that ended holds nothing": (ENDED, APART, {"F1": 30}, ["F1"], {"order": "trend"}),
+    "what is left at the end is no gap": (UP_TO_THE_END, APART, {THE_END: 30}, [], AT_THE_END),
+    "but has bounds": (
+        UP_TO_THE_END, APART, {"F2": 10, "F3": 20, THE_END: 100}, [THE_END],
+        {**AT_THE_END, "samples": [*SAMPLES, (401, 400)]},
+    ),
+    "near no event": ([(1, 10, 1, 2), (41, 50, 3, 4)], APART, {NO_FAULT: 30}, [], {}),
+    "much, near none": (
+        [(1, 10, 1, 2), (200, 200, 3, 4)], [], {NO_FAULT: 189}, [NO_FAULT], {"samples": [(0, 200)]}
+    ),
+}  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _later(tmp_path: Path) -> None:
-    (tmp_path / "later").mkdir()
-
-
-@pytest.mark.parametrize(("order", "cost", "costly"), [("strict", {"F1": 30}, ["F1"]), ("trend", {"F2": 30}, [])])
-def test_a_trend_process_may_hold_numbers_while_others_are_given_higher_ones(
-    tmp_path: Path, order: str, cost: dict[str, int], costly: list[str]
-) -> None:
-    # The second process is hit by F2, with what it has had since F1.
-    events = [APART[0], Event("F2", 200 * NS, 201 * NS, hits=1), APART[2]]
-    callers: dict[str, Sequence[Call]] = {
-        "w0": [(1, 30, 1, 2), (81, 200, 101, 102)],
-        "w1": [(31, 50, 1, 150), (201, 210, 201, 202)],
-    }
-    found = verdict(tmp_path, callers, events, order=order)
-    assert (gaps(found), found.costly) == (cost, costly)
-
-
-def test_a_process_that_ended_holds_nothing_any_more(tmp_path: Path) -> None:
-    callers: dict[str, Sequence[Call]] = {
-        "w0": [(1, 30, 1, 2), (81, 200, 101, 102)],
-        "w1": [(31, 50, 1, 100)],
-        # It came when the numbers were gone.
-        "w2": [(201, 210, 201, 202)],
-    }
-    found = verdict(tmp_path, callers, APART, order="trend")
-    assert (gaps(found), found.costly) == ({"F1": 30}, ["F1"])
-
-
-def test_what_is_left_at_the_end_is_no_gap_but_has_bounds(tmp_path: Path) -> None:
-    end = Event(THE_END, 390 * NS, 0, hits=1)
-    calls: dict[str, Sequence[Call]] = {"w0": [(1, 200, 1, 104), (201, 270, 205, 389)]}
-    found = verdict(tmp_path, calls, APART, end=end)
-    assert (found.gap, gaps(found), found.costly) == (0, {THE_END: 30}, [])
-    found = verdict(tmp_path, calls, APART, end=end, samples=[*SAMPLES, (401, 400)])
-    assert (found.gap, found.costly) == (0, [THE_END])
-
-
-def test_a_gap_near_no_event_is_nobodys(tmp_path: Path) -> None:
-    found = verdict(tmp_path, {"w0": [(1, 10, 1, 2), (41, 50, 3, 4)]}, APART)
-    assert (gaps(found), found.costly) == ({NO_FAULT: 30}, [])
-    found = verdict(tmp_path / "later", {"w0": [(1, 10, 1, 2), (200, 200, 3, 4)]}, samples=[(0, 200)])
-    assert found.costly == [NO_FAULT]
+@pytest.mark.parametrize("case", CASES)
+def test_each_event_answers_for_what_it_has_cost_and_for_no_more(tmp_path: Path, case: str) -> None:
+    callers, events, cost, costly, options = CASES[case]
+    found = verdict(tmp_path, callers if isinstance(callers, dict) else {"w0": callers}, events, **options)
+    assert (gaps(found), found.costly, found.sound) == (cost, costly, True)
+    assert found.kept or not events
+    if events is APART and cost == {"F1": 30} and not options:
+        assert found.gap < found.allowed_gap / 2
+        assert found.costs["F1"] == Cost(strikes=1, gap=30, worst=30, allowed=20, over=1)
+        assert found.costs["F3"] == Cost(strikes=1)
 
 
 def test_the_costs_of_two_worlds_are_added_and_the_worst_one_is_kept() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -97,6 +98,13 @@ def empty_store(path: Path) -> str:
     with closing(open_store(url)) as made:
         made.store_id(timeout=5)
     return url
+
+
+def altered(home: Path, statement: str, *values: object) -> None:
+    """Change the store by hand, past all that it would refuse."""
+    with closing(sqlite3.connect(home / "ids.db")) as database, database:
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        database.execute(statement, values)
 
 
 @pytest.fixture

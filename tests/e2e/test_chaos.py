@@ -76,14 +76,11 @@ def test_ended_early_it_leaves_nothing_behind(start: Start, scratch: Path, path_
     until(lambda: not _mentions(str(scratch)), message="its processes are gone")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [(("--faults", "F99"), "F99"), (("--without", "belt"), "belt"), (("--seconds", "0"), "--seconds")],
-)
-def test_what_it_does_not_know_is_a_usage_error(cli: Cli, arguments: tuple[str, ...], named: str) -> None:
-    ended = cli("chaos", *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert named in ended.err
+def test_what_it_does_not_know_is_a_usage_error(cli: Cli) -> None:
+    for arguments, named in (("--faults F99", "F99"), ("--without belt", "belt"), ("--seconds 0", "--seconds")):
+        ended = cli("chaos", *arguments.split())
+        assert (ended.code, ended.out) == (2, "")
+        assert named in ended.err
 
 
 def test_it_lists_what_it_can_do(cli: Cli) -> None:

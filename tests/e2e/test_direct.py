@@ -73,13 +73,6 @@ def test_steps_ahead_are_set_shown_and_reserved(cli: Cli, store: str) -> None:
     assert cli("--store", store, "set", "orders", "--ahead", "1").err == "changed orders: max 30, step 10\n"
 
 
-def test_the_unused_tail_is_handed_back_also_while_the_next_segment_is_fetched(cli: Cli, store: str) -> None:
-    cli("--store", store, "create", "orders", "--step", "10")
-    drawn = cli("--store", store, "next", "orders", "-n", "12")  # 12 is the second segment's mark
-    assert drawn.err == ""
-    assert cli("--store", store, "next", "orders").out == "13\n"
-
-
 def test_show_says_that_there_is_no_redis(cli: Cli) -> None:
     cli("next", "orders")
     shown = cli("show", "orders").out

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -28,20 +27,15 @@ from issuer.errors import (
     TransformFailed,
 )
 from persistence.opening import open_store
-from tests.e2e.conftest import PROGRAM, Cli, Ended
+from tests.e2e.conftest import PROGRAM, Cli, altered
 from tests.servers.ports import free_port
 
 
 @pytest.fixture
-def orders(cli: Cli, store: str) -> Cli:
+def orders(direct: Cli) -> Cli:
     """`cli` on a store with the tag `orders`, of ten numbers, in which halts and damage can be made."""
-    made = cli("--store", store, "create", "orders", "--limit", "10", "--step", "5")
-    assert made.code == 0
-
-    def run(*arguments: str) -> Ended:
-        return cli("--store", store, *arguments)
-
-    return run
+    assert direct("create", "orders", "--limit", "10", "--step", "5").code == 0
+    return direct
 
 
 #: By exit code: command lines, and what the one line on stderr says. What a setting may be is unit/test_settings' and
@@ -191,8 +185,7 @@ def test_a_store_that_is_behind_is_a_problem_and_names_recover(orders: Cli, stor
 
 
 def test_a_record_that_no_issuer_writes_is_a_problem(orders: Cli, home: Path) -> None:
-    with closing(sqlite3.connect(home / "ids.db")) as connection, connection:
-        connection.execute("""UPDATE tags SET "order" = 'sideways'""")
+    altered(home, """UPDATE tags SET "order" = 'sideways'""")
     for command in (["next", "orders"], ["show", "orders"], ["tags"]):
         ended = orders(*command)
         assert (ended.code, ended.out) == (4, "")

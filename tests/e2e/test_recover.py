@@ -1,37 +1,25 @@
 """`issuer recover`: shows, asks, acts, and may be run again."""
 
 import signal
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, Ended
+from tests.e2e.conftest import Cli, altered
 from tests.e2e.terminal import Terminal
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
 
-def _put_back(home: Path, maximum: int) -> None:
-    connection = sqlite3.connect(home / "ids.db")
-    with connection:
-        connection.execute("UPDATE tags SET max = ?", (maximum,))
-    connection.close()
-
-
 @pytest.fixture
-def behind(cli: Cli, store: str, home: Path) -> Cli:
+def behind(direct: Cli, home: Path) -> Cli:
     """`cli` on a store whose `orders` and `users` were put back to 5 after 20 numbers each."""
-
-    def run(*arguments: str) -> Ended:
-        return cli("--store", store, *arguments)
-
     for tag in ("orders", "users"):
-        run("create", tag)
-        run("next", tag, "-n", "20")
-    _put_back(home, 5)
-    return run
+        direct("create", tag)
+        direct("next", tag, "-n", "20")
+    altered(home, "UPDATE tags SET max = 5")
+    return direct
 
 
 def test_a_dry_run_shows_old_new_and_gap_and_changes_nothing(behind: Cli) -> None:
@@ -74,10 +62,7 @@ def test_with_nobody_to_ask_it_does_nothing_and_says_so(behind: Cli) -> None:
 
 
 def test_all_goes_on_over_a_tag_that_fails_and_ends_with_the_worst_code(behind: Cli, home: Path) -> None:
-    connection = sqlite3.connect(home / "ids.db")
-    with connection:
-        connection.execute("UPDATE segments SET reason = x'00' WHERE tag = 'orders'")
-    connection.close()
+    altered(home, "UPDATE segments SET reason = x'00' WHERE tag = 'orders'")
     ended = behind("recover", "--all", "--yes", "--json")
     assert ended.code == 4
     failed, done = ended.json()

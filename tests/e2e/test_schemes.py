@@ -111,20 +111,6 @@ def test_keys_are_named_and_never_shown(direct: Cli) -> None:
     assert without.err.startswith("error: scramble: this process has no key 'k1', none at all: ")
 
 
-def test_a_key_that_came_later_is_needed_to_draw_and_for_what_it_has_made(direct: Cli) -> None:
-    direct("create", "c", "--start", "100000", "--scramble", "k1")
-    old = direct("next", "c").out.strip()
-    assert direct("set", "c", "--scramble", "k2", "--above", "999999").code == 0
-    new = direct("next", "c").out.strip()
-    former = {"ISSUER_KEYS": KEYS["ISSUER_KEYS"].partition(",")[0]}
-    assert shown(direct("decode", "c", old, env=former)) == shown(direct("decode", "c", old))
-    for command in (("decode", "c", new), ("next", "c")):
-        ended = direct(*command, env=former)
-        assert (ended.code, ended.out) == (2, "")
-        assert "no key 'k2'" in ended.err
-    assert direct("show", "c", env={}).code == direct("tags", env={}).code == 0
-
-
 def test_a_cycle_says_that_its_numbers_come_again(direct: Cli) -> None:
     direct("create", "a", "--limit", "3", "--cycle")
     assert direct("next", "a", "-n", "5", "--json").json() == [1, 2, 3, 1, 2]
@@ -247,18 +233,6 @@ def test_a_period_is_shown_with_its_numbers(both: Cli) -> None:
 
 
 @pytest.mark.live
-def test_a_daily_limit_is_told_by_the_doctor(both: Cli) -> None:
-    both("create", "day", "--restart", "daily", "--limit", "5", "--format", "{date:%Y%m%d}-{seq:d}")
-    both("next", "day")
-    assert [each for each in both("doctor", "--json").json() if each["check"] == "tag-limit"] == []
-    both("next", "day", "-n", "3")
-    assert both("next", "day", "-n", "2").code == 1
-    (found,) = (each for each in both("doctor", "--json").json() if each["check"] == "tag-limit")
-    assert found["level"] == "weak"
-    assert re.fullmatch(r"0 numbers are left to reserve up to its limit 5 in \d{4}-\d\d-\d\d", found["what"])
-
-
-@pytest.mark.live
 @pytest.mark.covers("N.3")
 def test_a_key_has_its_number_whenever_it_is_asked_for(both: Cli) -> None:
     both("create", "orders")
@@ -266,12 +240,6 @@ def test_a_key_has_its_number_whenever_it_is_asked_for(both: Cli) -> None:
     assert both("next", "orders").out == "2\n"
     assert both("next", "orders", "--key", "order-778", "--ttl", "60").out == "1\n"
     assert both("next", "orders", "--key", "order-778", "-n", "2").code == 2
-    assert both("next", "orders", "--key", "x", "--ttl", "0").code == 2
-
-
-def test_a_key_without_redis_is_refused(direct: Cli) -> None:
-    direct("create", "orders")
-    assert direct("next", "orders", "--key", "k").code == 2
 
 
 @pytest.mark.live

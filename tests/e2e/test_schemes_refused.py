@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from issuer.cli import main
-from persistence.sqlite import SQLiteStore
 from tests.e2e.conftest import KEYS, Cli, shown
 from tests.e2e.terminal import Terminal
 
@@ -28,6 +27,7 @@ REFUSED: dict[str, str | None] = {
     "--app-bits 4": "--app-bits",
     "--shards --limit 5": "limit",
     "--cycle": "cycle",
+    "--keyed --start 5": "keyed",
     "--strategy nope": "strategy",
     "--strategy=": "strategy",
     "--strategy snowflake --limit js": "limit",
@@ -86,10 +86,6 @@ def test_a_number_that_nobody_has_reserved_says_so(direct: Cli) -> None:
     for value, problem in (("0", "0 is below 1"), ("9" * 20, f"{'9' * 20} is above 2^63-1")):
         for number in ((), ("--number",)):
             assert problem in direct("decode", "a", value, *number).err
-
-
-def test_what_is_no_number_of_the_tag_doesn_t_decode(direct: Cli) -> None:
-    direct("create", "a")
     for value in ("0", "-1", "9223372036854775808", "x", "1.5", "\uff11"):
         ended = direct("decode", "a", "--json", "--", value)
         assert ended.code == 2
@@ -101,18 +97,6 @@ def test_the_setting_that_is_wrong_is_in_the_json(direct: Cli, home: Path) -> No
     ended = direct("next", "a", "--json", env={})
     assert json.loads(ended.err)["setting"] == "scramble"
     assert (home / "ids.db").exists()
-
-
-def test_a_store_knows_a_scheme_that_another_program_reads(direct: Cli, home: Path) -> None:
-    direct("create", "a", "--stride", "2", "--offset", "1", "--format", "A{seq}")
-    store = SQLiteStore(str(home / "ids.db"))
-    try:
-        record = store.get("a", timeout=5)
-    finally:
-        store.close()
-    assert record is not None
-    assert record.scheme["format"] == "A{seq}"
-    assert [dict(piece) for piece in record.scheme["stride"]] == [{"from": 1, "first": 1, "stride": 2}]
 
 
 # ------------------------------------------------------------------------------------------------ the terminal
@@ -128,11 +112,6 @@ def test_before_a_tag_is_deleted_its_parts_are_counted(direct: Cli, store: str) 
             terminal.types("n\n")
             assert terminal.ends() == 1
     assert len(direct("tags", "--json").json()) == 4
-
-
-def test_a_series_begins_at_1(direct: Cli) -> None:
-    ended = direct("create", "cust", "--keyed", "--start", "5")
-    assert (ended.code, ended.err.startswith("error: keyed: ")) == (2, True)
 
 
 def test_the_help_fits_80_columns_and_has_its_options_under_headings(cli: Cli) -> None:

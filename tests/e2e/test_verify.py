@@ -1,37 +1,29 @@
 """`issuer verify`, `issuer who` and `issuer halt`: what they print, and how they end."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, Ended
+from tests.e2e.conftest import Cli, altered
 from tests.e2e.terminal import Terminal
 
 
 @pytest.fixture
-def orders(cli: Cli, store: str) -> Cli:
+def orders(direct: Cli) -> Cli:
     """`cli` on a store whose tag `orders` has issued 1..25 in tens, and then 101."""
-
-    def run(*arguments: str, **options: object) -> Ended:
-        return cli("--store", store, *arguments, **options)
-
-    run("create", "orders", "--step", "10")
-    run("next", "orders", "-n", "25")
-    run("set", "orders", "--above", "100")
-    run("next", "orders")
-    run("create", "users")
-    return run
+    direct("create", "orders", "--step", "10")
+    direct("next", "orders", "-n", "25")
+    direct("set", "orders", "--above", "100")
+    direct("next", "orders")
+    direct("create", "users")
+    return direct
 
 
 def forge(home: Path, low: int, high: int, host: str = "intruder.example.org") -> None:
     """Write a ledger entry by hand, of 2001-09-09."""
-    with closing(sqlite3.connect(home / "ids.db")) as connection, connection:
-        connection.execute(
-            "INSERT INTO segments (id, tag, low, high, reason, time, host, pid) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (f"forged {low}", "orders", low, high, "load", 1_000_000_000_000, host, 99),
-        )
+    fields = "id, tag, low, high, reason, time, host, pid"
+    values = (f"forged {low}", "orders", low, high, "load", 1_000_000_000_000, host, 99)
+    altered(home, f"INSERT INTO segments ({fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *values)  # noqa: S608 - no input
 
 
 @pytest.mark.covers("N.5")
@@ -75,9 +67,7 @@ def test_findings_fit_the_terminal(orders: Cli, home: Path, store: str) -> None:
 def test_one_tag_that_cannot_be_read_keeps_no_other_from_being_verified(orders: Cli, home: Path) -> None:
     forge(home, 5, 10)
     orders("next", "users")
-    with closing(sqlite3.connect(home / "ids.db")) as connection, connection:
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        connection.execute("UPDATE segments SET high = 'x' WHERE low = 0 AND tag = 'users'")
+    altered(home, "UPDATE segments SET high = 'x' WHERE low = 0 AND tag = 'users'")
     ended = orders("verify")
     assert ended.code == 4
     assert "users  damaged entry" in ended.out
@@ -125,8 +115,7 @@ def test_who_names_host_process_time_and_segment_of_a_number(orders: Cli, home: 
 
 
 def test_who_says_why_a_number_may_be_in_no_entry(orders: Cli, home: Path) -> None:
-    with closing(sqlite3.connect(home / "ids.db")) as connection, connection:
-        connection.execute("DELETE FROM segments WHERE low = 0")
+    altered(home, "DELETE FROM segments WHERE low = 0")
     for number, why in (
         ("50", "a gap after 21..25 of"),
         ("102", "not reserved yet, as the store's max is 101"),
