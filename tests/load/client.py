@@ -1,8 +1,7 @@
-"""A process of clients: python -m tests.load.client REDIS STORE TAG THREADS FILE [LEAK]
+"""A process of clients: python -m tests.load.client REDIS STORE TAG THREADS FILE
 
 It draws in so many threads until its stdin ends, appends each number to the file (64 bits, this machine's order), and
-once a second prints a line of JSON: what it has done and what it takes of the machine. LEAK, one of LEAKS: each thread
-loses one now and then, to see it found.
+once a second prints a line of JSON: what it has done and what it takes of the machine.
 """
 
 import json
@@ -13,16 +12,13 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import redis
-
 import issuer
 
-#: Numbers that a thread keeps before it writes them; those of a thread that leaks, which does so each time.
-KEPT, KEPT_LEAKING = 4096, 256
+#: Numbers that a thread keeps before it writes them.
+KEPT = 4096
 
 #: What the threads of the scheduler's pool are called, before their numbers.
 POOL = "issuer_"
@@ -31,12 +27,9 @@ POOL = "issuer_"
 class Client:
     """A thread that draws, one number after the other."""
 
-    def __init__(
-        self, ids: issuer.Issuer, tag: str, file: int, ended: threading.Event, leak: Callable[[], object] | None
-    ) -> None:
-        self._ids, self._tag, self._file, self._ended, self._leak = ids, tag, file, ended, leak
-        self._numbers = array("q", bytes(8 * (KEPT_LEAKING if leak else KEPT)))
-        self._leaked: list[object] = []
+    def __init__(self, ids: issuer.Issuer, tag: str, file: int, ended: threading.Event) -> None:
+        self._ids, self._tag, self._file, self._ended = ids, tag, file, ended
+        self._numbers = array("q", bytes(8 * KEPT))
         self.count = 0
         #: The slowest call, in seconds.
         self.slowest = 0.0
@@ -45,7 +38,7 @@ class Client:
         self.thread = threading.Thread(target=self._draw, daemon=True)
 
     def _draw(self) -> None:
-        numbers, kept, most = self._numbers, 0, len(self._numbers)
+        numbers, kept = self._numbers, 0
         while not self._ended.is_set():
             began = time.monotonic()
             try:
@@ -57,11 +50,9 @@ class Client:
             self.slowest = max(self.slowest, time.monotonic() - began)
             kept += 1
             self.count += 1
-            if kept == most:
+            if kept == KEPT:
                 os.write(self._file, numbers)
                 kept = 0
-                if self._leak is not None:
-                    self._leaked.append(self._leak())
         os.write(self._file, numbers[:kept])
 
 
@@ -97,32 +88,13 @@ def _leads_to(path: Path) -> int | None:
         return None
 
 
-def _thread() -> threading.Thread:
-    thread = threading.Thread(target=threading.Event().wait, daemon=True)
-    thread.start()
-    return thread
-
-
-def _connection(url: str) -> object:
-    return redis.Redis.from_url(url).connection_pool.get_connection()
-
-
-#: What may be lost, by name; each is given Redis's URL.
-LEAKS: dict[str, Callable[[str], object]] = {
-    "thread": lambda _: _thread(),
-    "file": lambda _: os.open(os.devnull, os.O_RDONLY),
-    "connection": _connection,
-}
-
-
-def main(redis: str, store: str, tag: str, threads: str, file: str, *, leak: str) -> None:
+def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
     """Draw until stdin ends."""
     ended = threading.Event()
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with issuer.connect(redis=redis, store=store, timeout=10) as ids:
         ids.next(tag)
-        losing = (lambda: LEAKS[leak](redis)) if leak else None
-        clients = [Client(ids, tag, target, ended, losing) for _ in range(int(threads))]
+        clients = [Client(ids, tag, target, ended) for _ in range(int(threads))]
 
         def tell() -> None:
             done = {
@@ -148,4 +120,4 @@ def main(redis: str, store: str, tag: str, threads: str, file: str, *, leak: str
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:6], leak="".join(sys.argv[6:]))
+    main(*sys.argv[1:])

@@ -50,12 +50,12 @@ class Report:
 class Process:
     """A process of clients, and what it tells once a second."""
 
-    def __init__(self, redis: str, store: str, threads: int, file: Path, leak: str) -> None:
+    def __init__(self, redis: str, store: str, threads: int, file: Path) -> None:
         self.file = file
         self._threads = threads
         self.told: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.load.client", redis, store, TAG, str(threads), str(file), leak],
+            [sys.executable, "-m", "tests.load.client", redis, store, TAG, str(threads), str(file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -109,16 +109,12 @@ def load(
     threads: int,
     seconds: float,
     warm: int,
-    leak: str = "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Let so many clients draw for so long.
-
-    `slow_store`: the same store as the clients see it; `warm`: seconds; `leak`: what they lose on purpose, if anything.
-    """
+    """Let so many clients draw for so long. `slow_store`: the store as the clients see it; `warm`: in seconds."""
     with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
         ids.create(TAG, step=100_000)
-        running = [Process(redis_url, slow_store, threads, folder / f"{n}", leak) for n in range(processes)]
+        running = [Process(redis_url, slow_store, threads, folder / f"{n}") for n in range(processes)]
         shown = 0
 
         def watched() -> bool:
