@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
+
 from issuer.core.outcomes import store_error
 from issuer.errors import ConfigurationError, InvalidArgument, StoreUnavailable
 from persistence.errors import LeaseOnStrict, SchemeMismatch, VersionMoved
 
 
-def test_a_lease_on_a_strict_tag_is_an_invalid_argument() -> None:
-    error = store_error(LeaseOnStrict("orders", 500), "orders")
-    assert isinstance(error, InvalidArgument)
-    assert (error.tag, error.value) == ("orders", 500)
-    assert "strict" in str(error)
-
-
-def test_a_tag_made_again_in_another_way_is_told_what_to_do() -> None:
-    error = store_error(SchemeMismatch("orders"), None)
-    assert isinstance(error, ConfigurationError)
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (LeaseOnStrict("orders", 500), InvalidArgument, "strict"),
+        (SchemeMismatch("orders"), ConfigurationError, "give it the same one, or another name"),
+        (VersionMoved("orders"), StoreUnavailable, "read it and change it again"),
+    ],
+)
+def test_each_answer_of_a_store_is_an_error_that_says_what_to_do(
+    answer: Exception, kind: type[Exception], says: str
+) -> None:
+    error = store_error(answer, None)
+    assert isinstance(error, kind)
     assert error.tag == "orders"
-    assert "give it the same one, or another name" in str(error)
-
-
-def test_a_record_that_moved_is_to_be_read_again() -> None:
-    error = store_error(VersionMoved("orders"), None)
-    assert isinstance(error, StoreUnavailable)
-    assert error.tag == "orders"
-    assert "read it and change it again" in str(error)
+    assert says in str(error)
+    assert not isinstance(error, InvalidArgument) or error.value == 500

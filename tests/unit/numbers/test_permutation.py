@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from issuer.errors import InvalidArgument
 from issuer.numbers.permutation import Permutation
 from persistence.records import HIGHEST
+from tests.unit.refusals import refused
 
 KEYS = (b"0123456789abcdef", b"k" * 16, bytes(range(64)))
 
@@ -35,7 +36,7 @@ class TestBijection:
     @pytest.mark.covers("U.8", "3.3")
     @pytest.mark.parametrize("key", KEYS)
     def test_every_small_range_goes_onto_itself(self, key: bytes) -> None:
-        for size in range(1, 301):
+        for size in [*range(1, 131), 255, 256, 257, 300]:
             low = size * 7 % 50
             permutation = Permutation(key, low, low + size - 1)
             numbers = range(low, low + size)
@@ -43,11 +44,11 @@ class TestBijection:
             assert sorted(there) == list(numbers)
             assert [permutation.backward(number) for number in there] == list(numbers)
 
-    @pytest.mark.parametrize("low", [0, 1, 10**4, HIGHEST - 99_999])
+    @pytest.mark.parametrize("low", [1, HIGHEST - 19_999])
     def test_larger_ranges_repeat_nothing(self, low: int) -> None:
-        permutation = Permutation(KEYS[0], low, low + 99_999)
-        there = {permutation.forward(number) for number in range(low, low + 100_000)}
-        assert there == set(range(low, low + 100_000))
+        permutation = Permutation(KEYS[0], low, low + 19_999)
+        there = {permutation.forward(number) for number in range(low, low + 20_000)}
+        assert there == set(range(low, low + 20_000))
 
     @given(st.binary(min_size=1, max_size=80), st.integers(0, HIGHEST), st.integers(0, HIGHEST), st.data())
     def test_it_is_undone_with_the_key(self, key: bytes, one: int, other: int, data: st.DataObject) -> None:
@@ -71,8 +72,10 @@ class TestBijection:
 
 class TestNothingShows:
     @pytest.mark.covers("3.3", "4.2")
-    @pytest.mark.parametrize("key", KEYS)
-    @pytest.mark.parametrize(("low", "high"), [(10**17, 10**18 - 1), (1, HIGHEST), (10**8, 10**9 - 1)])
+    @pytest.mark.parametrize(
+        ("key", "low", "high"),
+        [(KEYS[0], 10**17, 10**18 - 1), (KEYS[1], 1, HIGHEST), (KEYS[2], 10**8, 10**9 - 1)],
+    )
     def test_neighbours_land_anywhere_and_at_any_distance(self, key: bytes, low: int, high: int) -> None:
         size = high - low + 1
         permutation = Permutation(key, low, high)
@@ -117,19 +120,11 @@ class TestNothingShows:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("low", "high"), [(1, 0), (-1, 5), (0, HIGHEST + 1)])
-    def test_what_is_no_range_is_refused(self, low: int, high: int) -> None:
-        with pytest.raises(InvalidArgument):
-            Permutation(KEYS[0], low, high)
-
-    def test_an_empty_key_is_refused(self) -> None:
-        with pytest.raises(InvalidArgument):
-            Permutation(b"", 0, 9)
-
-    @pytest.mark.parametrize("number", [9, 21, -1, HIGHEST])
-    def test_numbers_outside_the_range_are_refused(self, number: int) -> None:
+    def test_what_is_no_range_or_no_key_or_lies_outside_is_refused(self) -> None:
+        for low, high in ((1, 0), (-1, 5), (0, HIGHEST + 1)):
+            refused(InvalidArgument, "", Permutation, KEYS[0], low, high)
+        refused(InvalidArgument, "", Permutation, b"", 0, 9)
         permutation = Permutation(KEYS[0], 10, 20)
-        for way in (permutation.forward, permutation.backward):
-            with pytest.raises(InvalidArgument) as caught:
-                way(number)
-            assert caught.value.value == number
+        for number in (9, 21, -1, HIGHEST):
+            for way in (permutation.forward, permutation.backward):
+                assert refused(InvalidArgument, "", way, number).value == number
