@@ -1,0 +1,14 @@
+"""Several things at once, each in a thread of its own."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def together(*works: Callable[[], T]) -> list[T]:
+    """Do it all at once, and return what each returned. What one of them raises is raised here, once all have ended."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        started = [pool.submit(work) for work in works]
+    return [each.result() for each in started]
