@@ -54,54 +54,10 @@ class TestDigits:
 
 
 class TestRotation:
-    @given(st.lists(st.tuples(st.integers(0, 150), st.sampled_from(sorted(KEYS))), min_size=1, max_size=4))
-    def test_a_new_key_from_where_it_may_begin_repeats_nothing(self, changes: list[tuple[int, str]]) -> None:
-        pieces: list[Piece] = [piece(1)]
-        given_so_far: dict[int, int] = {}
-        most = 0
-        for more, key in changes:
-            scrambling = Scrambling(pieces, KEYS)
-            given_so_far |= {number: scrambling.scramble(number) for number in range(most + 1, most + more + 1)}
-            most += more
-            begins = scrambling.may_begin(most)
-            assert begins > most
-            pieces = [*(old for old in pieces if old.start < begins), piece(begins, key)]
-            if begins == 1:
-                pieces = [piece(1, key)]
-        scrambling = Scrambling(pieces, KEYS)
-        assert [scrambling.scramble(number) for number in given_so_far] == list(given_so_far.values())
-        following = {scrambling.scramble(number) for number in range(most + 1, most + 1200)}
-        assert len(following) == 1199
-        assert following.isdisjoint(given_so_far.values())
-
-    def test_a_key_that_begins_any_lower_repeats(self) -> None:
-        """The mutation of `may_begin`: within the digits that were given already."""
-        most = 150
-        before = Scrambling([piece(1)], KEYS)
-        shown = {before.scramble(number) for number in range(1, most + 1)}
-        after = Scrambling([piece(1), piece(most + 1, "k2")], KEYS)
-        assert shown & {after.scramble(number) for number in range(most + 1, 1000)}
-        right = Scrambling([piece(1), piece(before.may_begin(most), "k2")], KEYS)
-        assert not shown & {right.scramble(number) for number in range(most + 1, 5000)}
-
     def test_it_is_the_first_number_with_more_digits_or_the_next_where_nothing_was_scrambled(self) -> None:
         for most, begins in ((0, 1), (1, 10), (9, 10), (10, 100), (99, 100), (999_999, 10**6)):
             assert may_begin(most) == Scrambling([piece(1)], KEYS).may_begin(most) == begins, most
         assert Scrambling([piece(1000)], KEYS).may_begin(150) == 151
-
-    def test_a_raised_limit_goes_on_above_the_old_one(self) -> None:
-        before = Scrambling([piece(1, limit=777)], KEYS)
-        after = Scrambling([piece(1, limit=777), piece(778, limit=5000)], KEYS)
-        there = [after.scramble(number) for number in range(1, 5001)]
-        assert there[:777] == [before.scramble(number) for number in range(1, 778)]
-        assert sorted(there) == list(range(1, 5001))
-
-    def test_a_raised_limit_without_a_border_repeats(self) -> None:
-        """The mutation: the limit is not part of the piece, so that the last domain grows with it."""
-        before = Scrambling([piece(1, limit=777)], KEYS)
-        after = Scrambling([piece(1, limit=5000)], KEYS)
-        shown = {before.scramble(number) for number in range(1, 701)}
-        assert shown & {after.scramble(number) for number in range(701, 5001)}
 
 
 class TestKeys:
