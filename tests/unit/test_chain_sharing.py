@@ -113,30 +113,6 @@ async def seven() -> list[int]:
     return [7]
 
 
-def test_without_seeing_a_plugins_own_cancellation_numbers_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_the_callers(_plugin: Plugin, error: BaseException) -> Exception:
-        raise error
-
-    async def main() -> None:
-        with pytest.raises(asyncio.CancelledError):
-            await AsyncChain([Raising(asyncio.CancelledError(), "after")]).around(CALL, seven)
-
-    monkeypatch.setattr(module, "_own", as_the_callers)
-    run(main())
-
-
-def test_without_seeing_the_callers_cancellation_callers_never_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        waiting = Waiting("after")
-        caller = asyncio.create_task(AsyncChain([waiting]).around(CALL, seven))
-        await waiting.there.wait()
-        caller.cancel()
-        assert await caller == [7]
-
-    monkeypatch.setattr(module, "_own", lambda _plugin, error: RuntimeError(error))
-    run(main())
-
-
 def test_many_numbers_leave_the_loop_its_turns() -> None:
     async def main() -> None:
         turns = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -53,19 +52,7 @@ STORE = StoreFacts(
     members=3,
     retry_writes=True,
 )
-ORDERS = Tag(
-    tag="orders",
-    max=2000,
-    step=1000,
-    limit=HIGHEST,
-    order="strict",
-    description="",
-    created=1,
-    timestamp=1,
-    version="v",
-    halted=False,
-    deleted=False,
-)
+ORDERS = Tag(tag="orders", max=2000, step=1000, limit=HIGHEST, order="strict", created=1, timestamp=1, version="v")
 HASH = Hash(100, 1000, 200, 1000, 2000, 1200, fence=REPLID, born="b", store="s1")
 
 
@@ -126,9 +113,8 @@ def with_scheme(scheme: dict[str, Any], max: int, *, cur: int | None = None, lim
 
 def with_parts(**changes: Any) -> Facts:
     """Two tags in parts, each with one part, which comes to its end and runs short, and a tag that only looks so."""
-    whole: dict[str, Any] = {"shards": {"shard_bits": 6, "app_bits": 8, "app": 0}}
     names: dict[str, dict[str, Any]] = {
-        "users": whole,
+        "users": {"shards": {"shard_bits": 6, "app_bits": 8, "app": 0}},
         "users#1": {"part_of": "users"},
         "cust": {"keyed": True},
         "cust#a#b": {"part_of": "cust"},
@@ -141,6 +127,7 @@ def with_parts(**changes: Any) -> Facts:
 
 
 AWAY = RedisUnavailable("no answer in time")
+ONE_REPLICA = {"min_slaves_good_slaves": "1"}
 KEEPS_UP = ReplicaFacts(name="r:2", read_only=True)
 
 CASES: list[tuple[Check, Facts, str, Level]] = [
@@ -160,12 +147,7 @@ CASES: list[tuple[Check, Facts, str, Level]] = [
     (redis.role, with_server(ACTIVE_KEYDB), "redis-role", "weak"),
     (redis.replid, with_server({"master_replid": ""}), "redis-replid", "weak"),
     (redis.replid, with_server({"master_replid": "0" * 40}), "redis-replid", "weak"),
-    (
-        redis.eviction,
-        with_server({"maxmemory_policy": "allkeys-lru", "maxmemory": "5000000"}),
-        "redis-eviction",
-        "weak",
-    ),
+    (redis.eviction, with_server({"maxmemory_policy": "allkeys-lru", "maxmemory": "5000"}), "redis-eviction", "weak"),
     (redis.eviction, with_server({"maxmemory_policy": "allkeys-random"}), "redis-eviction", "advice"),
     (redis.memory, with_server({"used_memory": "90", "maxmemory": "100"}), "redis-memory", "weak"),
     (redis.persistence, with_server({"aof_enabled": "0"}), "redis-persistence", "advice"),
@@ -176,7 +158,7 @@ CASES: list[tuple[Check, Facts, str, Level]] = [
     (redis.min_replicas, with_server({"min_slaves_good_slaves": "0"}, settings={}), "redis-min-replicas", "weak"),
     (
         redis.min_replicas,
-        with_server({"min_slaves_good_slaves": "1"}, settings={"min-replicas-to-write": "2"}),
+        with_server(ONE_REPLICA, settings={"min-replicas-to-write": "2"}),
         "redis-min-replicas",
         "weak",
     ),
@@ -229,6 +211,12 @@ CASES: list[tuple[Check, Facts, str, Level]] = [
 ]
 
 
+def only(facts: Facts, check: str) -> Finding:
+    """The one finding of that check."""
+    [found] = [finding for finding in judge(facts) if finding.check == check]
+    return found
+
+
 def of(findings: list[Finding], check: str, level: Level) -> list[Finding]:
     return [finding for finding in findings if (finding.check, finding.level) == (check, level)]
 
@@ -251,14 +239,14 @@ def test_every_check_has_a_case_that_fires() -> None:
     assert {check for check, *_ in CASES} == set(diagnosis.CHECKS)
 
 
-@pytest.mark.parametrize("info", [REDIS, VALKEY, {**REDIS, "redis_version": "6.2.14"}])
-def test_what_is_well_is_found_well_by_every_check(info: dict[str, str]) -> None:
-    replica = {"connected_slaves": "1", "min_slaves_good_slaves": "1"}
-    facts = with_server({**info, **replica}, settings={"min-replicas-to-write": "1"}, replicas=(KEEPS_UP,))
-    findings = judge(facts)
-    assert [finding for finding in findings if finding.level != "ok"] == []
-    told = {finding.check for finding in findings}
-    assert told >= {name for _, _, name, _ in CASES if not name.startswith("tag-")} - {"store-durability"}
+def test_what_is_well_is_found_well_by_every_check() -> None:
+    replica = {"connected_slaves": "1", **ONE_REPLICA}
+    for info in (REDIS, VALKEY, {**REDIS, "redis_version": "6.2.14"}):
+        facts = with_server({**info, **replica}, settings={"min-replicas-to-write": "1"}, replicas=(KEEPS_UP,))
+        findings = judge(facts)
+        assert [finding for finding in findings if finding.level != "ok"] == []
+        told = {finding.check for finding in findings}
+        assert told >= {name for _, _, name, _ in CASES if not name.startswith("tag-")} - {"store-durability"}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +263,7 @@ def test_what_is_well_is_found_well_by_every_check(info: dict[str, str]) -> None
     ],
 )
 def test_what_only_looks_like_a_weakness_is_well(facts: Facts, name: str) -> None:
-    assert {finding.level for finding in judge(facts) if finding.check == name} == {"ok"}
+    assert only(facts, name).level == "ok"
 
 
 @pytest.mark.parametrize(
@@ -319,17 +307,16 @@ def test_what_is_to_be_done_about_a_part_is_said_of_its_tag() -> None:
     assert not [finding for finding in found if finding.tag in ("users", "cust")]
 
 
-def test_a_halt_is_told_as_what_it_may_be() -> None:
-    (found,) = of(judge(with_tag(halted=True)), "tag-halted", "weak")
-    assert "`issuer halt`, or the store was found behind" in found.why
+def test_a_halt_is_told_as_what_it_may_be_and_an_odd_tag_can_be_pasted_into_a_shell() -> None:
+    halt = only(healthy(records=[replace(ORDERS, tag="it's $HOME", halted=True)]), "tag-halted")
+    assert "`issuer halt`, or the store was found behind" in halt.why
+    assert (halt.tag, halt.remedy) == ("it's $HOME", """issuer recover 'it'"'"'s $HOME'""")
 
 
 def test_a_lease_and_the_step_that_it_needs() -> None:
-    (found,) = of(judge(leased("trend", lease=1000, ahead=2)), "tag-lease", "advice")
-    assert (found.what, found.remedy) == (
-        "each process draws 1000 numbers ahead, of segments of 2000",
-        "issuer set orders --step 2600",
-    )
+    found = only(leased("trend", lease=1000, ahead=2), "tag-lease")
+    assert found.what == "each process draws 1000 numbers ahead, of segments of 2000"
+    assert found.remedy == "issuer set orders --step 2600"
     record = replace(ORDERS, order="trend", lease=1000, ahead=2, step=2600)
     assert of(judge(healthy(records=[record])), "tag-lease", "advice") == []
 
@@ -344,41 +331,27 @@ def test_findings_come_in_the_same_order_whichever_tag_was_used_last() -> None:
 
 
 def test_the_limit_that_is_told_is_that_of_the_values() -> None:
-    (found,) = (each for each in judge(with_scheme(STRIDE, 33, limit=33)) if each.check == "tag-limit")
+    found = only(with_scheme(STRIDE, 33, limit=33), "tag-limit")
     assert found.what == "0 numbers are left to reserve up to its limit 100"
 
 
 def test_the_worst_comes_first() -> None:
-    facts = with_server({**DRAGONFLY, "aof_enabled": "0"}, clock=None)
-    levels = [finding.level for finding in judge(facts)]
+    levels = [finding.level for finding in judge(with_server({**DRAGONFLY, "aof_enabled": "0"}, clock=None))]
     assert levels == sorted(levels, key=["weak", "advice", "unknown", "ok"].index)
     assert len(set(levels)) == len(diagnosis.LEVELS)
 
 
-@pytest.mark.parametrize(
-    ("info", "named"),
-    [
-        (DRAGONFLY, "Dragonfly df-v1.30.3"),
-        (ACTIVE_KEYDB, "KeyDB 6.3.4 with active-replica"),
-        (VALKEY, "Valkey 9.1.2"),
-        (REDIS, "Redis 7.0.15"),
-    ],
-)
-def test_a_server_is_called_by_its_name(info: dict[str, str], named: str) -> None:
-    [finding] = [each for each in judge(with_server(info)) if each.check == "redis-kind"]
-    assert finding.what.startswith(named)
-
-
-def test_a_tag_with_odd_letters_can_be_pasted_into_a_shell() -> None:
-    record = replace(ORDERS, tag="it's $HOME", halted=True)
-    [finding] = of(judge(healthy(records=[record])), "tag-halted", "weak")
-    assert finding.remedy == """issuer recover 'it'"'"'s $HOME'"""
-    assert finding.tag == "it's $HOME"
+def test_a_server_is_called_by_its_name() -> None:
+    for named, info in {
+        "Dragonfly df-v1.30.3": DRAGONFLY,
+        "KeyDB 6.3.4 with active-replica": ACTIVE_KEYDB,
+        "Valkey 9.1.2": VALKEY,
+        "Redis 7.0.15": REDIS,
+    }.items():
+        assert only(with_server(info), "redis-kind").what.startswith(named)
 
 
 def test_each_master_of_a_cluster_is_judged_for_itself() -> None:
     facts = healthy(servers=[server(name="r:1"), server({"maxmemory_policy": "allkeys-lru"}, name="r:2")])
-    by_server: Callable[[str], set[Level]] = lambda name: {  # noqa: E731 - two lines below it is read
-        each.level for each in judge(facts) if each.check == "redis-eviction" and each.subject == name
-    }
-    assert (by_server("r:1"), by_server("r:2")) == ({"ok"}, {"advice"})
+    found = {(each.subject, each.level) for each in judge(facts) if each.check == "redis-eviction"}
+    assert found == {("r:1", "ok"), ("r:2", "advice")}

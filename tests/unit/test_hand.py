@@ -4,7 +4,8 @@ import itertools
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import length_hint
 
 import pytest
 from hypothesis import given, settings
@@ -50,13 +51,6 @@ def drawn(hand: Hand[Piece], laid: dict[str, Iterator[int]]) -> int | None:
 # ------------------------------------------------------------------ one after the other
 
 
-@pytest.mark.parametrize("open", [True, False])
-def test_its_numbers_come_one_after_the_other_over_the_border_of_two_pieces(open: bool) -> None:
-    hand, laid = made((0, 10), (10, 20), open=open)
-    assert [drawn(hand, laid) for _ in range(21)] == [*range(1, 21), None]
-    assert hand.issued == 20
-
-
 def test_the_number_at_the_mark_and_the_last_before_a_refill_never_come_out_of_the_open_range() -> None:
     for size in (1, 2, 4, 5, 6, 10, 100, 4096, 4097, 4098, 20_480):
         hand, laid = made((1000, 1000 + size))
@@ -80,47 +74,6 @@ def test_no_more_than_4096_numbers_are_laid_open_at_once() -> None:
         assert longest == min(OPEN, size - mark(0, size)) <= OPEN == 4096
 
 
-def test_more_than_two_pieces_are_never_held() -> None:
-    hand, _ = made((0, 10), (10, 20))
-    assert not hand.add(Piece(20, 30))
-    assert hand.take(10) == (0, 10)
-    assert hand.add(Piece(20, 30))
-    assert hand.held == (Piece(10, 20), Piece(20, 30))
-    assert BUFFERS == 2
-
-
-def test_a_piece_used_up_through_the_open_range_makes_room() -> None:
-    hand, laid = made((0, 10), (10, 20))
-    hand.take(2)
-    assert list(laid["a"]) == list(range(3, 11))
-    assert hand.add(Piece(20, 30))
-    assert hand.issued == 10
-    assert hand.take(100) == (10, 20)
-
-
-def test_a_piece_that_is_not_above_all_that_is_held_or_was_issued_is_refused() -> None:
-    hand, _ = made((10, 20))
-    for low, high in ((0, 10), (19, 30), (5, 15)):
-        assert not hand.add(Piece(low, high))
-    assert hand.held == (Piece(10, 20),)
-    hand.take(5)
-    hand.empty()
-    assert not hand.add(Piece(14, 40))
-    assert hand.add(Piece(15, 40))
-    assert hand.take(1) == (15, 16)
-
-
-def test_what_is_issued_past_it_lies_above_all_that_left_it_and_below_all_that_will() -> None:
-    hand, _ = made((10, 20))
-    assert not hand.pass_by(30, 40)
-    hand.take(5)
-    hand.empty()
-    assert not hand.pass_by(14, 40)
-    assert hand.pass_by(15, 40)
-    assert not hand.add(Piece(39, 50))
-    assert hand.issued == 40
-
-
 def test_a_second_piece_held_is_not_due_before_its_own_mark() -> None:
     hand, _ = made((0, 10), (10, 20))
     assert hand.take(10) == (0, 10)
@@ -131,75 +84,82 @@ def test_a_second_piece_held_is_not_due_before_its_own_mark() -> None:
     assert hand.due
 
 
-def test_what_was_held_and_not_used_was_not_issued() -> None:
-    hand, _ = made((1000, 2000), (2000, 3000))
-    assert hand.issued == 0
-    assert hand.highest == 3000
-    assert hand.empty() == ((Piece(1000, 2000), Piece(2000, 3000)), 1000)
-    assert (hand.issued, hand.highest) == (0, 0)
-
-
-def test_emptied_it_tells_the_last_number_used_and_whoever_holds_the_open_range_finds_nothing() -> None:
-    hand, laid = made((0, 100), (100, 200))
-    hand.take(1)
-    stream = laid["a"]
-    assert [next(stream), next(stream)] == [2, 3]
-    assert hand.empty() == ((Piece(0, 100), Piece(100, 200)), 3)
-    assert list(stream) == []
-    assert (hand.issued, hand.held, hand.take(1)) == (3, (), None)
-
-
-def test_shut_lays_nothing_open_and_loses_nothing() -> None:
-    hand, laid = made((0, 100))
-    hand.take(1)
-    assert next(laid["a"]) == 2
-    hand.shut()
-    assert list(laid["a"]) == []
-    assert hand.issued == 2
-    assert hand.take(1) == (2, 3)
-    hand.shut()
-    hand.shut()
-    assert hand.take(200) == (3, 100)
-
-
-@pytest.mark.parametrize("last", [2**53 + 10, HIGHEST])
-def test_the_highest_numbers_are_exact(last: int) -> None:
-    hand, laid = made((last - 20, last))
-    assert [drawn(hand, laid) for _ in range(21)] == [*range(last - 19, last + 1), None]
-    assert (hand.issued, hand.highest) == (last, last)
-
-
 # ------------------------------------------------------------------ any order of calls
 
 
-@dataclass
-class Model:
-    """The same, in plain lists: the pieces with what is left of each."""
+class Both:
+    """A hand, and the same in plain lists: what is left of each piece. Each call is made of both, and compared."""
 
-    left: list[list[int]] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    issued: int = 0
+    def __init__(self, base: int, *, open: bool) -> None:
+        self.laid: dict[str, Iterator[int]] = {}
+        self.hand: Hand[Piece] = Hand("a", self.laid if open else None)
+        self.left: list[list[int]] = []
+        self.base = self.end = base
+        self.top = self.issued = 0
+        self.out: list[int] = []
 
-    def take(self, n: int) -> list[int]:
+    def _leave(self, numbers: list[int]) -> None:
+        """Let them leave, which have to be the next ones."""
         while self.left and not self.left[0]:
             self.left.pop(0)
-        numbers = self.left[0][:n] if self.left else []
-        del (self.left[0] if self.left else [])[:n]
+        there = self.left[0][: len(numbers) or 1] if self.left else []
+        assert numbers == there
+        del (self.left[0] if self.left else [])[: len(numbers)]
         self.issued = max([self.issued, *numbers])
-        return numbers
+        self.out += numbers
 
-    def room(self) -> bool:
-        while self.left and not self.left[0]:
-            self.left.pop(0)
-        return len(self.left) < BUFFERS
+    def take(self, n: int) -> None:
+        # It may bring fewer than are there, at the end of what is open; then the next call brings the rest.
+        taken = self.hand.take(n)
+        self._leave([] if taken is None else list(range(taken[0] + 1, taken[1] + 1)))
+
+    def next(self, n: int) -> None:
+        for number in itertools.islice(self.laid.get("a", iter(())), n):
+            self._leave([number])
+
+    def add(self, gap: int, size: int) -> None:
+        low = max(self.base, self.end + gap)
+        held = [numbers for numbers in self.left if numbers]
+        fits = len(held) < BUFFERS and low >= (self.top if held else self.issued)
+        assert self.hand.add(Piece(low, low + size)) == fits
+        if fits:
+            self.left = [*held, list(range(low + 1, low + size + 1))]
+            self.top = self.end = low + size
+
+    def pass_by(self, gap: int, size: int) -> None:
+        low = max(self.base, self.end + gap)
+        passed = self.hand.pass_by(low, low + size)
+        assert passed == (not self.hand.held and low >= self.issued)
+        if passed:
+            assert not any(self.left)
+            self.out += range(low + 1, low + size + 1)
+            self.end = self.issued = low + size
+
+    def empty(self) -> None:
+        held, used = self.hand.empty()
+        left = [number for piece in held for number in range(max(piece.low, used) + 1, piece.high + 1)]
+        assert left == [number for numbers in self.left for number in numbers]
+        assert (self.hand.held, list(self.laid.get("a", ()))) == ((), [])
+        self.left.clear()
+        self.top = 0
+
+    def shut(self) -> None:
+        self.hand.shut()
+        assert list(self.laid.get("a", ())) == []
+
+    def check(self, chunk: int) -> None:
+        assert self.hand.issued == self.issued
+        assert self.hand.highest == max(self.top, self.issued)
+        assert len(self.hand.held) <= BUFFERS == 2
+        assert length_hint(self.laid.get("a", ())) <= chunk
 
 
 CALLS = st.lists(
     st.one_of(
         st.tuples(st.just("take"), st.integers(1, 12)),
         st.tuples(st.just("next"), st.integers(1, 6)),
-        st.tuples(st.sampled_from(["add", "pass"]), st.tuples(st.integers(-1, 3), st.integers(1, 12))),
-        st.sampled_from([("empty", 0), ("shut", 0)]),
+        st.tuples(st.sampled_from(["add", "pass_by"]), st.integers(-1, 3), st.integers(1, 12)),
+        st.sampled_from([("empty",), ("shut",)]),
     ),
     max_size=60,
 )
@@ -208,59 +168,15 @@ CALLS = st.lists(
 @given(calls=CALLS, open=st.booleans(), chunk=st.sampled_from([1, 3, 4096]), base=st.sampled_from([0, HIGHEST - 900]))
 @settings(max_examples=200)
 def test_in_any_order_of_calls_each_number_leaves_once_in_order_and_all_is_told_right(
-    calls: list[tuple[str, int | tuple[int, int]]], open: bool, chunk: int, base: int
+    calls: list[tuple[str, *tuple[int, ...]]], open: bool, chunk: int, base: int
 ) -> None:
-    laid: dict[str, Iterator[int]] = {}
-    hand: Hand[Piece] = Hand("a", laid if open else None)
-    model, out, end = Model(), list[int](), base
+    both = Both(base, open=open)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "OPEN", chunk)
-        for call, value in calls:
-            if call == "take":
-                assert isinstance(value, int)
-                taken = hand.take(value)
-                numbers = [] if taken is None else list(range(taken[0] + 1, taken[1] + 1))
-                # It may bring fewer than are there, at the end of what is open; then the next call brings the rest.
-                assert numbers == model.take(len(numbers) or 1)
-                out += numbers
-            elif call == "next":
-                assert isinstance(value, int)
-                for number in itertools.islice(laid.get("a", iter(())), value):
-                    assert [number] == model.take(1)
-                    out.append(number)
-            elif call == "add":
-                assert isinstance(value, tuple)
-                gap, size = value
-                low = max(base, end + gap)
-                fits = low >= (hand.held[-1].high if model.left else hand.issued)
-                assert hand.add(Piece(low, low + size)) == (model.room() and fits)
-                if model.room() and fits:
-                    model.left.append(list(range(low + 1, low + size + 1)))
-                    end = low + size
-            elif call == "pass":
-                assert isinstance(value, tuple)
-                gap, size = value
-                low = max(base, end + gap)
-                passed = hand.pass_by(low, low + size)
-                assert passed == (not hand.held and low >= model.issued)
-                if passed:
-                    assert not any(model.left)
-                    out += range(low + 1, low + size + 1)
-                    end = model.issued = low + size
-            elif call == "empty":
-                held, used = hand.empty()
-                left = [number for piece in held for number in range(max(piece.low, used) + 1, piece.high + 1)]
-                assert left == [number for piece in model.left for number in piece]
-                model.left.clear()
-                assert list(laid.get("a", ())) == []
-            else:
-                hand.shut()
-            assert hand.issued == model.issued
-            assert len(hand.held) <= BUFFERS
-            assert hand.highest >= hand.issued
-            left_of_open = laid["a"].__length_hint__() if "a" in laid else 0  # type: ignore[attr-defined]  # a range's
-            assert left_of_open <= chunk
-    assert out == sorted(set(out))
+        for call, *values in calls:
+            getattr(both, call)(*values)
+            both.check(chunk)
+    assert both.out == sorted(set(both.out))
 
 
 # ------------------------------------------------------------------ threads

@@ -71,21 +71,6 @@ def test_a_leased_number_is_copied_into_the_file(host: Host) -> None:
     assert int(stopped["last"]) == host.moved.ms
 
 
-@pytest.mark.covers("3.34")
-def test_with_redis_away_the_file_counts_until_the_lease_may_have_passed_on(host: Host) -> None:
-    desk = host.start(found=True)
-    host.machine(desk)
-    host.crash(desk)
-    host.server.connected = False
-    host.pass_time(29)
-    again = host.start()
-    assert again.next()
-    host.pass_time(1)
-    refused(RedisUnavailable, "", again.next)
-    host.crash(again)
-    refused(RedisUnavailable, "", host.start().next)
-
-
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"store": "another"}, {"token": ""}, {"machineId": "5000"}])
 def test_with_redis_away_a_file_from_elsewhere_does_not_count(host: Host, change: dict[str, str]) -> None:
     desk = host.start(found=True)

@@ -1,17 +1,15 @@
 """Who is told that no number can be given, and how often."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import issuer
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, LimitReached, UnknownTag
-from issuer.plugins import Call, Chain, Logged, Plugin, Refused, Rejections, rejected, sparing
+from issuer.errors import ConfigurationError, InvalidArgument, LimitReached, UnknownTag
+from issuer.plugins import Call, Logged, Plugin, Refused, Rejections, sparing
+from persistence.memory import MemoryStore
 from tests.clocks import Clock
-from tests.surrounding import Raising
 from tests.unit.refusals import refused
 
 LIMIT = LimitReached("a", limit=9, value=9)
@@ -129,26 +127,6 @@ def test_what_cannot_be_called_is_refused_and_changes_nothing() -> None:
 
 # ------------------------------------------------------------------------------------------------ around an issuer
 
-Take = Callable[[int], list[int]]
-
-
-@contextmanager
-def surrounded(*plugins: Plugin, told: Callable[[str, Exception], object]) -> Iterator[Take]:
-    """A tag "a" of ten numbers, and a `take` that does what the faces do."""
-    rejections = Rejections(told)
-    chain = Chain(plugins)
-    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
-        ids.create("a", limit=10)
-
-        def take(n: int) -> list[int]:
-            try:
-                return chain.around(Call("a", n), lambda: ids.take("a", n))
-            except IssuerError as error:
-                rejections.tell("a", error)
-                raise
-
-        yield take
-
 
 class Sundays(Plugin):
     def before(self, call: Call) -> bool:
@@ -158,21 +136,19 @@ class Sundays(Plugin):
 @pytest.mark.covers("3.44")
 def test_a_plugins_refusal_is_told_and_draws_nothing() -> None:
     told: list[tuple[str, type]] = []
-    with surrounded(Sundays(), told=lambda tag, cause: told.append((tag, type(cause)))) as take:
-        assert take(2) == [1, 2]
-        refused(Refused, "refused by Sundays", take, 7)
-        assert take(1) == [3]
-        assert refused(LimitReached, "", take, 8).drawn == [4, 5, 6, 7, 8, 9, 10]
+    store = MemoryStore()
+    with issuer.connect(
+        redis=None,
+        store=store,
+        scheduler=None,
+        plugins=[Sundays()],
+        rejected=lambda tag, cause: told.append((tag, type(cause))),
+    ) as ids:
+        ids.create("a", limit=10)
+        assert ids.take("a", 2) == [1, 2]
+        refused(Refused, "refused by Sundays", ids.take, "a", 7)
+        assert ids.take("a", 1) == [3]
+        assert refused(LimitReached, "", ids.take, "a", 8).drawn == [4, 5, 6, 7, 8, 9, 10]
     assert told == [("a", Refused), ("a", LimitReached)]
-
-
-def test_the_caller_gets_the_cause_when_the_handler_fails() -> None:
-    with surrounded(Raising(ValueError(), "before", "after"), told=failing) as take:
-        assert take(10) == list(range(1, 11))
-        refused(LimitReached, "", take, 1)
-
-
-def test_without_the_guard_the_caller_gets_the_handlers_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejected.Rejections, "tell", lambda self, tag, cause: self.handler(tag, cause))
-    with surrounded(told=failing) as take:
-        refused(OSError, "has reached its limit", take, 11)
+    with issuer.connect(redis=None, store=store, scheduler=None, rejected=failing) as ids:
+        refused(LimitReached, "", ids.next, "a")  # not the handler's own error

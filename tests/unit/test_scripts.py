@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -15,6 +14,7 @@ import pytest
 
 from issuer import gateway, machine_calls, scripts
 from issuer.errors import ConfigurationError
+from tests.unit.refusals import refused
 
 LUA = scripts.folder()
 README = (LUA / "README.md").read_text(encoding="utf-8")
@@ -105,31 +105,21 @@ def script(request: pytest.FixtureRequest) -> scripts.Script:
     return scripts.script(request.param)
 
 
-def test_each_script_is_what_its_header_says(script: scripts.Script) -> None:
+def test_each_script_is_what_its_header_says_and_is_named_by_the_sha1_of_its_text(script: scripts.Script) -> None:
     assert complaints(script.name, script.text) == []
+    assert "@include" not in script.text
+    assert script.sha == hashlib.sha1(script.text.encode(), usedforsecurity=False).hexdigest()
 
 
-def test_each_lua_file_is_a_known_script_and_the_other_way_round() -> None:
+def test_each_lua_file_is_a_known_script_and_each_fragment_is_included() -> None:
     assert sorted(path.stem for path in LUA.glob("*.lua")) == sorted(scripts.NAMES)
-
-
-def test_each_include_exists_and_each_fragment_is_included() -> None:
     included = {
         name
         for path in LUA.glob("*.lua")
         for name in re.findall(r"^--@include (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert included == {path.stem for path in (LUA / "include").glob("*")}
-
-
-def test_an_assembled_script_has_no_include_left_and_is_named_by_the_sha1_of_its_text(script: scripts.Script) -> None:
-    assert "@include" not in script.text
-    assert script.sha == hashlib.sha1(script.text.encode(), usedforsecurity=False).hexdigest()
-
-
-def test_an_unknown_script_is_refused_with_the_known_names() -> None:
-    with pytest.raises(ConfigurationError, match="next, lease, giveback, open, load, floor"):
-        scripts.script("drain")
+    refused(ConfigurationError, "next, lease, giveback, open, load, floor", scripts.script, "drain")
 
 
 # ------------------------------------------------------------------------------------------------ the gateway
@@ -178,16 +168,10 @@ def calls() -> dict[str, tuple[type, list[str]]]:
     return found
 
 
-def test_each_script_has_one_gateway_function_that_sends_as_many_keys_and_arguments_as_declared(
-    script: scripts.Script,
-) -> None:
-    _, (numkeys, *rest) = calls()[script.sha]
+def test_each_script_has_one_gateway_function_that_sends_and_knows_what_is_declared(script: scripts.Script) -> None:
+    record, (numkeys, *rest) = calls()[script.sha]
     assert int(numkeys) == len(numbered(script.text, "KEYS"))
     assert len(rest) == len(numbered(script.text, "KEYS")) + len(numbered(script.text, "ARGV"))
-
-
-def test_each_status_of_a_script_is_one_that_the_gateway_knows_and_the_other_way_round(script: scripts.Script) -> None:
-    record, _ = calls()[script.sha]
     assert set(get_args(get_type_hints(record)["status"])) == promised(script.text) - {"BADARG"}
 
 
@@ -232,10 +216,6 @@ def test_the_readme_says_that_another_database_or_thread_does_not_help() -> None
     assert "Another database or another thread of the same server does not help" in README
 
 
-def test_the_readme_is_shipped_beside_the_scripts() -> None:
-    assert (Path(LUA) / "README.md").is_file()
-
-
 # ------------------------------------------------------------------------------------------------ the checker, checked
 
 MADE_UP = """\
@@ -259,40 +239,34 @@ return {'ok', cur, 'more'}
 """
 
 
-def test_the_checker_passes_a_script_that_is_in_order() -> None:
-    assert complaints("made", MADE_UP) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda text: "\n" + text, "the header is not the first thing"),
-        (lambda text: text.replace("made:", "other:"), "the header is not the first thing"),
-        (lambda text: text.replace("ARGV[1]\n", "ARGV[2]\n"), "ARGV[2] is read and not declared"),
-        (lambda text: text.replace(", ARGV[1]\n", ", '1'\n"), "ARGV[1] is declared and never read"),
-        (lambda text: text.replace("ARGV[1]  n", "ARGV[3]  n"), "ARGV are declared as [3]"),
-        (lambda text: text.replace("= KEYS[1]", "= KEYS[2]"), "KEYS[1] is declared and never read"),
-        (lambda text: text.replace("key, n = KEYS[1]", "key, n = KEYS[#KEYS]"), "KEYS is used otherwise"),
-        (lambda text: text + "redis.call('DEL', unpack(KEYS))", "KEYS is used otherwise"),
-        (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "gone is returned and not in the header"),
-        (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "empty is in the header and never returned"),
-        (lambda text: text.replace("BADARG n is none')", "BADKEY n')"), "BADKEY is returned and not in the header"),
-        (lambda text: text.replace("cur, 'more'}\n", "cur, 'less'}\n"), "less is returned and not in the header"),
-        (lambda text: text + "while true do end", "a loop: while"),
-        (lambda text: text + "for i = 1, 2 do end", "a loop: for"),
-        (lambda text: text + "repeat until cur", "a loop: repeat"),
-        (lambda text: text + "local c = tonumber(cur)", "tonumber(cur)"),
-        (lambda text: text + "local c = tonumber(hash[1] or next_max)", "tonumber(hash[1] or next_max)"),
-        (lambda text: text + "local c = cur + 1", "arithmetic: cur + 1"),
-        (lambda text: text + "local c = 1 + high", "arithmetic: 1 + high"),
-    ],
-)
-def test_the_checker_finds_what_is_wrong_with_a_made_up_script(change: Callable[[str], str], complaint: str) -> None:
-    assert change(MADE_UP) != MADE_UP
+CHANGES: list[tuple[Callable[[str], str], str]] = [
+    (lambda text: "\n" + text, "the header is not the first thing"),
+    (lambda text: text.replace("made:", "other:"), "the header is not the first thing"),
+    (lambda text: text.replace("ARGV[1]\n", "ARGV[2]\n"), "ARGV[2] is read and not declared"),
+    (lambda text: text.replace(", ARGV[1]\n", ", '1'\n"), "ARGV[1] is declared and never read"),
+    (lambda text: text.replace("ARGV[1]  n", "ARGV[3]  n"), "ARGV are declared as [3]"),
+    (lambda text: text.replace("= KEYS[1]", "= KEYS[2]"), "KEYS[1] is declared and never read"),
+    (lambda text: text.replace("key, n = KEYS[1]", "key, n = KEYS[#KEYS]"), "KEYS is used otherwise"),
+    (lambda text: text + "redis.call('DEL', unpack(KEYS))", "KEYS is used otherwise"),
+    (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "gone is returned and not in the header"),
+    (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "empty is in the header and never returned"),
+    (lambda text: text.replace("BADARG n is none')", "BADKEY n')"), "BADKEY is returned and not in the header"),
+    (lambda text: text.replace("cur, 'more'}\n", "cur, 'less'}\n"), "less is returned and not in the header"),
+    (lambda text: text + "while true do end", "a loop: while"),
+    (lambda text: text + "for i = 1, 2 do end", "a loop: for"),
+    (lambda text: text + "repeat until cur", "a loop: repeat"),
+    (lambda text: text + "local c = tonumber(cur)", "tonumber(cur"),
     # With more characters of the found text, "(hash[1] or next_max" stays recognisable.
-    assert any(found.startswith(complaint.rstrip(")")) for found in complaints("made", change(MADE_UP)))
+    (lambda text: text + "local c = tonumber(hash[1] or next_max)", "tonumber(hash[1] or next_max"),
+    (lambda text: text + "local c = cur + 1", "arithmetic: cur + 1"),
+    (lambda text: text + "local c = 1 + high", "arithmetic: 1 + high"),
+]
 
 
-def test_reading_a_packed_command_notices_a_wrong_length() -> None:
-    with pytest.raises((AssertionError, ValueError)):
+def test_the_checker_finds_what_is_wrong_with_a_made_up_script_and_passes_one_that_is_in_order() -> None:
+    assert complaints("made", MADE_UP) == []
+    for change, complaint in CHANGES:
+        assert change(MADE_UP) != MADE_UP, complaint
+        assert any(found.startswith(complaint) for found in complaints("made", change(MADE_UP))), complaint
+    with pytest.raises((AssertionError, ValueError)):  # a wrong length
         words(b"*2\r\n$3\r\nGET\r\n$2\r\nkey\r\n")

@@ -51,13 +51,18 @@ def test_a_restart_goes_on_with_the_same_number_also_while_redis_is_away(
 
 
 @pytest.mark.covers("3.34")
-def test_after_an_orderly_stop_the_file_counts_until_the_lease_may_have_passed_on(host: Host) -> None:
+@pytest.mark.parametrize("end", [Host.crash, stopped])
+def test_with_redis_away_the_file_counts_until_the_lease_may_have_passed_on(
+    host: Host, end: Callable[[Host, Desk], None]
+) -> None:
     def meanwhile() -> None:
         host.server.connected = False
-        host.pass_time(500)
+        host.pass_time(590)
 
-    restarted(host, stopped, meanwhile, lease=600).close()
-    host.pass_time(100)
+    again = restarted(host, end, meanwhile, lease=600)
+    host.pass_time(10)
+    refused(RedisUnavailable, "", again.next)
+    end(host, again)
     refused(RedisUnavailable, "", host.start(lease=600).next)
 
 

@@ -228,9 +228,3 @@ class TestMadeAgain:
         cycle = record(make(500, cycle=True))
         assert self.again(cycle, 500, 99, cycle=True) is None
         assert self.again(cycle, 600, cycle=True) is None
-
-    def test_a_cycle_that_is_made_again_with_another_limit_repeats_within_a_round(self) -> None:
-        """The mutation: what `continued` refuses, done."""
-        first, second = Scheme.of(record(make(10, cycle=True)), KEYS), Scheme.of(record(make(7, cycle=True)), KEYS)
-        shown = [first.value(counter) for counter in range(1, 6)]
-        assert second.value(8) in shown

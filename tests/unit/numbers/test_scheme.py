@@ -174,10 +174,10 @@ class TestChanges:
         assert max(other.issue(1000)) == 993
 
 
-class TestMutations:
-    """What `changed` refuses or adds, left out by hand: numbers come again."""
+class TestBorders:
+    """Where `changed` lets a key or a limit begin; anywhere lower numbers come again."""
 
-    def test_a_key_that_begins_below_the_border_repeats(self) -> None:
+    def test_a_key_that_begins_below_the_border_repeats_and_is_refused(self) -> None:
         tag = Issued(scramble="k1")
         shown = tag.issue(150)
         first, second = make(scramble="k1")["scramble"][0], make(scramble="k2")["scramble"][0]
@@ -188,7 +188,7 @@ class TestMutations:
         tag.change(scramble=[(1, "k1"), (1000, "k2")])
         assert [piece["from"] for piece in tag.record.scheme["scramble"]] == [1, 1000]
 
-    def test_without_the_piece_at_the_border_numbers_come_again(self) -> None:
+    def test_a_raised_limit_has_a_piece_of_its_own_without_which_numbers_repeat(self) -> None:
         tag = Issued(0, 777, scramble="k1")
         shown = tag.issue(300)
         tag.change(limit=5000)
@@ -197,47 +197,9 @@ class TestMutations:
         assert [piece["from"] for piece in pieces] == [1, 778, 2000]
         wrong = ready({"scramble": [{**pieces[0], "limit": 5000}, pieces[2]]})
         assert set(shown) & {wrong.value(counter) for counter in range(301, 1000)}
-        tag.issue(4000)
-        tag.check()
-
-    def test_a_raised_limit_without_a_piece_of_its_own_repeats(self) -> None:
-        tag = Issued(0, 777, scramble="k1")
-        shown = tag.issue(700)
-        wrong = ready({"scramble": [{**tag.record.scheme["scramble"][0], "limit": 5000}]})
-        assert set(shown) & {wrong.value(counter) for counter in range(701, 1000)}
-        tag.change(limit=5000)
-        tag.issue(4300)
+        tag.issue(4700)
         tag.check()
         assert sorted(tag.given.values()) == list(range(1, 5001))
-
-    def test_scrambled_from_one_on_a_tag_gives_numbers_below_its_start(self) -> None:
-        above = 123_456
-        scheme = make(above=above, scramble="k1")
-        wrong = ready({"scramble": [{**scheme["scramble"][0], "from": 1}]})
-        counters = range(above + 1, above + 2001)
-        assert any(wrong.value(counter) <= above for counter in counters)
-        assert all(ready(scheme).value(counter) > above for counter in counters)
-
-    def test_a_stride_whose_piece_begins_too_low_repeats(self) -> None:
-        tag = Issued(stride=2, offset=1)
-        shown = tag.issue(20)
-        assert 23 in shown
-        again = {"from": 21, "first": 23, "stride": 3}  # gives 23 again
-        refused(SchemeError, "begins within", ready, {"stride": [*tag.record.scheme["stride"], again]})
-        tag.change(stride=3, offset=2)
-        assert tag.issue(1) == [41]
-
-    def test_without_the_first_day_texts_of_other_days_decode_to_the_same_number(self) -> None:
-        scheme = ready(make(order="strict", restart="monthly", format="{date:%Y%m%d}-{seq}"))
-        counter = Periods("monthly").of(DAY) << PERIOD_BITS | 5
-        assert scheme.parse(scheme.text(counter, today=DAY)).counter == counter
-        refused(NotDecodable, "first day", scheme.parse, "20261121-5")
-
-    def test_a_format_that_does_not_show_the_period_repeats_texts(self) -> None:
-        scheme = ready({"restart": "daily", "format": "{date:%Y}-{seq}"})
-        index = Periods("daily").of(DAY)
-        texts = {scheme.text(day << PERIOD_BITS | 5, today=DAY) for day in (index, index + 1)}
-        assert len(texts) == 1
 
 
 TEMPLATES = [
@@ -264,6 +226,12 @@ class TestPeriods:
         assert found.date == Periods(restart).begin(counter >> PERIOD_BITS)
         assert scheme.value(counter) == number
         assert scheme.decode(number).counter is None
+
+    def test_texts_show_the_first_day_of_their_period(self) -> None:
+        scheme = ready(make(order="strict", restart="monthly", format="{date:%Y%m%d}-{seq}"))
+        counter = Periods("monthly").of(DAY) << PERIOD_BITS | 5
+        assert scheme.parse(scheme.text(counter, today=DAY)).counter == counter
+        refused(NotDecodable, "first day", scheme.parse, "20261121-5")
 
     def test_a_limit_holds_in_each_period(self) -> None:
         scheme = ready(make(limit=999, order="strict", restart="daily", format="{date:%Y%m%d}-{seq}"))

@@ -73,13 +73,6 @@ class TestWidening:
         together = [value for site in sites for value in (*site.given.values(), *site.issue(300))]
         assert len(together) == len(set(together))
 
-    def test_without_a_common_border_sites_repeat_each_other(self) -> None:
-        """The mutation: each site goes over to three strides where it stands."""
-        one, two = Issued(stride=2, offset=1), Issued(stride=2, offset=2)
-        one.issue(50)
-        one.change(stride=3, offset=1)
-        assert set(one.issue(50)) & set(two.issue(100))
-
     def test_a_site_that_has_passed_the_border_is_refused(self) -> None:
         site = Issued(stride=2, offset=1)
         site.issue(100)

@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError
-from issuer.numbers import template as template_module
 from issuer.numbers.dates import CODES, tells
 from issuer.numbers.template import Parsed, Template
 from persistence.records import HIGHEST
@@ -203,12 +202,6 @@ class TestRefusedFormats:
             for template in templates:
                 error = refused(SchemeError, re.escape(says), Template, template)
                 assert (error.setting, error.value) == ("format", template)
-
-    def test_without_the_check_of_neighbours_two_numbers_have_one_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The mutation: 1 in shard 11 looks as 11 in shard 1."""
-        monkeypatch.setattr(template_module, "_end", lambda _between, _taken: "")
-        template = Template("{seq}{shard}")
-        assert template.format(seq=1, shard=11) == template.format(seq=11, shard=1)
 
 
 class TestDates:
