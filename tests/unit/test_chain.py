@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from issuer.errors import ConfigurationError
-from issuer.plugins import AsyncChain, AsyncPlugin, Call, Chain, Plugin, Refused
+from issuer.plugins import AsyncChain, AsyncPlugin, Call, Chain, History, Plugin, Rate, Refused, Scrambler
 from tests.surrounding import CALL, Changing, Faced, Refusing, Telling, drawing, never
 from tests.unit.refusals import refused
-
-# ------------------------------------------------------------------------------------------------ order
+from tests.unit.test_scrambler import Times
 
 
 @pytest.mark.covers("3.43")
@@ -40,12 +39,9 @@ def test_the_class_may_say_the_order_and_an_instance_another_one() -> None:
     plugins = [Late(), Late(order=3), WithoutBase()]
     assert [plugin.order for plugin in Chain(plugins).plugins] == [3, 8, 9]
     assert [plugin.strategies for plugin in plugins] == [None, None, None]
-
-
-def test_after_runs_for_each_number_of_a_call(face: Faced) -> None:
-    told: list[tuple[str, str, Any]] = []
-    assert face(Telling("a", told)).around(Call("a", 250), drawing(range(1, 251))) == list(range(1, 251))
-    assert told == [("a", "before", 250), *[("a", "after", number) for number in range(1, 251)]]
+    said: dict[str, Any] = {"order": 5, "strategies": ("own",)}
+    for ours in (History(**said), Rate(**said), Scrambler(Times(2), **said)):
+        assert (ours.order, ours.strategies) == (5, ("own",))
 
 
 @pytest.mark.covers("3.42")
@@ -99,9 +95,6 @@ def test_hooks_see_the_call(face: Faced) -> None:
         given.tag = "other"  # type: ignore[misc]
 
 
-# ------------------------------------------------------------------------------------------------ refusals
-
-
 @pytest.mark.covers("3.44")
 def test_a_refusal_draws_nothing_and_runs_no_later_plugin(face: Faced) -> None:
     for answer in (False, 0, ""):
@@ -111,8 +104,8 @@ def test_a_refusal_draws_nothing_and_runs_no_later_plugin(face: Faced) -> None:
         assert told == [("first", "before", 1)]
         assert (error.tag, error.reason) == ("a", "")
         assert error.plugin in ("Refusing", "Awaited")
-    for answer in (None, True, 1, "yes"):
-        assert face(Refusing(answer)).around(CALL, drawing()) == [7], answer
+    for other in (None, True, 1, "yes"):
+        assert face(Refusing(other)).around(CALL, drawing()) == [7], other
 
 
 def test_a_plugin_may_say_why_it_refuses(face: Faced) -> None:
@@ -122,9 +115,6 @@ def test_a_plugin_may_say_why_it_refuses(face: Faced) -> None:
     assert error.plugin in ("Refusing", "Awaited")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     assert (str(copy), copy.plugin, copy.reason) == (str(why), error.plugin, "no orders on Sundays")
-
-
-# ------------------------------------------------------------------------------------------------ registering
 
 
 class Sync(AsyncPlugin):

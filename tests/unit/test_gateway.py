@@ -122,7 +122,7 @@ class TestDecoding:
         for call, record, statuses in BARE:
             for status in statuses.split():
                 assert call.decode([status.encode()]) == record(status), status
-        drawn, leased, opened, floored = (call.decode([b"notmaster"]) for call in (DRAW, LEASE, OPEN, FLOOR))
+        drawn, leased, opened, floored = Drawn("fenced"), Leased("fenced"), Opened("corrupt"), Floored("corrupt")
         assert (drawn.low, drawn.high, drawn.extend, drawn.max) == (0, 0, False, 0)
         assert (leased.low, leased.high, leased.fence, leased.born) == (0, 0, "", "")
         assert (opened.top, opened.elected, opened.due) == (0, False, False)

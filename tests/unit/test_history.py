@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from issuer.errors import InvalidArgument
-from issuer.plugins import AsyncChain, Call, Chain, History, Plugin, Record, Scrambler, noted
+from issuer.plugins import AsyncChain, Call, Chain, History, Record, Scrambler, noted
 from issuer.plugins.history import KEPT
 from tests.clocks import Clock
 from tests.surrounding import Faced, drawing
@@ -164,13 +164,3 @@ def test_eight_threads_fill_it_to_its_bound_while_it_is_searched(kept: int) -> N
         theirs = [record.number for record in records if record.tag == str(index)]
         # The last of each, without a hole.
         assert theirs == list(range(599, 599 - len(theirs), -1))
-
-
-def test_it_surrounds_what_it_is_told_to() -> None:
-    history = History(strategies=("snowflake",), order=5)
-    assert isinstance(history, Plugin)
-    chain = Chain([history])
-    chain.around(Call("a"), drawing((1,)))
-    chain.around(Call("b", strategy="snowflake"), drawing((2,)))
-    assert [record.tag for record in history.find()] == ["b"]
-    assert history.order == 5

@@ -6,7 +6,7 @@ import pytest
 
 from issuer.core.outcomes import store_error
 from issuer.errors import ConfigurationError, InvalidArgument, StoreUnavailable
-from persistence.errors import LeaseOnStrict, SchemeMismatch, VersionMoved
+from persistence.errors import LeaseOnStrict, SchemeMismatch, StoreError, VersionMoved
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from persistence.errors import LeaseOnStrict, SchemeMismatch, VersionMoved
     ],
 )
 def test_each_answer_of_a_store_is_an_error_that_says_what_to_do(
-    answer: Exception, kind: type[Exception], says: str
+    answer: StoreError, kind: type[Exception], says: str
 ) -> None:
     error = store_error(answer, None)
     assert isinstance(error, kind)

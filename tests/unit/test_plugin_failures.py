@@ -13,8 +13,6 @@ from persistence.records import HIGHEST
 from tests.surrounding import CALL, Changing, Faced, Raising, Telling, drawing
 from tests.unit.refusals import refused
 
-# ------------------------------------------------------------------------------------------------ failures
-
 
 @pytest.mark.covers("3.45", "3.46")
 @pytest.mark.parametrize("where", ["before", "after"])
@@ -87,9 +85,6 @@ def test_a_draw_that_fails_reaches_the_caller_as_it_is(face: Faced) -> None:
 
     assert refused(LimitReached, "", face(Telling("a", told)).around, CALL, draw) is error
     assert told == [("a", "before", 1)]
-
-
-# ------------------------------------------------------------------------------------------------ transforms
 
 
 @pytest.mark.covers("3.5")

@@ -99,8 +99,7 @@ def test_eight_threads_lose_no_count(rate: Rate) -> None:
 
 
 def test_it_goes_by_the_monotonic_clock_unless_told_otherwise() -> None:
-    rate = Rate(strategies=("segment",), order=7)
+    rate = Rate()
     give(rate, 10)
     assert rate.of("a").total == 10
     assert 0 < rate.of("a").minute <= 10 / 60
-    assert (rate.order, rate.strategies) == (7, ("segment",))

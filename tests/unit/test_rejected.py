@@ -21,9 +21,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------ the default one
-
-
 @pytest.mark.covers("3.40")
 def test_the_default_one_logs_once_per_tag_and_cause_and_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
@@ -70,9 +67,6 @@ def test_what_is_said_about_a_tag_that_cannot_be_one(caplog: pytest.LogCaptureFi
     bad: Any = ["no", "tag"]
     Logged()(bad, InvalidArgument("bad tag"))
     assert lines(caplog) == ["tag ['no', 'tag']: no number was given: InvalidArgument: bad tag"]
-
-
-# ------------------------------------------------------------------------------------------------ one's own
 
 
 @pytest.mark.covers("3.40")
@@ -123,9 +117,6 @@ def test_what_cannot_be_called_is_refused_and_changes_nothing() -> None:
         before = rejections.handler
         refused(ConfigurationError, "", setattr, rejections, "handler", handler)
         assert rejections.handler is before
-
-
-# ------------------------------------------------------------------------------------------------ around an issuer
 
 
 class Sundays(Plugin):

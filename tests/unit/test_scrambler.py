@@ -49,12 +49,6 @@ def test_a_number_that_the_permutation_does_not_know_is_given_to_nobody(face: Fa
     assert (failed.numbers, failed.drawn) == ([10_007, 10_008], [8773])
 
 
-def test_it_surrounds_what_it_is_told_to() -> None:
-    chain = Chain([Scrambler(Times(2), strategies=["own"])])
-    assert chain.around(Call("a"), drawing((7,))) == [7]
-    assert chain.around(Call("a", strategy="own"), drawing((7,))) == [14]
-
-
 def test_what_cannot_scramble_is_refused() -> None:
     for permutation in (None, 7, object()):
         refused(ConfigurationError, "can't scramble numbers", Scrambler, permutation)

@@ -173,18 +173,20 @@ def wrong(name: str, value: object, said: str) -> ConfigurationError:
 
 def test_a_time_that_is_none_names_the_setting_and_its_source() -> None:
     for name in ("timeout", "store_timeout", "redis_timeout"):
-        for value in ("-1", "soon", "nan", "inf", -0.1, True, [], float("nan")):
+        times: list[object] = ["-1", "soon", "nan", "inf", -0.1, True, [], float("nan")]
+        for value in times:
             wrong(name, value, f"{name} from argument: {name} must be a number of seconds, ")
     assert load({"timeout": 0}, environ={}).timeout.value == 0.0  # the caller's alone may be zero
     for name in ("store_timeout", "redis_timeout"):
         wrong(name, 0, "above 0")
-    for value in (-1, float("inf"), float("nan"), True, "1", None):
-        refused(InvalidArgument, "", seconds, value, "timeout", zero=True)
+    for time in (-1, float("inf"), float("nan"), True, "1", None):
+        refused(InvalidArgument, "", seconds, time, "timeout", zero=True)
 
 
 def test_a_number_that_is_none_names_the_setting_and_its_source(folder: Path) -> None:
     for name in ("port_number", "machine", "rack"):
-        for value in ("one", "1.5", 1.5, True, []):
+        numbers: list[object] = ["one", "1.5", 1.5, True, []]
+        for value in numbers:
             wrong(name, value, f"{name} from argument: must be a whole number, not ")
         (folder / "issuer.toml").write_text(f'{name} = "one"\n')
         said = f"{name} from .*issuer.toml: must be a whole number, not "

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from issuer.clock import Deadline
-from issuer.errors import ClockBehind, ConfigurationError, InvalidArgument, IssuerError, StrategyFailed, Unavailable
-from issuer.strategies import Context, Instance, Layout, Serving, Snowflake
+from issuer.errors import ClockBehind, ConfigurationError, IssuerError, StrategyFailed, Unavailable
+from issuer.strategies import Instance, Layout, Serving, Snowflake
 from issuer.strategies.machines import Tenure
 from issuer.strategies.ticks import OVER, Ticks
 from tests.audit import repeats
@@ -307,11 +306,3 @@ def test_the_longest_tags_have_files_of_their_own(tmp_path: Path) -> None:
         with Desk("snowflake", {}, tag=tag, instance=instance) as ids:
             assert ids.next()
     assert len(list(tmp_path.glob("*.properties"))) == 4
-
-
-def test_a_context_can_be_made_by_hand() -> None:
-    def run(steps: Any, deadline: Deadline) -> Any:
-        raise InvalidArgument(f"{steps} {deadline}")
-
-    made = Context("orders", {"time_bits": 1}, run, lambda: None)  # type: ignore[arg-type,return-value]  # no flight
-    refused(ConfigurationError, "present is outside", Snowflake, made)

@@ -14,8 +14,6 @@ from issuer.strategies.contract import own_ip
 from tests.strategies import Desk
 from tests.unit.refusals import refused
 
-# ------------------------------------------------------------------------------------------------ by name
-
 
 class Evens(Strategy):
     """A strategy of the user's own, as docs/snowflake.md has it."""
@@ -70,9 +68,6 @@ def test_what_cannot_be_registered_is_refused() -> None:
 def test_segment_needs_a_counter_and_has_no_options() -> None:
     refused(ConfigurationError, "needs the tag's counter", Desk, "segment")
     refused(ConfigurationError, "no option 'step'; there are none", Desk, "segment", {"step": 5})
-
-
-# ------------------------------------------------------------------------------------------------ instances
 
 
 @pytest.mark.covers("3.35", "3.37")

@@ -127,17 +127,15 @@ class TestRefusals:
             assert error.setting == "restart", said
 
     def test_a_format_that_does_not_show_the_period_is_refused(self) -> None:
-        for setting, wrong in {
-            "restart": [{"format": None}],
-            "format": [
-                {"format": "{seq}"},
-                {"format": "{date:%Y}-{seq}"},
-                {"restart": "weekly", "format": "{date:%Y%V}-{seq}"},
-            ],
-            "timezone": [{"timezone": "Mars/Olympus"}],
-        }.items():
-            for said in wrong:
-                assert refused(SchemeError, "", make, order="strict", **{**DAILY, **said}).setting == setting
+        wrong: list[tuple[str, dict[str, str | None]]] = [
+            ("restart", {"format": None}),
+            ("format", {"format": "{seq}"}),
+            ("format", {"format": "{date:%Y}-{seq}"}),
+            ("format", {"restart": "weekly", "format": "{date:%Y%V}-{seq}"}),
+            ("timezone", {"timezone": "Mars/Olympus"}),
+        ]
+        for setting, said in wrong:
+            assert refused(SchemeError, "", make, order="strict", **{**DAILY, **said}).setting == setting
 
     def test_a_secret_is_shown_by_no_error(self) -> None:
         options: dict[str, Any] = {"tag": "a", "order": "trend", "limit": 9, "above": 0, "lease": None}

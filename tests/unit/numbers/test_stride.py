@@ -34,7 +34,8 @@ class TestSeries:
     def test_whatever_strides_follow_each_other_what_was_given_decodes_and_nothing_else(
         self, changes: list[tuple[int, tuple[int, int]]], limit: int
     ) -> None:
-        pieces, counter, values = (), 0, list[int]()
+        pieces: tuple[Piece, ...] = ()
+        counter, values = 0, list[int]()
         for n, (stride, offset) in changes:
             pieces = changed(pieces, counter, stride, offset)
             values += [Strides(pieces).value(counter + k) for k in range(1, n + 1)]

@@ -1,6 +1,7 @@
 """Templates: what is formatted is parsed again, what is too wide or could not be told apart is refused."""
 
 import re
+from collections.abc import Callable
 from datetime import date, timedelta
 from itertools import combinations
 
@@ -230,13 +231,13 @@ KINDS = ("daily", "weekly", "monthly", "yearly")
 def first_days(restart: str) -> list[date]:
     """Return the first day of each period of 28 years, in which the days of the week come round."""
     days = [date(2000, 1, 1) + timedelta(days=n) for n in range(28 * 366)]
-    first = {
+    first: dict[str, Callable[[date], bool]] = {
         "daily": lambda _day: True,
         "weekly": lambda day: day.weekday() == 0,
         "monthly": lambda day: day.day == 1,
         "yearly": lambda day: (day.month, day.day) == (1, 1),
-    }[restart]
-    return [day for day in days if first(day)]
+    }
+    return [day for day in days if first[restart](day)]
 
 
 class TestShowsPeriod:
