@@ -95,6 +95,10 @@ def test_a_cancelled_callers_number_is_a_gap_and_nobody_elses(where: str) -> Non
     run(main())
 
 
+async def seven() -> list[int]:
+    return [7]
+
+
 @pytest.mark.parametrize("where", ["before", "after", "on_error"])
 def test_a_cancellation_of_the_plugins_own_making_is_its_failure(where: str) -> None:
     failing = Raising(asyncio.CancelledError(), where, *(["before"] if where == "on_error" else []))
@@ -107,10 +111,6 @@ def test_a_cancellation_of_the_plugins_own_making_is_its_failure(where: str) -> 
     assert Chain([failing]).around(CALL, drawing()) == [7]
     assert len(failing.seen) == 3
     assert all("waited for was cancelled" in str(error) for error in failing.seen)
-
-
-async def seven() -> list[int]:
-    return [7]
 
 
 def test_many_numbers_leave_the_loop_its_turns() -> None:

@@ -1,7 +1,6 @@
 """A process's hand: each number leaves it once, in order, whoever takes it and however."""
 
 import itertools
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -242,12 +241,7 @@ def test_a_number_that_is_given_back_was_not_issued_however_many_draw_meanwhile(
             stop.set()
         return used
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        used, *came = together(giving_back, work, work, work)
-    finally:
-        sys.setswitchinterval(before)
+    used, *came = together(giving_back, work, work, work)
     numbers = [number for each in came for number in each]
     assert repeats(numbers) == []
     assert [number for number in numbers if number > used[(number - 1) // SIZE]] == []
