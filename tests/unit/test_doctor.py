@@ -1,7 +1,5 @@
 """Each check of `doctor` on made-up facts, and that nothing is found without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a host keeps of a fixed machine number, in a file: restarts, clocks that are set, locks that are removed."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

@@ -47,9 +47,6 @@ def drawn(hand: Hand[Piece], laid: dict[str, Iterator[int]]) -> int | None:
     return None if taken is None else taken[1]
 
 
-# ------------------------------------------------------------------ one after the other
-
-
 def test_the_number_at_the_mark_and_the_last_before_a_refill_never_come_out_of_the_open_range() -> None:
     for size in (1, 2, 4, 5, 6, 10, 100, 4096, 4097, 4098, 20_480):
         hand, laid = made((1000, 1000 + size))
@@ -81,9 +78,6 @@ def test_a_second_piece_held_is_not_due_before_its_own_mark() -> None:
     assert not hand.due
     assert hand.take(1) == (11, 12)
     assert hand.due
-
-
-# ------------------------------------------------------------------ any order of calls
 
 
 class Both:
@@ -176,9 +170,6 @@ def test_in_any_order_of_calls_each_number_leaves_once_in_order_and_all_is_told_
             getattr(both, call)(*values)
             both.check(chunk)
     assert both.out == sorted(set(both.out))
-
-
-# ------------------------------------------------------------------ threads
 
 
 class ReadsFirst(Hand[Piece]):

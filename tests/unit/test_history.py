@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from issuer.errors import InvalidArgument
-from issuer.plugins import AsyncChain, Call, Chain, History, Record, Scrambler, noted
+from issuer.plugins import AsyncChain, Call, Chain, History, Record, noted
 from issuer.plugins.history import KEPT
 from tests.clocks import Clock
 from tests.surrounding import Faced, drawing
@@ -87,16 +87,6 @@ def test_blocks_within_blocks_come_back_to_the_outer_words() -> None:
         history.after(Call("a"), 2)
     assert [record.context for record in history.find()] == ["outer", "inner"]
     refused(InvalidArgument, "is a text, not 7", noted(7).__enter__)  # type: ignore[arg-type]
-
-
-def test_it_sees_the_number_that_the_caller_gets(face: Faced) -> None:
-    class Mirror:
-        def scramble(self, n: int) -> int:
-            return 999 - n
-
-    history = History()
-    assert face(Scrambler(Mirror()), history).around(Call("a"), drawing((7,))) == [992]
-    assert [record.number for record in history.find()] == [992]
 
 
 def test_it_finds_by_all_that_is_given() -> None:

@@ -1,7 +1,5 @@
 """Machine numbers in files and in Redis, with a clock that only the test moves."""
 
-from __future__ import annotations
-
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
@@ -29,8 +27,6 @@ from tests.strategies import Desk, Host, each_ms
 from tests.unit.refusals import refused
 
 ONE: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
-
-# ------------------------------------------------------------------------------------------------ the file
 
 
 @pytest.mark.covers("3.37")
@@ -197,9 +193,6 @@ def test_a_process_whose_lock_was_removed_leaves_its_number_to_the_twin_or_they_
                 numbers += each.take(10)
     assert len(numbers) > 1000
     assert bool(repeats(numbers)) is not guarded
-
-
-# ------------------------------------------------------------------------------------------------ claiming
 
 
 def test_a_namespace_that_redis_may_have_forgotten_has_to_settle(host: Host) -> None:

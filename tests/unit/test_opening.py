@@ -1,10 +1,10 @@
 """From a URL to a store, and what of a URL may be shown."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from persistence.errors import Misconfigured
 from persistence.memory import MemoryStore
@@ -12,11 +12,6 @@ from persistence.mongodb import MongoStore
 from persistence.opening import FORMS, mask, open_store
 from persistence.sqlite import SQLiteStore
 from tests.unit.refusals import refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_mongodb_urls_open_a_mongo_store_without_io() -> None:

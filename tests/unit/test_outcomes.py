@@ -1,7 +1,5 @@
 """What a store answers, as the error that users see."""
 
-from __future__ import annotations
-
 import pytest
 
 from issuer.core.outcomes import store_error

@@ -4,7 +4,7 @@ import pytest
 
 from issuer.errors import ConfigurationError, TransformFailed
 from issuer.numbers.scrambling import Piece, Scrambling, fingerprint
-from issuer.plugins import Call, Chain, Rate, Scrambler
+from issuer.plugins import Call, Scrambler
 from tests.surrounding import Faced, drawing
 from tests.unit.refusals import refused
 
@@ -34,13 +34,6 @@ def test_a_keyed_scrambling_of_numbers_will_do(face: Faced) -> None:
     scrambling = Scrambling([Piece(1, "k", fingerprint(key))], {"k": key})
     numbers = face(Scrambler(scrambling)).around(Call("a", 999), drawing(range(1, 1000)))
     assert numbers == [scrambling.scramble(n) for n in range(1, 1000)] != sorted(numbers)
-
-
-def test_two_scramblers_are_one_to_one_as_well() -> None:
-    chain = Chain([Scrambler(Times(17), order=2), Scrambler(Times(99), order=1), Rate()])
-    numbers = chain.around(Call("a", 1000), drawing(range(1, 1001)))
-    assert numbers == [n * 17 % 10_007 * 99 % 10_007 for n in range(1, 1001)]
-    assert chain.changes("segment")
 
 
 def test_a_number_that_the_permutation_does_not_know_is_given_to_nobody(face: Faced) -> None:

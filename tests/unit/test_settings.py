@@ -51,9 +51,6 @@ def _with_store(name: str) -> str:
     return "" if name == "store_url" else 'store_url = "memory://base"\n'
 
 
-# ------------------------------------------------------------------------------------------------ precedence
-
-
 def test_every_setting_is_covered_here() -> None:
     assert [name for name in load(environ={}).named() if name != "keys"] == ALL
 
@@ -118,9 +115,6 @@ def test_redis_url_counts_only_where_a_store_is_named(arguments: dict[str, str],
     assert ours.redis_url == Setting("none", "ISSUER_REDIS_URL")
 
 
-# ------------------------------------------------------------------------------------------------ files
-
-
 def test_the_first_file_there_is_is_the_only_one_read(folder: Path) -> None:
     home = folder / "config" / "issuer"
     home.mkdir(parents=True)
@@ -161,9 +155,6 @@ def test_a_file_that_cannot_be_meant_is_named_and_refused(folder: Path) -> None:
     }.items():
         (folder / "issuer.toml").write_bytes(content)
         assert "issuer.toml" in str(refused(ConfigurationError, problem, load, environ=_environ(folder)))
-
-
-# ------------------------------------------------------------------------------------------------ values
 
 
 def wrong(name: str, value: object, said: str) -> ConfigurationError:

@@ -1,7 +1,5 @@
 """Snowflake numbers with a clock that stands still until it is moved."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +21,6 @@ def snowflake(desk: Desk) -> Snowflake:
     found = desk.serving.strategy
     assert isinstance(found, Snowflake)
     return found
-
-
-# ------------------------------------------------------------------------------------------------ numbers
 
 
 def test_a_number_says_when_and_where_it_was_made(desk: Opener, moved: MovedClock) -> None:
@@ -82,9 +77,6 @@ def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, mov
 def test_the_very_first_number_is_not_0(desk: Opener) -> None:
     ids = desk(machine=0, epoch=NEW_YEAR)
     assert min(ids.take(5000)) > 0
-
-
-# ------------------------------------------------------------------------------------------------ the clock goes back
 
 
 @pytest.mark.covers("3.38")
@@ -169,9 +161,6 @@ def test_without_the_guard_a_clock_that_went_back_repeats(
     assert len(broken) > len(set(broken))
 
 
-# ------------------------------------------------------------------------------------------------ threads
-
-
 def test_threads_get_every_number_once_and_each_sees_them_rise(desk: Opener) -> None:
     class Ticking:
         """Goes on by 2 us a look."""
@@ -196,9 +185,6 @@ def test_threads_get_every_number_once_and_each_sees_them_rise(desk: Opener) -> 
     found = together(*[draw] * 8)
     assert not repeats(number for mine in found for number in mine)
     assert all(one < two for mine in found for one, two in pairwise(mine))
-
-
-# ------------------------------------------------------------------------------------------------ tenures
 
 
 def ticks_at(moved: MovedClock, *, ceiling: int, until: float) -> Ticks:
@@ -237,9 +223,6 @@ def test_what_is_closed_or_forked_gives_nothing_any_more(moved: MovedClock) -> N
         assert next(ticks)
         end(ticks)
         assert (next(ticks, None), ticks.take(5), ticks.turn()) == (None, [], OVER)
-
-
-# ------------------------------------------------------------------------------------------------ settings
 
 
 def test_an_option_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """What a kill and an orderly stop leave of a leased machine number, in Redis and in the file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
