@@ -70,6 +70,15 @@ def test_no_more_than_4096_numbers_are_laid_open_at_once() -> None:
         assert longest == min(OPEN, size - mark(0, size)) <= OPEN == 4096
 
 
+def test_a_piece_used_up_through_the_open_range_makes_room() -> None:
+    hand, laid = made((0, 10), (10, 20))
+    hand.take(2)
+    assert list(laid["a"]) == list(range(3, 11))
+    assert hand.add(Piece(20, 30))
+    assert hand.issued == 10
+    assert hand.take(100) == (10, 20)
+
+
 def test_a_second_piece_held_is_not_due_before_its_own_mark() -> None:
     hand, _ = made((0, 10), (10, 20))
     assert hand.take(10) == (0, 10)
@@ -143,15 +152,16 @@ class Both:
     def check(self, chunk: int) -> None:
         assert self.hand.issued == self.issued
         assert self.hand.highest == max(self.top, self.issued)
+        assert self.hand.upcoming == next((number for numbers in self.left for number in numbers), None)
         assert len(self.hand.held) <= BUFFERS == 2
         assert length_hint(self.laid.get("a", ())) <= chunk
 
 
 CALLS = st.lists(
     st.one_of(
-        st.tuples(st.just("take"), st.integers(1, 12)),
+        st.tuples(st.just("take"), st.integers(1, 8)),
         st.tuples(st.just("next"), st.integers(1, 6)),
-        st.tuples(st.sampled_from(["add", "pass_by"]), st.integers(-1, 3), st.integers(1, 12)),
+        st.tuples(st.sampled_from(["add", "add", "pass_by"]), st.integers(-1, 3), st.integers(1, 8)),
         st.sampled_from([("empty",), ("shut",)]),
     ),
     max_size=60,

@@ -42,11 +42,11 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
 def test_the_functions_of_the_module_are_the_default_issuer_s(default: Issuer) -> None:
     default.create("a", format="A{seq:04d}")
     assert issuer.peek("a").text == "A0001"
-    assert issuer.next("a", timeout=5) == 1
+    assert issuer.next("a", timeout=60) == 1
     assert str(issuer.issue("a")) == "A0002"
     assert issuer.take("a", 2) == [3, 4]
     assert issuer.decode("a", "A0002").counter == issuer.decode("a", 2, holder=True).counter == 2
-    assert next(issuer.stream("a", timeout=5)) == 5
+    assert next(issuer.stream("a", timeout=60)) == 5
     default.create("b")
     assert issuer.reserve("b", 3) == range(1, 4)
 

@@ -154,5 +154,5 @@ def test_a_renewal_that_ends_after_the_stop_leaves_the_file_to_the_next_process(
     host.start().next()
     written = host.file.read_text()
     host.pass_time(5)
-    assert first.run(machines.renew(tenure), Deadline(1)) is None
+    assert first.run(machines.renew(tenure), Deadline(60)) is None
     assert host.file.read_text() == written
