@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from issuer import gateway
-from issuer.core.outcomes import refused
-from issuer.errors import ConfigurationError, CorruptState, FenceError
 from issuer.gateway import Call, Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened
 from issuer.scripts import script
 from persistence.records import HIGHEST
@@ -160,18 +158,6 @@ class TestPeeking:
     def test_garbage_in_the_other_fields_can_be_looked_at(self) -> None:
         hash = PEEK.decode([b"5", b"10", b"2", *[None] * 6, b"\xff", b"\xfe", b"\xfd", b"\xfc"])
         assert (hash.fence, hash.born, hash.store, hash.corrupt) == ("\ufffd", "\ufffd", "\ufffd", None)
-
-
-class TestRefusals:
-    def test_each_has_its_own_error_that_says_what_to_do(self) -> None:
-        assert isinstance(refused(Drawn("notmaster"), "orders", KEY), FenceError)
-        assert isinstance(refused(Loaded("corrupt"), "orders", KEY), CorruptState)
-        assert isinstance(refused(Leased("corrupt"), "orders", KEY), CorruptState)
-        assert isinstance(refused(GivenBack("notmaster"), "orders", KEY), FenceError)
-        other = refused(Opened("otherstore", store="s9"), "orders", KEY, "s1")
-        assert isinstance(other, ConfigurationError)
-        assert "s9" in str(other)
-        assert "s1" in str(other)
 
 
 class TestLookingAtAServer:
