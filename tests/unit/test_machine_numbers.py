@@ -29,6 +29,12 @@ from tests.unit.refusals import refused
 ONE: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
 
 
+def elsewhere(host: Host, name: str, tag: str = "orders", **options: Any) -> Desk:
+    """A process of another name, which keeps no file."""
+    options = {"machine": "redis", **options}
+    return Desk("moved", options, tag=tag, redis=host.server.client(), instance=Instance(name))
+
+
 @pytest.mark.covers("3.37")
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / Instance("sequence-client", 8112, "192.168.0.222").file
@@ -124,8 +130,7 @@ def test_a_file_counts_no_longer_than_the_lease_or_numbers_are_repeated(
     host.machine(first)
     host.crash(first)
     host.pass_time(45)
-    other = Desk("moved", {**ONE, "machine": "redis"}, redis=host.server.client(), instance=Instance("other", 1))
-    numbers = other.take(10)
+    numbers = elsewhere(host, "other", **ONE).take(10)
     host.server.connected = False
     again = host.start(**ONE)
     if guarded:
@@ -209,16 +214,14 @@ def test_a_tag_named_like_a_namespace_ends_no_waiting_there_or_numbers_are_repea
     if not guarded:
         own = "issuer.strategies.snowflake.machines_key"
         monkeypatch.setattr(own, lambda prefix, tag, shared: machines_key(prefix, shared or tag, None))
-    options: dict[str, Any] = {"machine": "redis", "namespace": "snow", "machine_bits": 1, "sequence_bits": 21}
-    desks = [Desk("moved", options, tag="y", redis=host.server.client(), instance=Instance("y", n)) for n in range(3)]
+    bits = {"machine_bits": 1, "sequence_bits": 21}
+    desks = [elsewhere(host, f"y{n}", "y", namespace="snow", **bits) for n in range(3)]
     with suppress(NoMachineNumber):
         desks[0].next()
     host.pass_time(41)
     numbers = desks[0].take(10)
     host.server.client().flushall()
-    options = {"machine": "redis", "machine_bits": 1, "sequence_bits": 21}
-    with Desk("moved", options, tag="snow", redis=host.server.client()) as snow:
-        snow.found()
+    elsewhere(host, "snow", "snow", **bits).found()
     for desk in desks[1:]:
         with suppress(NoMachineNumber):
             numbers += desk.take(10)
@@ -230,14 +233,7 @@ def test_a_tag_named_like_a_namespace_ends_no_waiting_there_or_numbers_are_repea
 def unequal_leases(host: Host) -> list[int]:
     """Two tags share the only machine number, one with a long lease; then Redis is emptied."""
     long, short = (
-        Desk(
-            "moved",
-            {**ONE, "machine": "redis", "namespace": "both", "lease": lease},
-            tag=tag,
-            redis=host.server.client(),
-            instance=Instance(tag),
-        )
-        for tag, lease in (("long", 120), ("short", 5))
+        elsewhere(host, tag, tag, namespace="both", lease=lease, **ONE) for tag, lease in (("long", 120), ("short", 5))
     )
     with suppress(NoMachineNumber):
         long.next()

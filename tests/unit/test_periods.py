@@ -103,25 +103,11 @@ class TestCalendar:
                 index = periods.of(day)
                 assert periods.end_ms(index) - periods.end_ms(index - 1) == hours * HOUR, (zone, day)
 
-    def test_a_day_that_the_zone_left_out_is_no_period_of_any_moment(self) -> None:
-        periods = Periods("daily", "Pacific/Apia")
-        change = ms("2011-12-30 10:00")
-        assert periods.begin(periods.index(change - 1)) == date(2011, 12, 29)
-        assert periods.begin(periods.index(change)) == date(2011, 12, 31)
-
     def test_a_gap_that_swallows_midnight_begins_the_day_where_it_begins(self) -> None:
         # Toronto, 1919: at 23:30 the clocks were put to 00:30.
         periods = Periods("daily", "America/Toronto")
         before = periods.of(date(1919, 3, 30))
         assert periods.end_ms(before) == ms("1919-03-31 04:30")
-
-    def test_a_day_goes_on_when_clocks_are_put_back_over_its_midnight(self) -> None:
-        # St. John's, 2006: at 00:01 the clocks were put back to 23:01 of the day before.
-        periods = Periods("daily", "America/St_Johns")
-        sunday = periods.of(date(2006, 10, 29))
-        assert wall("America/St_Johns", ms("2006-10-29 02:45")) == date(2006, 10, 28)
-        assert periods.index(ms("2006-10-29 02:45")) == sunday
-        assert periods.end_ms(sunday - 1) == ms("2006-10-29 02:30")
 
     def test_the_zone_decides_the_day(self) -> None:
         periods = Periods("daily", "Pacific/Kiritimati")

@@ -9,14 +9,12 @@ import pytest
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
 from issuer.errors import ClockBehind, NoMachineNumber, RedisUnavailable
-from issuer.strategies import Instance
 from issuer.strategies.local import Copied
 from issuer.strategies.machines import Leased, Tenure
 from tests.audit import repeats
 from tests.strategies import Desk, Host
 from tests.unit.refusals import refused
-
-ONE: dict[str, Any] = {"worker_bits": 1, "rack_bits": 1}
+from tests.unit.test_machine_numbers import ONE, elsewhere
 
 
 def stopped(_host: Host, desk: Desk) -> None:
@@ -136,9 +134,8 @@ def test_a_number_that_an_orderly_stop_leaves_is_nobody_elses_or_numbers_are_rep
     first = host.start(found=True, **ONE)
     numbers = first.take(10)
     first.close()
-    other = Desk("moved", {**ONE, "machine": "redis"}, redis=host.server.client(), instance=Instance("other", 1))
     with suppress(NoMachineNumber):
-        numbers += other.take(10)
+        numbers += elsewhere(host, "other", **ONE).take(10)
     host.server.connected = False
     numbers += host.start(**ONE).take(10)
     assert len(numbers) == (20 if guarded else 30)
