@@ -263,18 +263,14 @@ def test_a_machine_that_the_layout_has_no_place_for_is_named_by_its_setting(monk
         refused(ConfigurationError, problem, Desk, "snowflake", options, instance=instance)
 
 
-@pytest.mark.parametrize(
-    ("host", "racks", "machine"),
-    [("orders-0", {}, 0), ("orders-17.orders.svc", {}, 17), ("orders-0", {"rack_bits": 2}, 0b111)],
-)
-def test_a_stateful_set_numbers_its_machines(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, racks: dict[str, Any], machine: int
-) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: host)
-    named = Instance(application="tests", ip="192.0.2.5", directory=str(tmp_path), rack=3 if racks else None)
-    with Desk("snowflake", {**racks, "machine": "ordinal"}, instance=named) as ids:
-        ids.next()
-        assert snowflake(ids).machine == machine
+def test_a_stateful_set_numbers_its_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    racks: dict[str, Any] = {"rack_bits": 2}
+    for host, bits, machine in (("orders-0", {}, 0), ("orders-17.orders.svc", {}, 17), ("orders-0", racks, 0b111)):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        named = Instance(application="tests", ip="192.0.2.5", directory=str(tmp_path), rack=3 if bits else None)
+        with Desk("snowflake", {**bits, "machine": "ordinal"}, instance=named) as ids:
+            ids.next()
+            assert snowflake(ids).machine == machine, host
 
 
 def test_the_longest_tags_have_files_of_their_own(tmp_path: Path) -> None:

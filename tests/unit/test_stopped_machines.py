@@ -21,6 +21,11 @@ def stopped(_host: Host, desk: Desk) -> None:
     desk.close()
 
 
+def stopped_without_redis(host: Host, desk: Desk) -> None:
+    host.server.connected = False
+    desk.close()
+
+
 def restarted(host: Host, end: Callable[[Host, Desk], None], meanwhile: Callable[[], None], **options: Any) -> Desk:
     """End a process and start the next one, which goes on with the machine number, above the numbers; return it."""
     desk = host.start(found=True, **options)
@@ -34,7 +39,7 @@ def restarted(host: Host, end: Callable[[Host, Desk], None], meanwhile: Callable
 
 
 @pytest.mark.covers("3.34")
-@pytest.mark.parametrize("end", [Host.crash, stopped])
+@pytest.mark.parametrize("end", [Host.crash, stopped, stopped_without_redis])
 @pytest.mark.parametrize("away", [False, True])
 def test_a_restart_goes_on_with_the_same_number_also_while_redis_is_away(
     host: Host, end: Callable[[Host, Desk], None], away: bool
@@ -67,20 +72,6 @@ def test_after_another_boot_the_number_that_has_lapsed_is_taken_again(
 ) -> None:
     monkeypatch.setattr("issuer.strategies.local.boot_id", iter(["one", "another"]).__next__)
     restarted(host, stopped, lambda: host.pass_time(41))
-
-
-def test_an_orderly_stop_with_redis_away_keeps_the_number_for_the_next_process(host: Host) -> None:
-    def away(host: Host, desk: Desk) -> None:
-        host.server.connected = False
-        desk.close()
-
-    again = restarted(host, away, lambda: host.pass_time(4))
-    machine, before = host.machine(again), again.take(10)
-    again.close()
-    host.server.connected = True
-    last = host.start()
-    assert host.machine(last) == machine
-    assert min(last.take(10)) > max(before)
 
 
 @pytest.mark.parametrize("source", ["file", "redis"])

@@ -35,10 +35,7 @@ class TestBases:
         assert BASE62.encode(HIGHEST) == "AzL8n0Y58m7"
         assert CROCKFORD32.encode(HIGHEST) == "7ZZZZZZZZZZZZ"
         assert [base.encode(0) for base in BASES] == ["0"] * 5
-
-    def test_crockford_is_read_as_people_write_it(self) -> None:
-        assert CROCKFORD32.decode("1l0oIiLO") == CROCKFORD32.decode("11001110")
-        assert CROCKFORD32.decode("abcxyz") == CROCKFORD32.decode("ABCXYZ")
+        assert CROCKFORD32.decode("1l0oIiLOabcxyz") == CROCKFORD32.decode("11001110ABCXYZ")
 
     def test_other_signs_are_refused_as_are_numbers_below_zero(self) -> None:
         crockford = [(CROCKFORD32, text) for text in ("", "U", "u", " 1", "1-2")]
