@@ -58,10 +58,10 @@ def test_with_redis_away_the_file_counts_until_the_lease_may_have_passed_on(
 ) -> None:
     def meanwhile() -> None:
         host.server.connected = False
-        host.pass_time(590)
+        host.pass_time(599)
 
     again = restarted(host, end, meanwhile, lease=600)
-    host.pass_time(10)
+    host.pass_time(1)
     refused(RedisUnavailable, "", again.next)
     end(host, again)
     refused(RedisUnavailable, "", host.start(lease=600).next)
