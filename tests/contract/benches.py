@@ -18,7 +18,7 @@ from persistence.records import HIGHEST, LedgerEntry, Order
 from persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pymongo.database import Database
@@ -27,7 +27,26 @@ if TYPE_CHECKING:
     from persistence.records import Reservation, Tag
 
 #: Seconds that a call may take on a machine busy with other things.
-TIMEOUT = 5.0
+TIMEOUT = 60.0
+
+#: A scheme with all that JSON has, and that a store could get wrong.
+SCHEME: dict[str, Any] = {
+    "strategy": "segment",
+    "format": "BIZ{date:%y%m%d}-{seq:06d} 京 \N{GEAR} \"quoted\" 'so' \0\n} \N{EURO SIGN}",
+    "stride": [{"from": 1, "first": 3, "stride": 2}, {"from": HIGHEST, "first": -(2**63), "stride": 4}],
+    "options": {
+        "größe": HIGHEST,
+        "least": -(2**63),
+        "none": None,
+        "yes": True,
+        "no": False,
+        "nothing": {},
+        "empty": [],
+        "crc": "00000000",
+    },
+    "nested": [[1, [2, [2**31, 2**53 + 1]]], [], [{"a": [{"b": []}]}]],
+    "id": "9f2c",
+}
 
 
 def create(
@@ -68,9 +87,13 @@ def get(store: Store, tag: str = "orders") -> Tag:
     return found
 
 
+def spans(held: Iterable[Reservation | LedgerEntry]) -> list[tuple[int, int]]:
+    return [(each.low, each.high) for each in held]
+
+
 def ranges(store: Store, tag: str = "orders") -> list[tuple[int, int]]:
     """The ledger, oldest numbers first."""
-    return [(each.low, each.high) for each in reversed(store.ledger(tag, newest=10_000, timeout=TIMEOUT))]
+    return spans(reversed(store.ledger(tag, newest=10_000, timeout=TIMEOUT)))
 
 
 def check_contiguous(segments: list[tuple[int, int]], above: int, top: int) -> None:
@@ -81,6 +104,19 @@ def check_contiguous(segments: list[tuple[int, int]], above: int, top: int) -> N
         assert high > low
         end = high
     assert end == top
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A scheme of so many objects within each other."""
+    scheme: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        scheme = {"a": scheme}
+    return scheme
+
+
+def of_size(size: int) -> dict[str, Any]:
+    """A scheme whose JSON has so many bytes."""
+    return {"format": "x" * (size - len('{"format":""}'))}
 
 
 def forged(fields: Mapping[str, object]) -> dict[str, Any]:
@@ -152,6 +188,7 @@ class MemoryBench(Bench):
 class SQLiteBench(Bench):
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.url = f"sqlite:///{path}"
         super().__init__()
 
     def make(self) -> SQLiteStore:

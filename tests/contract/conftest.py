@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from persistence.contract import Store
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a MongoDB."""
@@ -65,8 +67,14 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         yield from mongo_bench_at(request.getfixturevalue("mongo_url"))
 
 
+@pytest.fixture
+def store(bench: Bench) -> Store:
+    """The store of each kind in turn."""
+    return bench.store
+
+
 @pytest.fixture(params=["sqlite", "mongodb"])
-def shared_bench(request: pytest.FixtureRequest) -> Bench:
+def shared_bench(request: pytest.FixtureRequest) -> SQLiteBench | MongoBench:
     """Each kind of store that processes can share."""
-    found: Bench = request.getfixturevalue({"sqlite": "sqlite_bench", "mongodb": "mongo_bench"}[request.param])
+    found: SQLiteBench | MongoBench = request.getfixturevalue({"sqlite": "sqlite_bench", "mongodb": "mongo_bench"}[request.param])
     return found

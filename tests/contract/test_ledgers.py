@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from tests.contract.benches import Bench
 
 
-@pytest.fixture
-def store(bench: Bench) -> Store:
-    return bench.store
-
-
 def pages(store: Store, size: int, *, upward: bool = False, beyond: Position | None = None) -> list[LedgerPage]:
     """All pages of so many entries, one after the other."""
     found = []
