@@ -1,6 +1,7 @@
 # make demo    numbers on your screen, on a machine that has nothing but Python >= 3.11
 # make check   what a reviewer would run: style, types, floors, quick tests
-# make test    everything, with real servers where they are found
+# make test    every promise and guard once, on real servers where they are found; or K=tests/lua, K="-k fence"
+# make mutate  take out one guard after the other, and see a test find the harm; or K="fence load-born"
 # make chaos   every fault twenty times, every number checked: an hour, or CHAOS="--times 2 --faults F2,F9"
 # make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
 #
@@ -10,9 +11,8 @@ PY = .venv/bin/python
 FIND = sh tests/servers/find_python.sh
 PIP = -m pip install --quiet --disable-pip-version-check
 
-# Three at a time, as most tests wait, or start processes of their own; JOBS says otherwise. A file stays in one process,
-# with its servers; in the order of their names, as those that take longest stand first.
-SIDE_BY_SIDE = -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
+# Five at a time on two cores, as many tests wait for servers; JOBS says otherwise.
+SIDE_BY_SIDE = -n $(or $(JOBS),5) --dist worksteal
 
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
@@ -21,24 +21,29 @@ WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo check test chaos bench ready wire clean
+.PHONY: help demo lint check test mutate chaos bench ready wire clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -5
+	@sed -n 's/^# //p' Makefile | head -6
 
 demo: .venv/.demo
 	@.venv/bin/issuer demo
 
-check: .venv/.dev
+lint: .venv/.dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+check: lint
 	.venv/bin/pytest -q $(SIDE_BY_SIDE) -m "not live and not soak"
 
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready
-	@.venv/bin/pytest $(SIDE_BY_SIDE) -m "not soak" --ignore=tests/benchmarks$(if $(STATUS),; echo $$? >$(STATUS))
+	@.venv/bin/pytest $(SIDE_BY_SIDE) -m "not soak" $(or $(K),--rows)$(if $(STATUS),; echo $$? >$(STATUS))
+
+mutate: ready
+	@.venv/bin/python -m tests.mutate $(K)
 
 chaos: ready
 	@.venv/bin/python -m tests.chaos $(or $(CHAOS),--long)

@@ -17,6 +17,7 @@ import redis
 from hypothesis import Phase, settings
 
 from tests.colours import COLOURS, Connect
+from tests.rows import RowsShown, rows_of
 from tests.seeds import chosen
 from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
@@ -63,10 +64,20 @@ if threading.current_thread() is threading.main_thread():
             signal.signal(_number, _handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rows", action="store_true", help="fail if a claimed row of requirements.toml was not shown")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--rows") and not hasattr(config, "workerinput"):  # not in the processes of xdist
+        config.pluginmanager.register(RowsShown())
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a real server before `-m "not live"` chooses."""
+    """Mark what starts a real server before `-m "not live"` chooses; note the rows for who counts them."""
     for item in items:
+        item.user_properties.extend(("covers", row) for row in rows_of(item))
         if _LIVE_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.live)
 

@@ -1,0 +1,79 @@
+"""The rows of requirements.toml, held against the tests that ran.
+
+A test names what it shows: `@pytest.mark.covers("0.13", "3.4")`. With `--rows` a run of the whole suite is red if a
+claimed row was shown by no test that ran and passed. Skipped, deselected and failed tests show nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+_PATH = Path(__file__).with_name("requirements.toml")
+_COVERS = "covers"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Rows by id; those that `make test` shows; those that only `make soak` shows."""
+
+    rows: Mapping[str, str]
+    claimed: Sequence[str]
+    soak: Sequence[str] = ()
+
+    @classmethod
+    def load(cls, text: str) -> Requirements:
+        data = tomllib.loads(text)
+        return cls(data["rows"], data["claimed"], data["soak"])
+
+    def complaints(self, covered: Mapping[str, str], shown: set[str]) -> list[str]:
+        """Return what is wrong between the rows, those that tests name (and a test that does) and those shown."""
+        return [
+            *(f"{test} covers {row}, which is no row" for row, test in covered.items() if row not in self.rows),
+            *(f"row {row} is claimed, but no test that passed covers it" for row in self.claimed if row not in shown),
+            *(
+                f"row {row} stands among those that only make soak shows, but {covered[row]} shows it in make test"
+                for row in self.soak
+                if row in shown
+            ),
+        ]
+
+
+def rows_of(item: pytest.Item) -> list[str]:
+    """Return the rows that a test names, itself or through its class, module or parameters."""
+    return [row for mark in item.iter_markers(_COVERS) for row in mark.args]
+
+
+class RowsShown:
+    """Collects which rows were shown, also from the processes of xdist, and fails the run that lacks some."""
+
+    def __init__(self) -> None:
+        self.covered: dict[str, str] = {}
+        self.shown: set[str] = set()
+        self.skipped = 0
+        self.complaints: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        rows = [str(row) for name, row in report.user_properties if name == _COVERS]
+        self.skipped += report.skipped
+        if report.when == "call":
+            self.covered |= dict.fromkeys(rows, report.nodeid)
+            if report.passed:
+                self.shown |= set(rows)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.complaints = Requirements.load(_PATH.read_text(encoding="utf-8")).complaints(self.covered, self.shown)
+        # A laptop without some server skips tests; CI fails them.
+        if self.complaints and session.exitstatus == pytest.ExitCode.OK and (os.environ.get("CI") or not self.skipped):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.complaints:
+            terminalreporter.section("rows of requirements.toml", red=True)
+            for complaint in self.complaints:
+                terminalreporter.write_line(complaint)
