@@ -76,5 +76,7 @@ def store(bench: Bench) -> Store:
 @pytest.fixture(params=["sqlite", "mongodb"])
 def shared_bench(request: pytest.FixtureRequest) -> SQLiteBench | MongoBench:
     """Each kind of store that processes can share."""
-    found: SQLiteBench | MongoBench = request.getfixturevalue({"sqlite": "sqlite_bench", "mongodb": "mongo_bench"}[request.param])
+    found: SQLiteBench | MongoBench = request.getfixturevalue(
+        {"sqlite": "sqlite_bench", "mongodb": "mongo_bench"}[request.param]
+    )
     return found

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from persistence.contract import Store
 from persistence.memory import MemoryStore
 from persistence.mongodb import MongoStore

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from persistence.records import HIGHEST
 from tests.contract.benches import TIMEOUT, MemoryBench, SQLiteBench, create, reserve, spans
 

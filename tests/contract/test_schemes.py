@@ -127,9 +127,9 @@ def test_a_record_with_what_is_no_scheme_is_corrupt(scheme: Any, message: str) -
 def test_what_is_no_scheme_is_a_value_error_and_changes_nothing(store: Store) -> None:
     made = create(store, scheme=SCHEME)
     wrong: Any = {"a": 1.5}
-    with pytest.raises(ValueError, match="'a' holds 1.5"):
+    with pytest.raises(ValueError, match=r"'a' holds 1\.5"):
         store.configure("orders", step=7, scheme=wrong, timeout=TIMEOUT)
-    with pytest.raises(ValueError, match="'a' holds 1.5"):
+    with pytest.raises(ValueError, match=r"'a' holds 1\.5"):
         create(store, "new", scheme=wrong)
     with pytest.raises(ValueError, match="seen"):
         store.configure("orders", step=7, seen=5, timeout=TIMEOUT)  # type: ignore[arg-type]  # wrong on purpose

@@ -208,6 +208,7 @@ def test_a_tag_turned_strict_behind_our_back_has_no_lease(shared_bench: Bench) -
     assert (get(store).order, get(store).lease) == ("strict", None)
     assert [reserve(store).low, reserve(store).low] == [0, 10]
     assert store.configure("orders", step=20, timeout=TIMEOUT).lease is None
+    assert store.configure("orders", lease=0, timeout=TIMEOUT).lease == 0
 
 
 # --------------------------------------------------------------------------------------------------------------- ahead
