@@ -1,18 +1,21 @@
-"""A process of its own that reserves in a loop: loader.py URL TAG COUNT STEP. Prints "low high" per segment.
+"""A process of its own that reserves in a loop: loader.py URL TAG COUNT STEP [JOURNAL]. Prints "low high" per segment.
 
-COUNT 0: until it is killed; COUNT `id`: nothing, it prints the store's id. STEP -: the tag's own. Waits for a line on
-its standard input before it begins.
+COUNT 0: until it is killed; COUNT `id`: nothing, it prints the store's id. STEP -: the tag's own. JOURNAL: with a
+journal, which is rotated every few lines. Waits for a line on its standard input before it begins.
 """
 
 import sys
 
 from persistence.errors import Unavailable
+from persistence.journalled import Journalled
 from persistence.opening import open_store
 
 
-def main(url: str, tag: str, count: str, size: str) -> None:
+def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:
     """Reserve `count` segments and print each once it is ours."""
     store = open_store(url)
+    if journal:
+        store = Journalled(store, journal, rotate_at=10_000)
     print("ready", flush=True)
     sys.stdin.readline()
     if count == "id":

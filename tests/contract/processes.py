@@ -21,18 +21,15 @@ def run_python(arguments: Sequence[str], **options: str) -> Program:
     return Program(*arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd=REPOSITORY)
 
 
-def start_ready(how_many: int, *arguments: str) -> list[Program]:
-    """Start so many; all have printed "ready" and wait for a line when this returns."""
+def start_loaders(
+    url: str, how_many: int, count: int | str, *, tag: str = "orders", size: str = "-", journal: str = ""
+) -> list[Program]:
+    """Start loaders, see loader.py; all are ready and wait for a line when this returns."""
+    arguments = [str(_LOADER), url, tag, str(count), size, journal]
     started = [run_python(arguments) for _ in range(how_many)]
     for each in started:
-        assert each.stdout is not None
-        assert each.stdout.readline() == "ready\n"
+        assert lines(each, 1) == "ready\n"
     return started
-
-
-def start_loaders(url: str, how_many: int, count: int | str, tag: str = "orders", size: str = "-") -> list[Program]:
-    """Start loaders; see loader.py."""
-    return start_ready(how_many, str(_LOADER), url, tag, str(count), size)
 
 
 def let_go(started: Sequence[Program]) -> None:
