@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
 import random
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,7 +27,8 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from _typeshed import WriteableBuffer
 
     from persistence.contract import Store
     from persistence.records import Reservation
@@ -121,13 +124,6 @@ def _use(store: Store, names: list[str], chance: random.Random) -> None:
                 held[tag].append(got)
 
 
-def test_a_segment_is_in_the_file_before_it_is_returned(store: Journalled, path: Path) -> None:
-    create(store, step=10)
-    for _ in range(3):
-        high = reserve(store).high
-        assert tops(read([path])) == {"orders": high}
-
-
 def test_each_line_is_synced_before_it_counts(store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[bytes] = []
     fsync = os.fsync
@@ -142,6 +138,7 @@ def test_each_line_is_synced_before_it_counts(store: Journalled, path: Path, mon
     # says that it was synced.
     assert [content[-1:] for content in synced] == [b"", b"\n", b"}", b"}"]
     assert path.read_bytes() == synced[-1] + b"\n"
+    assert tops(read([path])) == {"orders": 10}
 
 
 # ------------------------------------------------------------------------------------------------ torn and damaged
@@ -466,40 +463,26 @@ def test_a_new_journal_knows_the_tags_that_nobody_uses_any_more(
     assert tops(read([path])) == expected
 
 
-def test_a_journal_that_is_moved_away_while_it_is_used_is_followed_by_one_that_knows_as_much(
-    store: Journalled, path: Path
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_journal_that_is_moved_away_is_followed_by_one_that_knows_as_much(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     fill(store)
     create(store, "quiet", above=99)
-    moved = path.rename(path.with_name("moved"))
+    moved, reserved = path.with_name("moved"), MemoryStore.reserve
+
+    def moving(*arguments: Any, **options: Any) -> Reservation:
+        """The store is asked, and then the journal goes."""
+        path.rename(moved)
+        return reserved(*arguments, **options)
+
+    if when == "before":
+        path.rename(moved)
+    else:
+        monkeypatch.setattr(MemoryStore, "reserve", moving)
     assert reserve(store).low == 40
     assert tops(read([path])) == {"orders": 50, "quiet": 99}
     assert tops(read([moved])) == {"orders": 40, "quiet": 99}
-
-
-def test_a_journal_that_is_moved_away_after_the_store_was_asked_is_begun_again_first(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = MemoryStore()
-    store = Journalled(memory, path)
-    fill(store)
-    create(store, "quiet", above=99)
-    reserved = MemoryStore.reserve
-
-    def moving(*arguments: Any, **options: Any) -> Reservation:
-        path.rename(path.with_name("moved"))
-        return reserved(*arguments, **options)
-
-    monkeypatch.setattr(MemoryStore, "reserve", moving)
-    assert reserve(store).high == 50
-    assert tops(read([path])) == {"orders": 50, "quiet": 99}
-
-
-def test_a_file_that_is_empty_becomes_a_journal(store: Journalled, path: Path) -> None:
-    path.touch()
-    fill(store, 2)
-    assert tops(read([path])) == {"orders": 10}
-    assert sorted(path.parent.iterdir()) == [path]
 
 
 # ------------------------------------------------------------------------------------------------------------- schemes
@@ -556,3 +539,88 @@ def test_the_longest_scheme_fits_into_the_room_that_is_tried_for(store: Journall
         store.configure("orders", scheme={"format": letter * most}, timeout=TIMEOUT)
         reserve(store)
     assert max(map(len, path.read_bytes().splitlines())) < journal_._LINE_MOST
+
+
+# ------------------------------------------------------------- read while others append, and mend: that is not damage
+
+
+class Meddled(io.FileIO):
+    """A file of which something happens once after the read that `when` picks by its length."""
+
+    def __init__(self, path: Path, when: Callable[[int], bool], what: Callable[[], object]) -> None:
+        super().__init__(path)
+        self._when = when
+        self._what: Callable[[], object] | None = what
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read, then let it happen."""
+        length = super().readinto(buffer) or 0
+        if self._what and self._when(length):
+            what, self._what = self._what, None
+            what()
+        return length
+
+
+def meddled(path: Path, what: Callable[[], object]) -> dict[str, int]:
+    """Return what a journal knows, read while that happens between two reads of the file."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Path, "open", lambda self, _: io.BufferedReader(Meddled(self, bool, what)))
+        return tops(read([path]))
+
+
+def test_a_line_that_is_ended_between_two_reads_is_not_damaged(store: Journalled, path: Path) -> None:
+    fill(store, 2)
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+
+    def more() -> None:
+        with path.open("ab") as file:
+            file.write(b"\n")
+
+    journals = Journals()
+    # The end of the file was read, so that the line is taken as it is; then its newline came.
+    with io.BufferedReader(Meddled(path, lambda length: length == 0, more)) as file:
+        journals.take(file, str(path))
+    assert tops(journals) == {"orders": 10}
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
+def test_a_torn_line_that_is_cut_off_between_two_reads_is_not_damage(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+) -> None:
+    fill(store, 4)
+    path.write_bytes(path.read_bytes()[:-30])  # the next line, which is longer, will stand in its place
+    if guarded:
+        assert meddled(path, lambda: reserve(store)) == {"orders": 40}
+        return
+    monkeypatch.setattr(journal_, "_READ_LOCK", 0.01)  # without it a second look is none
+    with path.open("rb") as holder:
+
+        def cut_off_and_stop() -> None:
+            reserve(store)
+            fcntl.flock(holder, fcntl.LOCK_EX)
+
+        with pytest.raises(Damaged, match="line 5"):
+            meddled(path, cut_off_and_stop)
+    assert tops(read([path])) == {"orders": 40}
+
+
+def test_an_empty_file_tells_nothing_and_is_refused_as_a_witness(store: Journalled, path: Path, tmp_path: Path) -> None:
+    path.touch()
+    fill(store, 2)
+    assert sorted(tmp_path.iterdir()) == [path]  # it became the journal
+    empty = tmp_path / "empty"
+    empty.touch()
+    for named in ([empty], [path, empty], [Path(os.devnull)]):
+        with pytest.raises(Misconfigured, match="is empty"):
+            read(named)
+    empty.write_bytes(path.read_bytes()[:1])
+    assert tops(read([path, empty])) == {"orders": 10}
+
+
+def test_a_journal_may_come_through_a_pipe(store: Journalled, path: Path) -> None:
+    fill(store, 2)
+    reading, writing = os.pipe()
+    os.write(writing, path.read_bytes())
+    os.close(writing)
+    assert tops(read([Path(f"/dev/fd/{reading}")])) == {"orders": 10}
+    os.close(reading)

@@ -18,7 +18,7 @@ from pymongo.uri_parser import parse_uri
 from persistence.errors import Corrupt, LeaseOnStrict, Misconfigured, StoreError, Unavailable, VersionMoved
 from persistence.mongodb import SCHEMA, MongoStore, _Session
 from persistence.mongotags import stored
-from persistence.records import LEASE_MOST
+from persistence.records import LEASE_MOST, now_ms
 from tests.contract.benches import SCHEME, TIMEOUT, MongoBench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, run_python, segments
 from tests.servers.ports import free_port
@@ -157,6 +157,24 @@ def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench
             assert collection.write_concern.document == {"w": "majority", "j": True}
             assert collection.read_preference == ReadPreference.PRIMARY
     weak.close()
+
+
+def test_mongodb_tells_what_is_in_force_and_what_the_url_asks_for(mongo_bench: MongoBench) -> None:
+    before = now_ms()
+    plain = mongo_bench.store.examine(timeout=TIMEOUT)
+    assert plain.time is not None
+    assert before - 60_000 <= plain.time <= now_ms() + 60_000
+    assert plain.version
+    assert plain.replica_set is not None
+    assert plain.write_concern == {"w": "majority", "j": True}
+    assert (plain.asked_concern, plain.retry_writes) == ({}, True)
+
+    query = "&" if "?" in mongo_bench.url else "?"
+    weak = MongoStore.open(f"{mongo_bench.url}{query}w=1&journal=false&retryWrites=false")
+    seen = weak.examine(timeout=TIMEOUT)
+    weak.close()
+    assert seen.write_concern == {"w": "majority", "j": True}
+    assert (seen.asked_concern, seen.retry_writes) == ({"w": 1, "j": False}, False)
 
 
 def test_a_reservation_is_one_update_and_one_insert(mongo_bench: MongoBench) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from persistence.errors import Corrupt, LeaseOnStrict, LimitHit, TagMissing, TagPresent
+from persistence.errors import Corrupt, LeaseOnStrict, TagPresent
 from persistence.memory import MemoryStore
-from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag
+from persistence.records import AHEAD_MOST, LEASE_MOST, Tag
 from tests.contract.benches import (
     SCHEME,
     TIMEOUT,
@@ -192,15 +192,6 @@ def test_a_strict_tag_has_no_lease(store: Store) -> None:
     assert create(store, "users", order="strict", lease=0).lease == 0
 
 
-def test_a_tag_that_is_not_live_gets_no_lease(store: Store) -> None:
-    create(store, "gone", order="trend", lease=5)
-    buried = store.delete("gone", timeout=TIMEOUT)
-    for tag in ("nobody", "gone"):
-        with pytest.raises(TagMissing):
-            store.configure(tag, lease=9, timeout=TIMEOUT)
-    assert get(store, "gone") == buried
-
-
 def test_a_tag_turned_strict_behind_our_back_has_no_lease(shared_bench: Bench) -> None:
     store = shared_bench.store
     create(store, step=10, order="trend", lease=5)
@@ -220,25 +211,6 @@ def test_a_reservation_brings_so_many_steps_as_one_segment(bench: Bench) -> None
     create(one, step=10, ahead=4)
     held = [reserve(one), reserve(two, 7), reserve(one), reserve(two)]
     assert spans(held) == ranges(two) == [(0, 40), (40, 47), (47, 87), (87, 127)]
-
-
-@pytest.mark.covers("4.11")
-def test_near_the_limit_the_segment_is_shorter_and_then_refused(bench: Bench) -> None:
-    for tag, store in (("a", bench.store), ("b", bench.open())):
-        create(store, tag, step=10, ahead=4, limit=95)
-        assert spans(reserve(store, tag=tag) for _ in range(3)) == [(0, 40), (40, 80), (80, 95)]
-        with pytest.raises(LimitHit):
-            reserve(store, tag=tag)
-        assert get(store, tag).max == 95
-
-
-def test_more_steps_than_there_are_numbers_never_overflow(store: Store) -> None:
-    for tag, above in (("a", 0), ("b", HIGHEST - 5)):
-        create(store, tag, above=above, step=HIGHEST // 2, ahead=AHEAD_MOST)
-        assert spans([reserve(store, tag=tag)]) == [(above, HIGHEST)]
-        with pytest.raises(LimitHit):
-            reserve(store, tag=tag)
-        assert get(store, tag).max == HIGHEST
 
 
 def test_without_the_guard_of_the_limit_numbers_above_it_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,15 @@ def test_directories_are_made_for_the_owner_only(tmp_path: Path) -> None:
     assert [stat.S_IMODE(each.stat().st_mode) for each in (path.parent, path.parent.parent)] == [0o700, 0o700]
 
 
-def test_it_is_durable_and_in_wal_mode(sqlite_bench: SQLiteBench) -> None:
-    create(sqlite_bench.store)
-    store = sqlite_bench.store
-    assert isinstance(store, SQLiteStore)
+def test_it_is_durable_in_wal_mode_and_tells_what_is_in_force(sqlite_bench: SQLiteBench) -> None:
+    store = sqlite_bench.make()
+    seen = store.examine(timeout=TIMEOUT)
+    assert (seen.journal, seen.synchronous, seen.time) == ("wal", 2, None)
     assert store._connection is not None
-    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    store._connection.execute("PRAGMA synchronous = OFF")
+    assert store.examine(timeout=TIMEOUT).synchronous == 0
+    store.close()
 
 
 FOREIGN: list[tuple[str, object]] = [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from persistence.contract import Store
 from persistence.errors import (
     Halted,
     LimitHit,
@@ -19,35 +21,28 @@ from persistence.errors import (
     Unavailable,
 )
 from persistence.memory import MemoryStore
-from persistence.records import HIGHEST, Tag, now_ms
+from persistence.records import AHEAD_MOST, HIGHEST, StoreFacts, Tag, now_ms
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from persistence.contract import Store
+    from persistence.records import Reservation
     from tests.contract.benches import Bench
 
 
 # ------------------------------------------------------------------------------------------------------------ the tag
 
 
-@pytest.mark.covers("3.48", "3.49")
-def test_a_new_tag_is_what_was_asked_for(bench: Bench) -> None:
+@pytest.mark.covers("3.4", "3.48", "3.49")
+def test_a_new_tag_is_what_was_asked_for_and_starts_above_its_start(bench: Bench) -> None:
     before = now_ms()
     made = create(bench.store, above=99, step=50, limit=10_000, order="trend")
     assert (made.max, made.step, made.limit, made.order) == (99, 50, 10_000, "trend")
-    assert made.description == "made by a test"
-    assert not made.halted
-    assert not made.deleted
+    assert (made.description, made.halted, made.deleted) == ("made by a test", False, False)
     assert before <= made.created == made.timestamp <= now_ms()
     assert get(bench.store) == get(bench.open()) == made
-
-
-@pytest.mark.covers("3.4")
-def test_the_first_number_of_a_tag_is_the_one_above_its_start(store: Store) -> None:
-    create(store, above=99, step=10)
-    assert (reserve(store).low, reserve(store).low) == (99, 109)
+    assert spans([reserve(bench.store), reserve(bench.open())]) == [(99, 149), (149, 199)]
 
 
 @pytest.mark.covers("1.5", "2.11", "4.19")
@@ -173,16 +168,27 @@ def test_numbers_are_exact_where_other_types_end(store: Store) -> None:
 
 
 @pytest.mark.covers("4.11")
-def test_the_last_segment_is_shorter_and_then_the_tag_is_full(store: Store) -> None:
-    create(store, above=HIGHEST - 1500, step=1000)
-    held = [reserve(store), reserve(store)]
-    assert spans(held) == [(HIGHEST - 1500, HIGHEST - 500), (HIGHEST - 500, HIGHEST)]
-    for n in (None, 1, HIGHEST):
-        with pytest.raises(LimitHit) as caught:
-            reserve(store, n)
-        assert (caught.value.max, caught.value.limit) == (HIGHEST, HIGHEST)
-    assert get(store).max == HIGHEST
-    assert len(ranges(store)) == 2
+def test_the_last_segment_is_shorter_and_then_the_tag_is_full(bench: Bench) -> None:
+    one, two = bench.store, bench.open()
+    made: list[tuple[dict[str, int], list[int]]] = [
+        ({"above": HIGHEST - 1500, "step": 1000}, [HIGHEST - 500, HIGHEST]),
+        ({"step": 10, "ahead": 4, "limit": 95}, [40, 80, 95]),
+        ({"step": HIGHEST, "limit": 100}, [100]),
+        # More steps than there are numbers never overflow.
+        ({"step": HIGHEST // 2, "ahead": AHEAD_MOST}, [HIGHEST]),
+        ({"above": HIGHEST - 5, "step": HIGHEST // 2, "ahead": AHEAD_MOST}, [HIGHEST]),
+    ]
+    for tag, (settings, highs) in zip("abcde", made, strict=True):
+        create(one, tag, **settings)
+        got = [reserve(each, tag=tag) for each, _ in zip((two, one, two), highs, strict=False)]
+        assert spans(got) == ranges(one, tag) == list(pairwise([settings.get("above", 0), *highs]))
+        before = get(one, tag)
+        for n in (None, 1, HIGHEST):
+            with pytest.raises(LimitHit) as caught:
+                reserve(two, n, tag=tag)
+            assert (caught.value.max, caught.value.limit) == (highs[-1], highs[-1])
+        assert get(one, tag) == before
+        assert len(ranges(one, tag)) == len(highs)
 
 
 def test_an_exact_reservation_is_whole_or_refused(store: Store) -> None:
@@ -234,49 +240,42 @@ def test_what_is_handed_back_is_reserved_again(store: Store) -> None:
     assert reserve(store).low == 40
 
 
-def test_nothing_is_handed_back_once_somebody_reserved_above(bench: Bench) -> None:
-    one, two = bench.store, bench.open()
-    create(one, step=100)
-    mine = reserve(one)
-    reserve(two)
-    assert not one.hand_back([mine], 40, timeout=TIMEOUT)
-    assert get(one).max == 200
-    assert ranges(one) == [(0, 40), (100, 200)]  # nobody has 41..100: the ledger says so
+def restored(bench: Bench, held: Reservation, backup: object) -> None:
+    """The store goes back to before the reservation, and somebody else gets the same numbers."""
+    bench.restore(backup)
+    assert spans([reserve(bench.store)]) == spans([held])
 
 
-def test_a_hand_back_sent_twice_takes_effect_once(bench: Bench) -> None:
-    one, two = bench.store, bench.open()
-    create(one, step=100)
-    mine = reserve(one)
-    assert one.hand_back([mine], 0, timeout=TIMEOUT)
-    assert not one.hand_back([mine], 0, timeout=TIMEOUT)
-    other = reserve(two)
-    assert spans([other]) == spans([mine])
-    # The same max again, and only the version says that it is another's: the delayed copy must not cut it.
-    assert not one.hand_back([mine], 0, timeout=TIMEOUT)
-    assert get(one).max == 100
-    assert (0, 100) in ranges(one)
+def given_again(bench: Bench, held: Reservation, _: object) -> None:
+    """It was handed back before, and somebody else has the numbers: the max is the same, and only the version tells."""
+    for expected in (True, False):
+        assert bench.store.hand_back([held], 0, timeout=TIMEOUT) is expected
+    assert spans([reserve(bench.open())]) == spans([held])
 
 
-def test_a_hand_back_from_before_a_restore_is_refused(bench: Bench) -> None:
+#: What comes between a reservation and its hand back, which then takes nothing; who writes into the store past this
+#: program writes no version, so that only the max tells.
+BETWEEN: dict[str, Callable[[Bench, Reservation, object], object]] = {
+    "reserved above": lambda bench, *_: reserve(bench.open()),
+    "given again": given_again,
+    "restored": restored,
+    "recovered": lambda bench, held, _: bench.store.recover("orders", at_least=held.high, timeout=TIMEOUT),
+    "deleted": lambda bench, *_: bench.store.delete("orders", timeout=TIMEOUT),
+    "changed by hand": lambda bench, *_: bench.tamper("orders", max=5000),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_hand_back_that_comes_too_late_is_refused(bench: Bench, between: str) -> None:
     create(bench.store, step=100)
     backup = bench.backup()
     mine = reserve(bench.store)
-    bench.restore(backup)
-    other = reserve(bench.store)
-    assert other.high == mine.high
-    assert not bench.store.hand_back([mine], 0, timeout=TIMEOUT)
-    assert get(bench.store).max == 100
-    assert ranges(bench.store) == [(0, 100)]
-
-
-def test_a_hand_back_takes_nothing_from_a_max_that_was_changed_by_hand(bench: Bench) -> None:
-    """Who writes into the store past this program writes no version: only the max tells."""
-    create(bench.store, step=100)
-    mine = reserve(bench.store)
-    bench.tamper("orders", max=5000)
+    BETWEEN[between](bench, mine, backup)
+    before = get(bench.store)
     assert not bench.store.hand_back([mine], 40, timeout=TIMEOUT)
-    assert reserve(bench.store).low == 5000
+    assert get(bench.store) == before
+    # Nobody has 41..100, and the ledger says so, unless they are somebody else's by now.
+    assert ((0, 100) in ranges(bench.store)) is (between in {"given again", "restored"})
 
 
 def test_two_reservations_in_a_row_are_handed_back_in_one(store: Store) -> None:
@@ -386,8 +385,6 @@ def test_a_tag_made_again_goes_on_above_its_tombstone(store: Store) -> None:
     assert buried.deleted
     assert buried.max == held.high
     assert store.delete("orders", timeout=TIMEOUT) == buried
-    assert not store.hand_back([held], 0, timeout=TIMEOUT)
-    assert get(store) == buried
     assert create(store, above=0, step=7).max == held.high
     assert spans([reserve(store)]) == [(held.high, held.high + 7)]
     store.delete("orders", timeout=TIMEOUT)
@@ -445,37 +442,27 @@ def test_a_halted_tag_gives_nothing_until_it_is_recovered(bench: Bench) -> None:
     assert reserve(one).low == 500
 
 
-def test_a_halt_comes_too_late_once_max_is_high_enough(store: Store) -> None:
-    create(store, above=500)
-    before = get(store)
-    assert not store.halt("orders", below=500, timeout=TIMEOUT)
-    assert get(store) == before
-    assert store.halt("orders", below=501, timeout=TIMEOUT)
-    assert store.halt("orders", below=0, timeout=TIMEOUT)  # it is halted now, whoever did it
-
-
-def test_a_halt_without_a_condition_stops_reservations_whatever_max_is(bench: Bench) -> None:
+def test_a_halt_holds_below_the_max_that_it_names_or_whatever_max_is(bench: Bench) -> None:
     one, two = bench.store, bench.open()
-    create(one, step=10)
+    create(one, above=500, step=10)
     reserve(two)
-    for _ in range(2):
-        assert one.halt("orders", timeout=TIMEOUT)
+    before = get(one)
+    assert not one.halt("orders", below=510, timeout=TIMEOUT)  # too late
+    assert get(one) == before
+    for below in (511, None):
+        assert one.halt("orders", below=below, timeout=TIMEOUT)
         with pytest.raises(Halted):
             reserve(two)
-    before = get(one)
-    assert one.halt("orders", timeout=TIMEOUT)
-    assert get(one) == before
-    assert two.recover("orders", at_least=0, timeout=TIMEOUT).max == 10
-    assert reserve(two).low == 10
-
-
-def test_a_halt_outlives_deleting_and_making_again(store: Store) -> None:
-    create(store)
-    store.halt("orders", below=500, timeout=TIMEOUT)
-    store.delete("orders", timeout=TIMEOUT)
-    create(store)
-    with pytest.raises(Halted):
-        reserve(store)
+        before = get(one)
+        for again in (0, None):
+            assert one.halt("orders", below=again, timeout=TIMEOUT)  # it is halted now, whoever did it
+        assert get(one) == before
+        one.delete("orders", timeout=TIMEOUT)
+        create(two, step=10)
+        with pytest.raises(Halted):  # it outlives deleting and making again
+            reserve(two)
+        assert two.recover("orders", at_least=0, timeout=TIMEOUT).max == 510
+    assert reserve(two).low == 510
 
 
 @pytest.mark.covers("N.6")
@@ -483,14 +470,6 @@ def test_recovering_twice_does_no_harm_and_never_lowers(store: Store) -> None:
     create(store, above=700)
     for at_least, expected in ((1000, 1000), (1000, 1000), (5, 1000)):
         assert store.recover("orders", at_least=at_least, timeout=TIMEOUT).max == expected
-
-
-def test_a_hand_back_is_refused_after_a_recovery_to_the_same_max(store: Store) -> None:
-    create(store, step=10)
-    got = reserve(store)
-    store.recover("orders", at_least=got.high, timeout=TIMEOUT)
-    assert not store.hand_back([got], 0, timeout=TIMEOUT)
-    assert get(store).max == 10
 
 
 def test_a_tag_recovered_above_its_limit_is_full_and_can_be_widened(store: Store) -> None:
@@ -527,3 +506,15 @@ def test_closing_twice_is_harmless(bench: Bench) -> None:
             with pytest.raises(Misconfigured, match="closed"):
                 call()
         assert get(bench.open()).max == 0
+
+
+def test_examining_names_the_kind_and_changes_nothing(bench: Bench) -> None:
+    create(bench.store)
+    reserve(bench.store)
+    before = get(bench.store), ranges(bench.store)
+    seen = bench.store.examine(timeout=TIMEOUT)
+    assert bench.store.url.startswith(seen.kind)
+    assert seen.lasting is bench.store.shared
+    assert (get(bench.store), ranges(bench.store)) == before
+    # One of somebody else's need not tell anything.
+    assert Store.examine(bench.store, timeout=TIMEOUT) == StoreFacts(kind=bench.store.url.partition("://")[0])
