@@ -14,7 +14,7 @@ from bson.int64 import Int64
 from persistence.journalled import Journalled
 from persistence.memory import MemoryStore
 from persistence.mongodb import MongoStore
-from persistence.records import HIGHEST, LedgerEntry, Order
+from persistence.records import HIGHEST, LedgerEntry
 from persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
@@ -49,30 +49,9 @@ SCHEME: dict[str, Any] = {
 }
 
 
-def create(
-    store: Store,
-    tag: str = "orders",
-    *,
-    above: int = 0,
-    step: int = 1000,
-    limit: int = HIGHEST,
-    order: Order = "strict",
-    lease: int | None = None,
-    ahead: int = 1,
-    scheme: Mapping[str, object] | None = None,
-) -> Tag:
-    return store.create(
-        tag,
-        above=above,
-        step=step,
-        limit=limit,
-        order=order,
-        lease=lease,
-        ahead=ahead,
-        description="made by a test",
-        scheme=scheme,
-        timeout=TIMEOUT,
-    )
+def create(store: Store, tag: str = "orders", **settings: Any) -> Tag:
+    given = {"above": 0, "step": 1000, "limit": HIGHEST, "order": "strict", "description": "made by a test", **settings}
+    return store.create(tag, timeout=TIMEOUT, **given)
 
 
 def reserve(

@@ -442,16 +442,6 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     return take
 
 
-def test_mutation_without_the_version_a_hand_back_cuts_a_foreign_segment(mongo_bench: MongoBench, without: Any) -> None:
-    create(mongo_bench.store, step=100)
-    mine = reserve(mongo_bench.store)
-    mongo_bench.store.hand_back([mine], 0, timeout=TIMEOUT)
-    other = reserve(mongo_bench.store)
-    without("version")
-    assert mongo_bench.store.hand_back([mine], 0, timeout=TIMEOUT)
-    assert reserve(mongo_bench.store).low < other.high  # handed out twice
-
-
 def is_legal(store: MongoStore, other: Store, at_least: int) -> bool:
     """Reserve, and say whether that was refused or gave what the record, as others see it, allows."""
     try:
@@ -487,23 +477,6 @@ def test_mutation_each_guard_of_a_reservation_is_needed(
     if not guarded:
         without(*guard.split())
     assert is_legal(store, other, at_least=15 if guard == "max $gte" else 0) is guarded
-
-
-def test_mutation_a_ledger_addressed_by_its_end_cuts_a_foreign_entry(
-    mongo_bench: MongoBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create(mongo_bench.store, step=100)
-    mine = reserve(mongo_bench.store)
-    mongo_bench.store.hand_back([mine], 0, timeout=TIMEOUT)
-    reserve(mongo_bench.store)
-    mongo_bench.store.hand_back([mine], 0, timeout=TIMEOUT)
-    assert (0, 100) in ranges(mongo_bench.store)
-    monkeypatch.setattr(
-        "persistence.mongodb.UpdateOne",
-        lambda _, update: pymongo.UpdateOne({"tag": "orders", "high": Int64(mine.high)}, update),
-    )
-    mongo_bench.store.hand_back([mine], 0, timeout=TIMEOUT)
-    assert (0, 100) not in ranges(mongo_bench.store)  # the ledger denies what is in use
 
 
 # ------------------------------------------------------------------------------------------------------------- schemes

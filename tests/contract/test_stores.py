@@ -51,9 +51,8 @@ def test_a_tag_is_made_once_and_setting_it_up_again_changes_nothing(bench: Bench
     reserve(bench.store)
     before, ledger = get(bench.store), ranges(bench.store)
     for again in ({"above": 7, "step": 10}, {"above": 1_000_000, "order": "trend", "limit": 5, "lease": 3}):
-        settings: dict[str, Any] = again
         with pytest.raises(TagPresent):
-            create(bench.open(), **settings)
+            create(bench.open(), **again)
     assert (bench.store.tags(timeout=TIMEOUT), ranges(bench.store)) == ([before], ledger)
     assert spans([reserve(bench.store)]) == [(17, 27)]
 
@@ -367,7 +366,7 @@ def test_arguments_out_of_range_are_a_value_error(store: Store) -> None:
         lambda: create(store, "new", above=-1),
         lambda: create(store, "new", step=0),
         lambda: create(store, "new", limit=2**63),
-        lambda: create(store, "new", order="random"),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: create(store, "new", order="random"),
     ):
         with pytest.raises(ValueError, match="must be"):
             call()

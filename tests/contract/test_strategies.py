@@ -17,7 +17,7 @@ from issuer.clock import Deadline
 from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
 from issuer.strategies import Context, Instance, Serving, Snowflake, Strategy, registry
 from issuer.strategies.machines import Clock, Leased
-from issuer.strategies.ticks import OVER, Ticks
+from issuer.strategies.ticks import OVER
 from persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.contract.processes import finish
@@ -311,94 +311,22 @@ def test_without_the_guard_a_forked_child_repeats_its_parents_numbers(
     assert len(repeats(drawn + moved_snowflake.take(50))) == 50
 
 
-class Pair:
-    """Two processes that lease the only machine number there is, one after the other."""
-
-    def __init__(self, server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.server = server
-        now = Clock().ms()
-        self.clocks = [MovedClock(now), MovedClock(now)]
-        self.desks: list[Desk] = []
-        clocks = iter(self.clocks)
-
-        def made(context: Context) -> Strategy:
-            clock = next(clocks).clock
-            leased = Leased("issuer:machines:{orders}", context.instance.key, [5], clock=clock, own=True)
-            return Snowflake(context, clock=clock, machines=leased)
-
-        monkeypatch.setitem(registry._registered, "leased", made)
-
-    def open(self, port: int) -> Desk:
-        instance = Instance(port=port, ip="192.0.2.5")
-        self.desks.append(Desk("leased", {}, redis=self.server.client(), instance=instance))
-        return self.desks[-1]
-
-    def pass_time(self, seconds: float) -> None:
-        self.server.time_offset += seconds
-        for clock in self.clocks:
-            clock.sleep(seconds)
-
-
-@pytest.mark.covers("3.34")
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
-def test_a_holder_that_was_paused_stops_when_its_lease_is_over(
-    fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
-) -> None:
-    """The second process gets its machine number; without lease and ceiling numbers come twice."""
-    turn = Ticks.turn
-
-    def unguarded(self: Ticks) -> int:
-        if self.tenure is not None:
-            object.__setattr__(self.tenure, "until", float("inf"))
-            object.__setattr__(self.tenure, "ceiling", 2**63)
-        return turn(self)
-
-    if not guarded:
-        monkeypatch.setattr(Ticks, "turn", unguarded)
-    pair = Pair(fake_server, monkeypatch)
-    first = pair.open(1)
-    first.found()
-    pair.pass_time(1)
-    numbers = first.take(10)
-    pair.pass_time(60)
-    second = pair.open(2)
-    numbers += second.take(10)
-    for _ in range(3):
-        try:
-            numbers += first.take(10)
-        except Unavailable:
-            pair.pass_time(0.001)
-    assert (len(numbers) == 20) is guarded
-    assert (not repeats(numbers)) is guarded
-
-
 def test_a_lease_counts_from_before_the_request_was_sent(
     fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is over here before it is over there, however long the reply took."""
-    pair = Pair(fake_server, monkeypatch)
-    first = pair.open(1)
-    first.found()
-    strategy: Any = first.serving.strategy
-    tenure = strategy._ticks.tenure
-    assert tenure.until == pair.clocks[0].seconds + 30
-    pair.clocks[0].seconds += 29.9
-    assert strategy._ticks.turn() != OVER
-    pair.clocks[0].seconds += 0.1
-    assert strategy._ticks.turn() == OVER
+    moved = MovedClock(Clock().ms())
 
+    def made(context: Context) -> Strategy:
+        leased = Leased("issuer:machines:{orders}", context.instance.key, [5], clock=moved.clock, own=True)
+        return Snowflake(context, clock=moved.clock, machines=leased)
 
-@pytest.mark.covers("3.35")
-def test_a_number_that_is_free_again_goes_back_to_its_holder(fake_server: FencedFakeServer) -> None:
-    client = fake_server.client()
-    seen: list[int | None] = []
-    for _ in range(4):
-        desk = Desk("snowflake", {}, redis=client)
-        if not seen:
-            desk.found()
-        desk.next()
-        strategy = desk.serving.strategy
-        assert isinstance(strategy, Snowflake)
-        seen.append(strategy.machine)
-        desk.close()
-    assert len(set(seen)) == 1
+    monkeypatch.setitem(registry._registered, "leased", made)
+    with Desk("leased", {}, redis=fake_server.client(), instance=Instance(port=1, ip="192.0.2.5")) as desk:
+        desk.found()
+        strategy: Any = desk.serving.strategy
+        assert strategy._ticks.tenure.until == moved.seconds + 30
+        moved.seconds += 29.9
+        assert strategy._ticks.turn() != OVER
+        moved.seconds += 0.1
+        assert strategy._ticks.turn() == OVER
