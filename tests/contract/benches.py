@@ -128,6 +128,10 @@ class Bench(ABC):
         """Write into the record past the store."""
 
     @abstractmethod
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
+        """Read the record past the store."""
+
+    @abstractmethod
     def forge(self, **fields: object) -> str:
         """Write a ledger entry past the store: low 0, high 1000, tag `orders` and so on unless said. Returns its id."""
 
@@ -157,6 +161,9 @@ class MemoryBench(Bench):
 
     def tamper(self, tag: str, **fields: Any) -> None:
         self.memory._tags[tag] = replace(self.memory._tags[tag], **fields)
+
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
+        return asdict(self.memory._tags[tag])
 
     def forge(self, **fields: object) -> str:
         entry = LedgerEntry(**forged(fields))
@@ -201,6 +208,24 @@ class SQLiteBench(Bench):
             connection.execute(statement, (value, tag))
         connection.close()
 
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
+        connection = self.connect()
+        connection.row_factory = sqlite3.Row
+        found = dict(connection.execute("SELECT * FROM tags WHERE tag = ?", (tag,)).fetchone())
+        connection.close()
+        return found
+
+    def loosen(self) -> None:
+        """Make the tags' table as other programs would: the columns' affinity turns 5.0 back into 5."""
+        self.close()
+        connection = self.connect()
+        columns = ", ".join(f'"{row[1]}"' for row in connection.execute("PRAGMA table_info(tags)"))
+        connection.execute("ALTER TABLE tags RENAME TO old")
+        connection.execute(f"CREATE TABLE tags ({columns}, PRIMARY KEY (tag))")
+        connection.execute("INSERT INTO tags SELECT * FROM old")
+        connection.close()
+        self.store = self.open()
+
     def forge(self, **fields: object) -> str:
         entry = forged(fields)
         columns = ", ".join(f'"{name}"' for name in entry)
@@ -232,7 +257,7 @@ class MongoBench(Bench):
     def make(self) -> MongoStore:
         return MongoStore.open(self.url)
 
-    def document(self, tag: str = "orders") -> dict[str, Any]:
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
         found = self.database["tags"].find_one({"_id": tag})
         assert found is not None
         return found

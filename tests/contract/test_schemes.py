@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from persistence import schemes
-from persistence.errors import Corrupt, SchemeMismatch, StoreError, TagMissing, VersionMoved
+from persistence.errors import Corrupt, SchemeMismatch, TagMissing, VersionMoved
 from persistence.memory import MemoryStore
 from persistence.records import Tag
 from persistence.schemes import DEPTH_MOST, SCHEME_MOST
@@ -246,28 +246,3 @@ def test_mutation_without_the_tombstones_way_a_value_comes_again(monkeypatch: py
 
 
 # ------------------------------------------------------------------------------------------------------------ tampered
-
-
-def test_what_is_no_scheme_in_the_store_is_corrupt_and_changes_nothing(shared_bench: Bench) -> None:
-    store = shared_bench.store
-    texts = ["not JSON", "[1]", '{"a":1.5}', '{"a":18446744073709551616}', '{"a":' * 50_000]
-    documents = ["x", [1], 5, {"a": 1.5}, {"a": [{"b": 1.5}]}]
-    is_text = store.url.startswith("sqlite")
-    create(store, step=10, scheme=SCHEME)
-    for value in texts if is_text else documents:
-        top = reserve(store).high  # what was seen now must not keep anybody from noticing
-        shared_bench.tamper("orders", scheme=value)
-        with pytest.raises(StoreError, match="scheme"):
-            reserve(store)
-        for call in (
-            partial(get, store),
-            partial(store.tags, timeout=TIMEOUT),
-            partial(reserve, store),
-            partial(reserve, store),
-            partial(store.configure, "orders", scheme={}, timeout=TIMEOUT),
-        ):
-            with pytest.raises(Corrupt, match="scheme"):
-                call()
-        shared_bench.tamper("orders", scheme="{}" if is_text else {})
-        # MongoDB's filter can't look into a scheme: at most one segment is lost, however often it is tried.
-        assert reserve(store).high <= top + (10 if is_text else 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from persistence.errors import Corrupt, Unavailable
 from persistence.sqlite import SQLiteStore
 from persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
-from tests.contract.processes import finish, let_go, segments, start_loaders
+from tests.contract.processes import finish, let_go, start_loaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,11 +134,12 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     old = request.getfixturevalue(at)
     rows = old.execute("SELECT * FROM tags ORDER BY tag").fetchall()
     assert store.store_id(timeout=TIMEOUT) == "0123456789abcdef01234567"
-    leased = [] if at == "old" else [("leased", 40, 7, 1, {})]
-    plain = [("orders", 30, None, 1, {}), ("users", 7, None, 1, {})]
-    found = store.tags(timeout=TIMEOUT)
-    assert [(each.tag, each.max, each.lease, each.ahead, each.scheme) for each in found] == leased + plain
-    added = {"old": 3, "second": 2, "third": 1}[at]
+    leased, added = {"old": (None, 3), "second": (7, 2), "third": (7, 1)}[at]
+    assert [(each.tag, each.max, each.lease, each.ahead, each.scheme) for each in store.tags(timeout=TIMEOUT)] == [
+        *([("leased", 40, leased, 1, {})] if leased else []),
+        ("orders", 30, None, 1, {}),
+        ("users", 7, None, 1, {}),
+    ]
     assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, *[None] * added) for row in rows]
     assert ranges(store) == [(20, 30)]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
@@ -200,17 +201,19 @@ def test_a_file_brought_up_to_date_between_a_look_and_the_lock_is_left_alone(
 
 
 @pytest.mark.live
-def test_processes_that_open_an_older_file_at_once_all_succeed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", ["fresh", "older"])
+def test_processes_that_open_a_file_at_once_all_succeed(tmp_path: Path, at: str) -> None:
     for turn in range(3):
         path = tmp_path / f"{turn}.db"
-        connection = sqlite3.connect(path, isolation_level=None)
-        for statement in (*_SCHEMA_1, "INSERT INTO meta (id) VALUES ('x')", "PRAGMA user_version = 1"):
-            connection.execute(statement)
-        put(connection, "orders", 0)
-        connection.close()
-        started = start_loaders(f"sqlite:///{path}", 4, 1, size="1")
+        if at == "older":
+            connection = sqlite3.connect(path, isolation_level=None)
+            for statement in (*_SCHEMA_1, "INSERT INTO meta (id) VALUES ('x')", "PRAGMA user_version = 1"):
+                connection.execute(statement)
+            connection.close()
+        started = start_loaders(f"sqlite:///{path}", 4, "id")
         let_go(started)
-        assert sorted(high for each in started for _, high in segments(finish(each))) == [1, 2, 3, 4]
+        assert len({finish(each) for each in started}) == 1
+        assert SQLiteStore(path).tags(timeout=TIMEOUT) == []
 
 
 def test_a_row_that_was_tampered_with_keeps_nobody_from_the_others(store: SQLiteStore, old: sqlite3.Connection) -> None:
@@ -262,7 +265,7 @@ def test_a_program_of_schema_2_that_had_the_file_open_cannot_drop_what_is_ahead(
 def test_a_program_of_schema_3_that_had_the_file_open_cannot_drop_a_scheme(
     store: SQLiteStore, third: sqlite3.Connection
 ) -> None:
-    known = {"lease": None, "ahead": 1}
+    known: dict[str, Any] = {"lease": None, "ahead": 1}
     store.configure("users", scheme={}, timeout=TIMEOUT)
     store.configure("orders", scheme=_STRIDE, timeout=TIMEOUT)
     put(third, "users", 60, **known)  # plain is what it knows

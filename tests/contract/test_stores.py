@@ -8,27 +8,30 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bson.decimal128 import Decimal128
 
 from persistence.contract import Store
 from persistence.errors import (
+    Corrupt,
     Halted,
     LimitHit,
     LimitTooLow,
     MaxBehind,
     Misconfigured,
+    StoreError,
     TagMissing,
     TagPresent,
     Unavailable,
 )
 from persistence.memory import MemoryStore
-from persistence.records import AHEAD_MOST, HIGHEST, StoreFacts, Tag, now_ms
-from tests.contract.benches import TIMEOUT, create, get, ranges, reserve, spans
+from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, StoreFacts, Tag, now_ms
+from tests.contract.benches import SCHEME, TIMEOUT, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from persistence.records import Reservation
-    from tests.contract.benches import Bench
+    from tests.contract.benches import Bench, MongoBench
 
 
 # ------------------------------------------------------------------------------------------------------------ the tag
@@ -371,6 +374,64 @@ def test_arguments_out_of_range_are_a_value_error(store: Store) -> None:
         with pytest.raises(ValueError, match="must be"):
             call()
     assert store.tags(timeout=TIMEOUT) == [made]
+
+
+#: What other programs, or an operator by hand, may leave in a record.
+FOREIGN: dict[str, list[object]] = {
+    "max": [5.0, 2.0**60, 9.3e18, "5", None, -1],
+    "step": [10.0, 1.5, 0],
+    "limit": [1e6, b"x"],
+    "order": ["other", 3],
+    "halted": [2, 1.0],
+    "deleted": ["no", None],
+    "version": [7],
+    "description": [None],
+    "created": [0.5, "now"],
+    "lease": [-1, LEASE_MOST + 1, 1.5, 5.0, "5"],
+    "ahead": [-1, 0, AHEAD_MOST + 1, 1.5, "x"],
+    "scheme": ["not JSON", "[1]", '{"a":1.5}', '{"a":18446744073709551616}', '{"a":' * 50_000],
+}
+#: And what only MongoDB can tell from ours, or only SQLite would take for it.
+FOREIGN_TO_MONGODB: dict[str, list[object]] = {
+    **{field: [Decimal128("5"), True] for field in ("max", "lease")},
+    "halted": [0],
+    "scheme": [[1], 5, {"a": 1.5}, {"a": [{"b": 1.5}]}],
+}
+
+
+@pytest.mark.parametrize("field", FOREIGN)
+def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: SQLiteBench | MongoBench, field: str) -> None:
+    create(shared_bench.store, step=10, order="trend", lease=5, scheme=SCHEME)
+    values, in_filter = FOREIGN[field], True
+    if isinstance(shared_bench, SQLiteBench):
+        shared_bench.loosen()
+    else:
+        values = values + FOREIGN_TO_MONGODB.get(field, [])
+        in_filter = field in {"max", "step", "limit", "version", "lease", "ahead"}
+    store = shared_bench.store
+    for value in values:
+        reserve(store)  # what was seen now must not keep anybody from noticing
+        good, ledger = shared_bench.raw()[field], ranges(store)
+        shared_bench.tamper("orders", **{field: value})
+        with pytest.raises(Corrupt if in_filter else StoreError, match=field):
+            reserve(store)  # what MongoDB's filter doesn't see costs a segment that nobody gets, and one only
+        before = shared_bench.raw()
+        for call in (
+            partial(reserve, store),
+            partial(reserve, store, 5),
+            partial(get, store),
+            partial(store.tags, timeout=TIMEOUT),
+            partial(store.configure, "orders", step=5, timeout=TIMEOUT),
+            partial(create, store),
+            *([partial(store.recover, "orders", at_least=5, timeout=TIMEOUT)] if in_filter else []),
+            *([partial(store.delete, "orders", timeout=TIMEOUT)] if in_filter else []),
+        ):
+            with pytest.raises(Corrupt, match=field):
+                call()
+        assert shared_bench.raw() == before, value
+        assert before[field] == value
+        assert ranges(store) == ledger
+        shared_bench.tamper("orders", **{field: good})
 
 
 # ---------------------------------------------------------------------------------------------------------- tombstones
