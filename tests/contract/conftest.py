@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         callspec = getattr(item, "callspec", None)
         uses = {"mongo_url", "mongo_server", "mongo_bench"}.intersection(getattr(item, "fixturenames", ()))
-        if uses or (callspec is not None and "mongodb" in callspec.params.values()):
+        if uses or (callspec is not None and "mongo" in callspec.params.values()):
             item.add_marker(pytest.mark.live)
 
 
@@ -52,19 +52,23 @@ def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "journalled", "mongodb"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+@pytest.fixture
+def memory_bench() -> MemoryBench:
+    return MemoryBench()
+
+
+@pytest.fixture
+def journalled_bench(tmp_path: Path) -> Iterator[JournalledBench]:
+    bench = JournalledBench(tmp_path / "store.db")
+    yield bench
+    bench.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "journalled", "mongo"])
+def bench(request: pytest.FixtureRequest) -> Bench:
     """Each kind of store in turn."""
-    if request.param == "memory":
-        yield MemoryBench()
-    elif request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_bench")
-    elif request.param == "journalled":
-        journalled = JournalledBench(tmp_path / "store.db")
-        yield journalled
-        journalled.close()
-    else:
-        yield from mongo_bench_at(request.getfixturevalue("mongo_url"))
+    found: Bench = request.getfixturevalue(f"{request.param}_bench")
+    return found
 
 
 @pytest.fixture
@@ -73,10 +77,8 @@ def store(bench: Bench) -> Store:
     return bench.store
 
 
-@pytest.fixture(params=["sqlite", "mongodb"])
+@pytest.fixture(params=["sqlite", "mongo"])
 def shared_bench(request: pytest.FixtureRequest) -> SQLiteBench | MongoBench:
     """Each kind of store that processes can share."""
-    found: SQLiteBench | MongoBench = request.getfixturevalue(
-        {"sqlite": "sqlite_bench", "mongodb": "mongo_bench"}[request.param]
-    )
+    found: SQLiteBench | MongoBench = request.getfixturevalue(f"{request.param}_bench")
     return found

@@ -214,24 +214,19 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
 def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(
     scripted: type[Scripted], colour: str
 ) -> None:
-    scripted.trouble = OSError("no disk")
     with DESKS[colour]("scripted") as desk:
         assert scripted.prepared == 0
+        scripted.trouble = OSError("no disk")
         with pytest.raises(StrategyFailed, match="strategy 'scripted' failed: OSError: no disk") as caught:
             desk.next()
         assert isinstance(caught.value.__cause__, OSError)
         assert (caught.value.tag, caught.value.strategy) == ("orders", "scripted")
-        scripted.trouble = None
-        assert desk.next() == 1000
-        assert scripted.prepared == 2
-
-
-def test_an_error_of_ours_comes_out_as_it_is(scripted: type[Scripted], colour: str) -> None:
-    scripted.trouble = Unavailable("later", retry_after=7)
-    with DESKS[colour]("scripted") as desk:
-        with pytest.raises(Unavailable, match="later") as caught:
+        scripted.trouble = Unavailable("later", retry_after=7)  # an error of ours comes out as it is
+        with pytest.raises(Unavailable, match="later") as ours:
             desk.next()
-        assert (caught.value.retry_after, caught.value.tag) == (7, "orders")
+        assert (ours.value.retry_after, ours.value.tag) == (7, "orders")
+        scripted.trouble = None
+        assert (desk.next(), scripted.prepared) == (1000, 3)
 
 
 def test_numbers_that_break_the_contract_are_not_issued(scripted: type[Scripted]) -> None:
