@@ -22,12 +22,14 @@ from persistence.journal import Journal, Journals, about, decoded, encoded, read
 from persistence.journalled import Journalled
 from persistence.memory import MemoryStore
 from persistence.schemes import SCHEME_MOST
-from tests.contract.benches import SCHEME, TIMEOUT, create, get, reserve
+from persistence.sqlite import SQLiteStore
+from tests.contract.benches import SCHEME, TIMEOUT, check_contiguous, create, get, reserve
+from tests.contract.processes import finish, kill, let_go, lines, segments, start_loaders
 from tests.seeds import seeded
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from _typeshed import WriteableBuffer
 
@@ -187,16 +189,16 @@ def test_damage_at_any_byte_is_found_and_its_line_named(
     fill(store, 2)
     content = path.read_bytes()
     right = tops(taken_from(content))
-    unnoticed = set()
+    unnoticed, found = set(), []
     for at, damaged in _damages(content):
         try:
             assert tops(taken_from(damaged)) == right
             unnoticed.add(at)
-        except Damaged as told:
-            assert told.line == content.count(b"\n", 0, at) + 1
-            assert (told.path, f"line {told.line}" in str(told)) == ("journal", True)
+        except Damaged as error:
+            found.append((content.count(b"\n", 0, at) + 1, error))
     # The newline of the last line: the line itself is whole.
     assert unnoticed == {len(content) - 1}
+    assert all((told.path, told.line) == ("journal", line) and f"line {line}" in str(told) for line, told in found)
 
     # The guard taken out: without the checksum damage lowers the max.
     monkeypatch.setattr(journal_, "crc32", lambda _: 0)
@@ -607,3 +609,47 @@ def test_a_journal_may_come_through_a_pipe(store: Journalled, path: Path) -> Non
     os.close(writing)
     assert tops(read([Path(f"/dev/fd/{reading}")])) == {"orders": 10}
     os.close(reading)
+
+
+# ---------------------------------------------------------------------- processes that share a journal, and die at it
+
+
+@pytest.fixture
+def shared(tmp_path: Path, path: Path) -> Iterator[Journalled]:
+    made = Journalled(SQLiteStore(tmp_path / "store.db"), path)
+    create(made, step=10, order="trend")
+    yield made
+    made.close()
+
+
+@pytest.mark.live
+@pytest.mark.covers("3.29")
+def test_processes_killed_while_they_append_leave_no_damage_and_every_segment_that_was_used(
+    shared: Journalled, path: Path
+) -> None:
+    chance = random.Random(seeded(4))
+    used: list[tuple[int, int]] = []
+    loaders = start_loaders(shared.url, 4, 0, journal=str(path))
+    let_go(loaders[:2])
+    for count, victim in enumerate(loaders):
+        used += segments(lines(victim, chance.randrange(5, 25)))
+        used += kill(victim)
+        assert tops(read([path]))["orders"] >= max(high for _, high in used)
+        let_go(loaders[count + 2 : count + 3])
+    assert len({low for low, _ in used}) == len(used)
+    assert max(high for _, high in used) <= tops(read([path]))["orders"] <= get(shared).max
+    after = reserve(shared)
+    assert tops(read([path]))["orders"] == after.high
+
+
+@pytest.mark.live
+def test_processes_lose_no_line_while_the_journal_is_rotated(shared: Journalled, path: Path) -> None:
+    loaders = start_loaders(shared.url, 3, 50, journal=str(path))
+    let_go(loaders)
+    used = [segment for loader in loaders for segment in segments(finish(loader))]
+    check_contiguous(used, 0, 3 * 50 * 10)
+    old = sorted(path.parent.glob("journal.*"))
+    assert len(old) >= 4
+    assert tops(read([path]))["orders"] == 1500
+    written = [json.loads(line) for file in [*old, path] for line in file.read_text().splitlines()]
+    assert sorted((line["low"], line["high"]) for line in written if line["kind"] == "reserve") == sorted(used)

@@ -1,4 +1,4 @@
-"""Many at once: threads on one store object, on several, and processes; and stores that don't answer."""
+"""Many at once: threads on one store object, on several, and processes."""
 
 from __future__ import annotations
 

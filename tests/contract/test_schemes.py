@@ -13,7 +13,6 @@ import pytest
 
 from persistence import schemes
 from persistence.errors import Corrupt, SchemeMismatch, TagMissing, VersionMoved
-from persistence.memory import MemoryStore
 from persistence.records import Tag
 from persistence.schemes import DEPTH_MOST, SCHEME_MOST
 from tests.contract.benches import SCHEME, TIMEOUT, create, get, nested, of_size, ranges, reserve
@@ -199,6 +198,12 @@ def test_another_way_of_making_values_is_seen(before: Mapping[str, object], afte
     assert schemes.continued(before, before) == before
 
 
+def test_what_does_not_make_values_is_replaced() -> None:
+    before = {"format": "A{seq}", "timezone": "Asia/Tokyo", "cycle": False, "stride": []}
+    for after in ({"format": "B{seq}", "strategy": "segment", "restart": "never"}, PLAIN):
+        assert schemes.continued(before, after) == after
+
+
 def test_a_tag_is_not_made_again_with_another_way_of_making_values(bench: Bench) -> None:
     first, other = {**STRIDE, "format": "A{seq}", "id": "a"}, {**SCRAMBLE, "id": "b"}
     create(bench.store, scheme=first)
@@ -214,35 +219,6 @@ def test_a_tag_is_not_made_again_with_another_way_of_making_values(bench: Bench)
         assert made.scheme == {**scheme, "id": "a"}
         assert (get(bench.store), made.scheme_id) == (made, "a")
     assert create(bench.store, "another", scheme=other).scheme == other
-
-
-def test_what_does_not_make_values_is_replaced(store: Store) -> None:
-    create(store, scheme={"format": "A{seq}", "timezone": "Asia/Tokyo", "cycle": False, "stride": []})
-    store.delete("orders", timeout=TIMEOUT)
-    scheme = {"format": "B{seq}", "strategy": "segment", "restart": "never"}
-    assert create(store, scheme=scheme).scheme == scheme
-    store.delete("orders", timeout=TIMEOUT)
-    assert create(store).scheme == {}
-
-
-def test_mutation_without_the_tombstones_way_a_value_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def value(record: Tag) -> int:
-        [piece] = record.scheme.get("stride") or [{"from": 1, "first": 1, "stride": 1}]
-        return int(piece["first"] + (record.max - piece["from"]) * piece["stride"])
-
-    def given(*made: Mapping[str, object]) -> list[int]:
-        store, values = MemoryStore(), []
-        for scheme in made:
-            create(store, step=1, scheme=scheme)
-            values += [value(reserve(store).tag) for _ in range(5)]
-            store.delete("orders", timeout=TIMEOUT)
-        return values
-
-    with pytest.raises(SchemeMismatch):
-        given({**STRIDE, "id": "a"}, PLAIN)
-    monkeypatch.setattr("persistence.records.continued", lambda _old, new: new)
-    values = given({**STRIDE, "id": "a"}, PLAIN)
-    assert len(values) > len(set(values))
 
 
 # ------------------------------------------------------------------------------------------------------------ tampered

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from persistence.errors import LeaseOnStrict, TagPresent
-from persistence.memory import MemoryStore
 from persistence.records import AHEAD_MOST, LEASE_MOST, Tag
 from tests.contract.benches import (
     SCHEME,
@@ -174,11 +173,3 @@ def test_a_reservation_brings_so_many_steps_as_one_segment(bench: Bench) -> None
     create(one, step=10, ahead=4)
     held = [reserve(one), reserve(two, 7), reserve(one), reserve(two)]
     assert spans(held) == ranges(two) == [(0, 40), (40, 47), (47, 87), (87, 127)]
-
-
-def test_without_the_guard_of_the_limit_numbers_above_it_are_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard taken out: a segment is as long as it was wanted."""
-    monkeypatch.setattr(Tag, "reserved", lambda tag, _n, **_options: tag.changed(max=tag.max + tag.segment))
-    store = MemoryStore()
-    create(store, step=10, ahead=4, limit=95)
-    assert [reserve(store).high for _ in range(3)][-1] > 95

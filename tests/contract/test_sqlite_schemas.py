@@ -159,12 +159,15 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     fresh.close()
 
 
-def test_an_added_column_refuses_what_has_another_type(store: SQLiteStore, old: sqlite3.Connection) -> None:
-    store.store_id(timeout=TIMEOUT)
-    for column, values in {"lease": (1.5, "x", -1), "ahead": (1.5, "x", -1), "scheme": (b"{}",)}.items():
-        for value in values:
-            with pytest.raises(sqlite3.IntegrityError):
-                old.execute(f"UPDATE tags SET {column} = ?", (value,))  # noqa: S608 - from the list above
+def test_the_table_itself_refuses_what_has_another_type(store: SQLiteStore, old: sqlite3.Connection) -> None:
+    create(store, "high", above=2**63 - 10)
+    for change in (
+        "max = max + 1000",  # what a plain UPDATE does: REAL, without a word
+        *(f"{column} = {value}" for column in ("lease", "ahead") for value in ("1.5", "'x'", "-1")),
+        "scheme = x'7b7d'",
+    ):
+        with pytest.raises(sqlite3.IntegrityError):
+            old.execute(f"UPDATE tags SET {change} WHERE tag = 'high'")  # noqa: S608 - from the list above
     assert store._connection is not None
     assert store._connection.execute("PRAGMA ignore_check_constraints").fetchone() == (0,)
 
