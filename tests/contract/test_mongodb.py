@@ -14,11 +14,32 @@ from bson.int64 import Int64
 from pymongo import ReadPreference
 from pymongo.uri_parser import parse_uri
 
-from persistence.errors import Corrupt, LeaseOnStrict, Misconfigured, StoreError, Unavailable, VersionMoved
+from persistence.errors import (
+    Corrupt,
+    LeaseOnStrict,
+    LimitHit,
+    LimitTooLow,
+    Misconfigured,
+    StoreError,
+    TagPresent,
+    Unavailable,
+    VersionMoved,
+)
 from persistence.mongodb import SCHEMA, MongoStore, _Session
 from persistence.mongotags import stored
 from persistence.records import LEASE_MOST, now_ms
-from tests.contract.benches import SCHEME, TIMEOUT, MongoBench, check_contiguous, create, get, ranges, reserve, spans
+from tests.contract.benches import (
+    PATIENT,
+    SCHEME,
+    TIMEOUT,
+    MongoBench,
+    check_contiguous,
+    create,
+    get,
+    ranges,
+    reserve,
+    spans,
+)
 from tests.contract.processes import finish, run_python, segments
 from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
@@ -43,7 +64,7 @@ def proxy(mongo_bench: MongoBench) -> Iterator[FaultProxy]:
 def far(mongo_bench: MongoBench, proxy: FaultProxy) -> Iterator[MongoStore]:
     """A store that reaches the database through the proxy, and doesn't send anything twice by itself."""
     name = mongo_bench.database.name
-    options = "directConnection=true&retryWrites=false&retryReads=false"
+    options = f"directConnection=true&retryWrites=false&retryReads=false&{PATIENT}"
     store = MongoStore.open(f"mongodb://127.0.0.1:{proxy.port}/{name}?{options}")
     yield store
     store.close()
@@ -133,13 +154,31 @@ def test_a_delete_that_comes_late_buries_no_tag_that_was_made_again(
 @pytest.mark.covers("2.12")
 def test_who_loses_the_race_for_a_block_tries_again(mongo_bench: MongoBench, overtake: Overtake) -> None:
     other, won = mongo_bench.open(), []
-    create(other, step=10, limit=35)
-    for expected in ([(0, 10), (10, 20)], [(20, 30), (30, 35)]):  # the last one is exact: `max` must be what was read
-        overtake(lambda: won.append(reserve(other)))
-        # Fresh, so that it has to read; from what it read, it would have been the block that the other one won.
-        assert spans([*won[-1:], reserve(mongo_bench.open())])[-1:] == expected[1:]
-        assert spans(won[-1:]) == expected[:1]
-    assert ranges(other) == [(0, 10), (10, 20), (20, 30), (30, 35)]
+    create(other, step=10, limit=25)
+    overtake(lambda: won.append(reserve(other)))
+    assert spans([reserve(mongo_bench.open())]) == [(10, 20)]  # opened now, so that it has to read
+    overtake(lambda: won.append(reserve(other)))
+    with pytest.raises(LimitHit):
+        reserve(mongo_bench.open())
+    assert spans(won) == [(0, 10), (20, 25)]
+    assert ranges(other) == [(0, 10), (10, 20), (20, 25)]
+    other.delete("orders", timeout=TIMEOUT)
+    overtake(lambda: create(other, limit=100))  # and the race for a tombstone
+    with pytest.raises(TagPresent):
+        create(mongo_bench.store, limit=1000)
+    assert get(other).limit == 100
+
+
+def test_a_limit_that_max_has_passed_meanwhile_is_refused(mongo_bench: MongoBench, overtake: Overtake) -> None:
+    store, other = mongo_bench.store, mongo_bench.open()
+    create(store, step=10, limit=1000)
+    overtake(lambda: reserve(other, 20))
+    with pytest.raises(LimitTooLow):
+        store.configure("orders", limit=15, timeout=TIMEOUT)
+    overtake(lambda: other.configure("orders", limit=500, timeout=TIMEOUT))
+    with pytest.raises(LimitTooLow):
+        store.configure("orders", raise_to=900, timeout=TIMEOUT)
+    assert (get(other).max, get(other).limit) == (20, 500)
 
 
 def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench) -> None:
@@ -150,9 +189,8 @@ def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench
     assert plain.version
     assert plain.replica_set is not None
     assert (plain.asked_concern, plain.retry_writes) == ({}, True)
-    query = "&" if "?" in mongo_bench.url else "?"
     options = "w=1&journal=false&retryWrites=false&readPreference=secondaryPreferred"
-    weak = MongoStore.open(f"{mongo_bench.url}{query}{options}")
+    weak = MongoStore.open(f"{mongo_bench.url}&{options}")
     with weak._session(TIMEOUT) as session:
         for collection in (session.tags, session.segments, session.meta):
             assert collection.write_concern.document == {"w": "majority", "j": True}
@@ -212,10 +250,6 @@ def test_the_ledger_has_an_index_by_tag_and_number(mongo_bench: MongoBench) -> N
 
 
 # ------------------------------------------------------------------------------------------------------------- faults
-
-
-#: Seconds that pymongo is told to wait for a server: a call that had no deadline of its own would take them.
-PATIENT = "serverSelectionTimeoutMS=60000&connectTimeoutMS=60000"
 
 
 def gives_up(call: Callable[[], object]) -> None:
