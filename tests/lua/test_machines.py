@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.lua.hashes import INTACT, STORE, mutated
-from tests.lua.test_mutations import NOTMASTER
+from tests.lua.hashes import INTACT, STORE, at_moment, mutated
+from tests.lua.test_mutations import NOTMASTER, Mutation
 from tests.servers.fake import FencedFakeServer
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -126,6 +126,39 @@ def test_a_lapsed_number_is_left_alone_for_the_margin_and_then_leased_above_the_
     assert machines.fields()["5:token"] == "b"
     machines.release(5, "b", used=ceiling)
     assert machines.claim(5, "c")[1] == str(ceiling)
+
+
+def test_each_limit_holds_to_the_millisecond(fake_server: FencedFakeServer) -> None:
+    machines = MachinesHash(fake_server.client(decode_responses=True))
+    end, hold = 1_700_000_000_123, LEASE + MARGIN
+
+    def at(ms: int) -> MachinesHash:
+        machines.texts = at_moment(ms)
+        return machines
+
+    def begin(since: int = 1000, **held: str | int) -> None:
+        machines.client.delete(KEY)
+        machines.settled()
+        machines.client.hset(KEY, mapping={"since": since, **{f"5:{name}": value for name, value in held.items()}})
+
+    lease: dict[str, str | int] = {"holder": "h", "token": A, "last": 1, "lapses": end}
+    begin(**lease)
+    assert at(end + MARGIN).claim(5, "b", ceiling=1) == ["held", "1"]
+    assert at(end + MARGIN + 1).claim(5, "b", ceiling=1)[0] == "yours"
+    begin(since=end)
+    assert at(end + hold - 1).claim(5, "b", ceiling=1) == ["settling", "1"]
+    assert at(end + hold).claim(5, "b", ceiling=end + 2 * hold + 1) == ["ahead", "1"]
+    assert at(end + hold).claim(5, "b", ceiling=end + 2 * hold)[0] == "yours"
+    assert at(end + hold).renew(5, "b", ceiling=end + 2 * hold + 1) == ["ahead", "1"]
+    assert at(end + hold).renew(5, "b", ceiling=end + 2 * hold) == ["yours", "0"]
+    begin(**lease)
+    assert at(end).renew(5, ceiling=1) == ["yours", "0"]
+    begin(**lease)
+    assert at(end + 1).renew(5, ceiling=1) == ["yours", str(1000 + hold)]
+    begin(since=end + 1 - hold, **lease)
+    assert at(end + 1).renew(5, ceiling=1)[0] == "yours"
+    begin(since=end + 2 - hold, **lease)
+    assert at(end + 1).renew(5, ceiling=1) == ["lost"]
 
 
 def test_a_renewal_moves_lease_and_ceiling_and_never_lowers_the_ceiling(machines: MachinesHash) -> None:
@@ -438,15 +471,6 @@ def clock_far_ahead(start: Start, texts: Mapping[str, str]) -> list[str]:
     here.settled()
     far = here.now() + 3_600_000
     return [word for word in here.claim(5, "a", ceiling=far) if word == "yours"]
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """`guard` names what is taken out. `scenario` must find harm then, and none in the scripts as they are."""
-
-    guard: str
-    scenario: Callable[[Start, Mapping[str, str]], list[str]]
-    changes: dict[str, list[tuple[str, str]]]
 
 
 SETTLING = "if now < since + hold then return {'settling', string.format('%d', since + hold - now)} end\n"

@@ -10,7 +10,7 @@ import redis
 from issuer.core.arithmetic import mark
 from persistence.records import HIGHEST
 from tests.audit import repeats
-from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash, numbers
+from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash, at_moment, numbers
 from tests.lua.issuing import RangeStore
 from tests.servers.redis import RedisServer
 
@@ -265,19 +265,16 @@ class TestElection:
         tag.next()
         assert before <= int(tag.field("asked") or 0) <= tag.now()
 
-    def test_another_one_is_elected_when_the_window_has_passed(self, tag: TagHash) -> None:
-        tag.put(50, 100, mark=20, asked=tag.now() - WINDOW - 1)
-        assert tag.next()[3:] == ["extend", "100"]
+    @pytest.mark.parametrize(("ago", "elected"), [(-1, True), (0, False), (WINDOW, False), (WINDOW + 1, True)])
+    def test_another_one_is_elected_once_the_window_has_passed_or_the_clock_went_back(
+        self, tag: TagHash, ago: int, elected: bool
+    ) -> None:
+        now = 1_700_000_000_123
+        tag.texts = at_moment(now)
+        tag.put(50, 100, mark=20, asked=now - ago)
+        assert tag.next()[3:] == (["extend", "100"] if elected else [])
+        assert tag.field("asked") == str(now if elected else now - ago)
         assert tag.next()[3:] == []
-
-    def test_nobody_else_is_elected_within_the_window(self, tag: TagHash) -> None:
-        tag.put(50, 100, mark=20, asked=tag.now() - WINDOW + 2000)
-        assert tag.next()[3:] == []
-
-    def test_another_one_is_elected_when_the_clock_went_back(self, tag: TagHash) -> None:
-        tag.put(50, 100, mark=20, asked=tag.now() + 1_000_000)
-        assert tag.next()[3:] == ["extend", "100"]
-        assert int(tag.field("asked") or 0) <= tag.now()
 
     @pytest.mark.parametrize("asked", ["", "x", "nan", "inf", "-inf", "-1", "1e300"])
     def test_a_date_that_makes_no_sense_hinders_nobody(self, tag: TagHash, asked: str) -> None:

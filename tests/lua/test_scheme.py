@@ -5,7 +5,7 @@ import redis
 
 from issuer.core.periods import PERIOD_BITS
 from persistence.records import HIGHEST
-from tests.lua.hashes import BORN, STORE, WINDOW, Made, TagHash, mutated
+from tests.lua.hashes import BORN, STORE, WINDOW, Made, TagHash, at_moment, mutated
 from tests.lua.test_mutations import Start
 
 NEVER = str(HIGHEST)
@@ -46,6 +46,20 @@ class TestDraws:
         assert tag.fields() == before
         tag.put(5, 100, scheme="s1", until=tag.now() + 60_000)
         assert scheme_draw(tag, draw, "s1")[0] == "ok"
+
+    @pytest.mark.parametrize(("past", "over"), [(-1, False), (0, True), (1, True)])
+    def test_the_period_is_over_from_the_millisecond_of_its_end_on(self, tag: TagHash, past: int, over: bool) -> None:
+        end = 1_700_000_000_123
+        tag.texts = at_moment(end + past)
+        for name in ("next", "lease", "once"):
+            tag.put(5, 100, scheme="s1", until=end)
+            reply = tag.once(scheme="s1") if name == "once" else scheme_draw(tag, name, "s1")
+            assert (name, reply[:2]) == (name, ["over", str(end + past)] if over else ["ok", "5"])
+        for armed in (True, False):
+            tag.put(5, 100, scheme="s1", until=end, **({} if armed else {"fence": "a" * 40}))
+            opened = tag.open(role="look", scheme="s1", until=end)
+            due = "1" if over or not armed else "0"  # whoever arms has no numbers
+            assert opened[5:] == [due, "0", *([str(end + past)] if over else [])]
 
     @pytest.mark.parametrize("until", ["", "x", "-1", "1e9", "01"])
     def test_an_end_that_is_no_number_is_corrupt(self, tag: TagHash, draw: str, until: str) -> None:

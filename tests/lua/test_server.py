@@ -231,6 +231,8 @@ class TestStuckScript:
         assert all(word in runbook for word in ("BUSY", "SCRIPT KILL", "UNKILLABLE", "SHUTDOWN NOSAVE", "fenced"))
 
 
+# In `make test` tests/unit/test_scripts.py says that no script has a loop, on which all of it hangs.
+@pytest.mark.soak
 class TestCost:
     def usec_per_draw(self, tag: TagHash) -> float:
         """The server's own count, the best of five rounds."""
@@ -254,7 +256,6 @@ class TestCost:
 
     @pytest.mark.covers("3.11")
     def test_others_are_answered_promptly_while_tags_are_drawn_from(self, tag: TagHash, any_redis: RedisServer) -> None:
-        """That no script has a loop, tests/unit/test_scripts.py says."""
         tag.put(0, 10**9, mark=10**9)
         sha = tag.client.script_load(tag.texts["next"])
         done = threading.Event()

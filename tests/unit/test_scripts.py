@@ -105,6 +105,7 @@ def script(request: pytest.FixtureRequest) -> scripts.Script:
     return scripts.script(request.param)
 
 
+@pytest.mark.covers("3.11")
 def test_each_script_is_what_its_header_says(script: scripts.Script) -> None:
     assert complaints(script.name, script.text) == []
 
