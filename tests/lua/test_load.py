@@ -1,7 +1,6 @@
 """`load` on real servers: to which buffer a segment goes, and every reason to refuse it."""
 
 import pytest
-import redis
 
 from persistence.records import HIGHEST
 from tests.lua.hashes import BORN, KEY, TagHash
@@ -124,26 +123,3 @@ def test_the_last_segment_there_is_can_be_loaded_and_drawn(tag: TagHash) -> None
     assert tag.load(HIGHEST - 2, HIGHEST) == ["current"]
     assert tag.next(5) == ["ok", str(HIGHEST - 2), str(HIGHEST), "extend", str(HIGHEST)]
     assert tag.load(HIGHEST - 2, HIGHEST) == ["stale", "below"]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "at"),
-    [
-        *[("100", "100", "100"), ("200", "100", "150"), ("0", "100", "0"), ("0", "100", "101"), ("9", "10", "9")],
-        *[("", "100", "20"), ("0", "", "20"), ("0", "100", ""), ("-1", "100", "20"), ("0", "1e2", "20")],
-        *[("0.0", "100", "20"), ("0", "0100", "20"), ("0", str(HIGHEST + 1), "20"), ("0", "9" * 20, "20")],
-    ],
-)
-def test_what_is_no_segment_is_an_error_and_changes_nothing(tag: TagHash, low: str, high: str, at: str) -> None:
-    tag.put(0, 0)
-    before = tag.fields()
-    with pytest.raises(redis.ResponseError, match=r"^BADARG"):
-        tag.load(low, high, at)
-    assert tag.fields() == before
-
-
-def test_a_key_of_another_type_is_an_error(tag: TagHash) -> None:
-    tag.client.sadd(KEY, "a")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        tag.load(0, 100)
-    assert tag.client.type(KEY) == "set"

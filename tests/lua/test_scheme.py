@@ -1,7 +1,6 @@
 """The scheme and the period in the hash: who doesn't know them draws nothing."""
 
 import pytest
-import redis
 
 from issuer.core.periods import PERIOD_BITS
 from persistence.records import HIGHEST
@@ -25,11 +24,11 @@ class TestDraws:
         tag.put(5, 100, scheme="s1", until=NEVER)
         assert scheme_draw(tag, draw, "s1")[:3] == ["ok", "5", "6"]
 
-    @pytest.mark.parametrize("known", ["", "s0", "s11", "s"])
-    def test_whoever_knows_another_one_draws_nothing(self, tag: TagHash, draw: str, known: str) -> None:
+    def test_whoever_knows_another_one_draws_nothing(self, tag: TagHash, draw: str) -> None:
         tag.put(5, 100, scheme="s1", until=NEVER)
         before = tag.fields()
-        assert scheme_draw(tag, draw, known) == ["scheme", "s1"]
+        for known in ("", "s0", "s11", "s"):
+            assert (known, scheme_draw(tag, draw, known)) == (known, ["scheme", "s1"])
         assert tag.call(draw, 1, WINDOW) == ["scheme", "s1"]
         assert tag.fields() == before
 
@@ -61,13 +60,13 @@ class TestDraws:
             due = "1" if over or not armed else "0"  # whoever arms has no numbers
             assert opened[5:] == [due, "0", *([str(end + past)] if over else [])]
 
-    @pytest.mark.parametrize("until", ["", "x", "-1", "1e9", "01"])
-    def test_an_end_that_is_no_number_is_corrupt(self, tag: TagHash, draw: str, until: str) -> None:
-        tag.put(5, 100, scheme="s1", until=until)
-        before = tag.fields()
-        assert scheme_draw(tag, draw, "s1") == ["corrupt"]
-        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER) == ["corrupt"]
-        assert tag.fields() == before
+    def test_an_end_that_is_no_number_is_corrupt(self, tag: TagHash, draw: str) -> None:
+        for until in ("", "x", "-1", "1e9", "01"):
+            tag.put(5, 100, scheme="s1", until=until)
+            before = tag.fields()
+            assert (until, scheme_draw(tag, draw, "s1")) == (until, ["corrupt"])
+            assert (until, tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER)) == (until, ["corrupt"])
+            assert tag.fields() == before
 
     def test_the_fence_comes_first(self, tag: TagHash, draw: str) -> None:
         tag.put(5, 100, scheme="s1", until=0, fence="a" * 40)
@@ -103,14 +102,6 @@ class TestOpen:
     def test_who_arms_without_knowing_the_period_has_to_find_it_out(self, tag: TagHash) -> None:
         assert len(tag.call("open", BORN, STORE, WINDOW, "claim", "s1", "0")) == 8
         assert scheme_draw(tag, "next", "s1")[0] == "over"
-
-    @pytest.mark.parametrize("until", ["", "x", "-1"])
-    def test_an_end_that_is_no_number_is_a_mistake(self, tag: TagHash, until: str) -> None:
-        with pytest.raises(redis.ResponseError, match="BADARG"):
-            tag.call("open", BORN, STORE, WINDOW, "claim", "s1", until)
-        with pytest.raises(redis.ResponseError, match="BADARG"):
-            tag.call("floor", 7, "b", STORE, "keep", "s1", until)
-        assert tag.fields() == {}
 
 
 class TestFloor:
@@ -216,19 +207,12 @@ class TestOnce:
         assert tag.once("a", scheme="s1") == ["ok", "5", "6"]
         assert tag.once("a") == ["again", "6", "s1"]
 
-    @pytest.mark.parametrize("kept", ["", "x", "6", "1.0:", "007:"])
-    def test_a_kept_number_that_is_none_is_corrupt(self, tag: TagHash, kept: str) -> None:
-        tag.put(5, 100)
-        tag.client.set(f"{tag.key}:once:a", kept)
-        assert tag.once("a") == ["corrupt"]
-        assert tag.field("cur") == "5"
-
-    @pytest.mark.parametrize("ttl", ["0", "-1", "x", ""])
-    def test_a_time_that_is_none_is_a_mistake(self, tag: TagHash, ttl: str) -> None:
-        tag.put(5, 100)
-        with pytest.raises(redis.ResponseError, match="BADARG"):
-            tag.once("a", ttl=ttl)
-        assert tag.field("cur") == "5"
+    def test_a_kept_number_that_is_none_is_corrupt(self, tag: TagHash) -> None:
+        for kept in ("", "x", "6", "1.0:", "007:"):
+            tag.put(5, 100)
+            tag.client.set(f"{tag.key}:once:a", kept)
+            assert (kept, tag.once("a")) == (kept, ["corrupt"])
+            assert tag.field("cur") == "5"
 
 
 def test_without_the_guard_a_caller_with_an_old_scheme_gives_a_value_twice(start_redis: Start) -> None:
