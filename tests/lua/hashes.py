@@ -18,7 +18,7 @@ KEY = "issuer:{orders}"
 STORE = "0123456789abcdef01234567"
 OTHER_STORE = "fedcba9876543210fedcba98"
 BORN = "born-1"
-WINDOW = 4000
+WINDOW = 60_000
 
 INTACT: Mapping[str, str] = {name: script(name).text for name in NAMES}
 

@@ -181,7 +181,7 @@ def test_other_peoples_fields_hinder_nobody(tag: TagHash) -> None:
 @pytest.mark.parametrize("garbage", ['"50"', "50.0", " 50"])
 def test_the_user_gets_a_typed_error(tag: TagHash, any_redis: RedisServer, garbage: str) -> None:
     tag.put(50, 100, cur=garbage)
-    connections = Connections.from_url(any_redis.url, 2.0, "main")
-    drawn = connections.call(gateway.draw(KEY, 1, 4), Deadline(2))
+    connections = Connections.from_url(any_redis.url, 60.0, "main")
+    drawn = connections.call(gateway.draw(KEY, 1, 4), Deadline(60))
     connections.close()
     assert isinstance(refused(drawn, "orders", KEY), CorruptState)

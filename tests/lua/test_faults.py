@@ -32,12 +32,12 @@ class Pair:
         host, port = link.address
         with self.replica.client() as client:
             client.execute_command("REPLICAOF", host, port)
-        until(lambda: self.replica.replication().get("master_link_status") == "up", 20)
+        until(lambda: self.replica.replication().get("master_link_status") == "up", 60)
 
     def lag(self) -> None:
         """What was written so far has arrived; nothing does from now on."""
         offset = self.master.replication()["master_repl_offset"]
-        until(lambda: self.replica.replication()["master_repl_offset"] >= offset, 10, "the replica has caught up")
+        until(lambda: self.replica.replication()["master_repl_offset"] >= offset, 60, "the replica has caught up")
         self._link.blackhole()
 
 

@@ -163,8 +163,3 @@ def test_a_store_restored_while_issuers_run_repeats_with_every_guard_in_place() 
 def test_every_guard_is_left_out_somewhere() -> None:
     paired = {"load_reign", "give_reign", "load_once", "at_least"}
     assert {guard for each in MUTATIONS for guard in each.guards} | paired == {field.name for field in fields(Guards)}
-
-
-def test_a_guard_that_is_none_is_an_error() -> None:
-    with pytest.raises(TypeError):
-        without("no_such_guard")

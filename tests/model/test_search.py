@@ -9,7 +9,7 @@ import pytest
 
 from issuer.core import arithmetic
 from issuer.gateway import Role
-from tests.model.search import Found, search
+from tests.model.search import search
 from tests.model.state import World
 from tests.model.worlds import LARGE, SMALL
 
@@ -62,17 +62,3 @@ def test_a_fault_costs_no_less_than_the_bound_that_is_watched() -> None:
     """Two segments a fault is what the design allows: it does happen."""
     world = SMALL["what one fault costs"]
     assert search(replace(world, gap=world.gap - 1)).harm.startswith("GAP 4 lost by 1 ")
-
-
-def test_a_search_that_outgrows_its_bounds_fails() -> None:
-    with pytest.raises(AssertionError, match="more than 100 states"):
-        search(SMALL["forked"], most=100)
-
-
-def test_what_was_found_is_told_step_by_step() -> None:
-    assert str(Found(7, "REPEAT 1", ["P0 draws 1 from A", "P1 draws 1 from A"])).splitlines() == [
-        "REPEAT 1",
-        "7 states",
-        "  1. P0 draws 1 from A",
-        "  2. P1 draws 1 from A",
-    ]
