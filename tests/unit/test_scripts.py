@@ -103,6 +103,7 @@ def script(request: pytest.FixtureRequest) -> scripts.Script:
     return scripts.script(request.param)
 
 
+@pytest.mark.covers("3.11")
 def test_each_script_is_what_its_header_says_and_is_named_by_the_sha1_of_its_text(script: scripts.Script) -> None:
     assert complaints(script.name, script.text) == []
     assert "@include" not in script.text
