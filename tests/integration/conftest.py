@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,16 +25,13 @@ from tests.servers.fake import FencedFakeServer
 @pytest.fixture
 def opened(connect: Connect, tmp_path: Path) -> Iterator[Opened]:
     """Make issuers on one SQLite file unless a store is named; they are closed at the end."""
-    made: list[Issuer] = []
+    with ExitStack() as ends:
 
-    def make(url: str | None, **settings: Any) -> Issuer:
-        settings = {"store": f"sqlite:///{tmp_path / 'ids.db'}", "scheduler": None, **settings}
-        made.append(connect(redis=url, **settings))
-        return made[-1]
+        def make(url: str | None, **settings: Any) -> Issuer:
+            settings = {"store": f"sqlite:///{tmp_path / 'ids.db'}", "scheduler": None, **settings}
+            return ends.enter_context(connect(redis=url, **settings))
 
-    yield make
-    for each in made:
-        each.__exit__(None, None, None)
+        yield make
 
 
 @pytest.fixture
@@ -56,20 +54,17 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-@pytest.fixture(params=list(COLOURS))
-def make(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers, each of which stands for a process of its own."""
-    made: list[Any] = []
+@pytest.fixture
+def make(connect: Connect, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers on the fake server, each of which stands for a process of its own."""
+    client = fake_server.client if connect is COLOURS["blocking"] else fake_server.async_client
+    with ExitStack() as ends:
 
-    def one(**settings: Any) -> Issuer:
-        client: Any = fake_server.client() if request.param == "blocking" else fake_server.async_client()
-        ids = COLOURS[request.param](**{"redis": client, "store": store, "scheduler": None, "timeout": 20, **settings})
-        made.append(ids.__enter__())
-        return ids
+        def one(**settings: Any) -> Issuer:
+            common = {"redis": client(), "store": store, "scheduler": None, "timeout": 20}
+            return ends.enter_context(connect(**{**common, **settings}))
 
-    yield one
-    for ids in made:
-        ids.__exit__(None, None, None)
+        yield one
 
 
 @pytest.fixture
