@@ -16,6 +16,7 @@ from issuer.core.doctor import diagnosis
 from issuer.core.doctor.diagnosis import Check
 from persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
+from tests.contract.conftest import mongo_bench_at
 from tests.integration.days import VIENNA, Make
 from tests.integration.examining import Fires, Opened
 from tests.integration.examining import at as at_level
@@ -47,6 +48,23 @@ def fires(monkeypatch: pytest.MonkeyPatch) -> Fires:
         return finding
 
     return find
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a machine that is busy, or frozen for seconds, make no call late: what is not given a time has plenty."""
+    for name, seconds in (("TIMEOUT", "60"), ("STORE_TIMEOUT", "20"), ("REDIS_TIMEOUT", "20")):
+        monkeypatch.setenv(f"ISSUER_{name}", seconds)
+
+
+@pytest.fixture(params=["sqlite", "mongodb"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty store of each kind that several processes may share."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ids.db'}"
+    else:
+        for bench in mongo_bench_at(request.getfixturevalue("mongo_url")):
+            yield bench.url
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.contract.benches import TIMEOUT
-from tests.contract.conftest import mongo_bench_at
 from tests.drawers import Drawers, assert_sound
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -40,15 +39,6 @@ while not end.is_set():
     rounds += 1
 print(rounds, flush=True)
 """
-
-
-@pytest.fixture(params=["sqlite", "mongodb"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'ids.db'}"
-    else:
-        for bench in mongo_bench_at(request.getfixturevalue("mongo_url")):
-            yield bench.url
 
 
 @pytest.fixture
