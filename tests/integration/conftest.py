@@ -1,4 +1,4 @@
-"""Fixtures for the tests of `doctor`, and of periods."""
+"""Fixtures that tests of several modules use."""
 
 from __future__ import annotations
 
@@ -11,43 +11,12 @@ from typing import Any
 
 import pytest
 
-from issuer import Finding, Issuer
-from issuer.core.doctor import diagnosis
-from issuer.core.doctor.diagnosis import Check
+from issuer import Issuer
 from persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
 from tests.contract.conftest import mongo_bench_at
 from tests.integration.days import VIENNA, Make
-from tests.integration.examining import Fires, Opened
-from tests.integration.examining import at as at_level
 from tests.servers.fake import FencedFakeServer
-
-
-@pytest.fixture
-def opened(connect: Connect, tmp_path: Path) -> Iterator[Opened]:
-    """Make issuers on one SQLite file unless a store is named; they are closed at the end."""
-    with ExitStack() as ends:
-
-        def make(url: str | None, **settings: Any) -> Issuer:
-            settings = {"store": f"sqlite:///{tmp_path / 'ids.db'}", "scheduler": None, **settings}
-            return ends.enter_context(connect(redis=url, **settings))
-
-        yield make
-
-
-@pytest.fixture
-def fires(monkeypatch: pytest.MonkeyPatch) -> Fires:
-    """Return the one finding of a check at a level; without the check there must be none."""
-
-    def find(ids: Issuer, check: Check, level: str) -> Finding:
-        seen = ids.doctor()
-        with monkeypatch.context() as patch:
-            patch.setattr(diagnosis, "CHECKS", tuple(each for each in diagnosis.CHECKS if each is not check))
-            without = at_level(level, ids.doctor())
-        [finding] = [each for each in seen if each.level == level and each.check not in without]
-        return finding
-
-    return find
 
 
 @pytest.fixture

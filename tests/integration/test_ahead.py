@@ -1,6 +1,7 @@
 """Steps ahead: a segment that outlasts an outage of the store, in Redis and in a process of its own."""
 
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -77,9 +78,10 @@ def test_what_is_ahead_changes_at_the_next_reservation(connect: Connect, redis_u
 def test_ahead_out_of_range_is_refused_and_changes_nothing(connect: Connect) -> None:
     with connect(redis=None, store=MemoryStore()) as ids:
         ids.create("a", step=10, ahead=2)
-        for ahead in (0, -1, 1001, 2**63, 1.5, "2", True):
+        wrong: list[Any] = [0, -1, 1001, 2**63, 1.5, "2", True]
+        for ahead in wrong:
             for tag, call in (("b", ids.create), ("a", ids.configure)):
                 with pytest.raises(InvalidArgument, match="ahead") as error:
-                    call(tag, ahead=ahead)  # type: ignore[operator]  # the point
+                    call(tag, ahead=ahead)
                 assert error.value.value == ahead
         assert [(each.tag, each.ahead) for each in ids.tags()] == [("a", 2)]

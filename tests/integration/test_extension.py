@@ -332,7 +332,7 @@ def test_a_dead_scheduler_thread_is_replaced(ids: Issuer, caplog: pytest.LogCapt
 def test_without_a_scheduler_the_caller_extends_when_nothing_is_left(redis_url: str, store: SlowStore) -> None:
     idle = BackgroundScheduler(timezone="UTC")  # never started: as good as none
     for scheduler in (None, idle):
-        with issuer.connect(redis=redis_url, store=store, scheduler=scheduler) as ids:  # type: ignore[arg-type]  # of two types
+        with issuer.connect(redis=redis_url, store=store, scheduler=scheduler) as ids:
             ids.create(f"a {scheduler}", step=10)
             asked = store.asked
             assert ids.take(f"a {scheduler}", 10)[-1] == 10

@@ -271,7 +271,8 @@ def test_a_timeout_that_is_none_is_refused_also_where_a_number_is_ready(make: Ma
     ids.create("a", **settings)
     ids.take("a", 3)
     ids.next("a")
-    for wrong in (True, -1, float("nan"), "5", b"", []):
+    values: list[Any] = [True, -1, float("nan"), "5", b"", []]
+    for wrong in values:
         for call in (ids.next, lambda tag, **late: ids.take(tag, 1, **late)):
             with pytest.raises(issuer.InvalidArgument, match="timeout must be"):
                 pytest.fail(f"{wrong!r}: {call('a', timeout=wrong)}")
@@ -288,11 +289,12 @@ def test_a_restart_key_that_is_too_long_for_its_tag_is_told_as_such(make: Make) 
 
 def test_what_is_neither_a_number_nor_a_text_does_not_decode(make: Make) -> None:
     ids = make()
+    values: list[Any] = [1.5, None, b"12", True, -1, [1]]
     for tag, texts in (("plain", {}), ("text", {"format": "B{seq:06d}"}), ("sharded", {"shards": True})):
-        ids.create(tag, **texts)  # type: ignore[arg-type]  # of several types
-        for shown in (1.5, None, b"12", True, -1, [1]):
+        ids.create(tag, **texts)
+        for shown in values:
             with pytest.raises(issuer.NotDecodable) as caught:
-                pytest.fail(f"{shown!r}: {ids.decode(tag, shown)}")  # type: ignore[arg-type]  # the point
+                pytest.fail(f"{shown!r}: {ids.decode(tag, shown)}")
             assert (caught.value.tag, caught.value.value) == (tag, shown)
 
 
