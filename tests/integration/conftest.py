@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,11 +55,11 @@ def make(connect: Connect, fake_server: FencedFakeServer, store: MemoryStore) ->
 
 
 @pytest.fixture
-def at(fake_server: FencedFakeServer) -> Callable[[str], None]:
-    """Set Redis's clock to a moment in Vienna."""
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Stop the fake server's clock at a moment in Vienna."""
 
     def set_to(moment: str) -> None:
         there = datetime.fromisoformat(moment).replace(tzinfo=VIENNA)
-        fake_server.time_offset = there.timestamp() - time.time()
+        monkeypatch.setattr("tests.servers.fake.time", SimpleNamespace(time=there.timestamp))
 
     return set_to

@@ -150,16 +150,6 @@ def test_keep_without_redis_is_refused() -> None:
     run(main())
 
 
-def test_a_stream_checks_its_arguments_when_it_is_made() -> None:
-    async def main() -> None:
-        async with issuer.aconnect(redis=None, store="memory://") as ids:
-            for bad in ({"tag": ""}, {"tag": "a", "timeout": -1}):
-                with pytest.raises(issuer.InvalidArgument):
-                    ids.stream(**bad)
-
-    run(main())
-
-
 # ---------------------------------------------------------------------------------------------- numbers
 
 

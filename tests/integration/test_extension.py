@@ -274,16 +274,6 @@ def test_timeout_zero_means_what_is_in_hand(near: Issuer, store: SlowStore) -> N
     assert near.next("a", timeout=0) > 10
 
 
-def test_an_error_part_way_through_take_leaves_a_gap_and_no_repeat(ids: Issuer, store: SlowStore) -> None:
-    ids.create("a", step=10)
-    ids.warm("a")
-    store.gate.clear()
-    with pytest.raises(issuer.StoreUnavailable):
-        ids.take("a", 25, timeout=0.1)
-    store.gate.set()
-    assert ids.next("a") == 11
-
-
 @pytest.mark.covers("0.22")
 def test_one_slow_tag_does_not_keep_another_waiting(ids: Issuer, store: SlowStore) -> None:
     ids.create("slow", step=10)
@@ -402,21 +392,6 @@ def test_three_nodes_get_the_ranges_of_the_classic_example() -> None:
     assert store.get("a", timeout=1).max == 4000  # type: ignore[union-attr]  # just made
     for node in nodes:
         node.close()
-
-
-@pytest.mark.covers("0.12")
-def test_with_the_store_down_exactly_the_numbers_in_hand_are_issued(fake_server: FencedFakeServer) -> None:
-    store = SlowStore()
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
-        ids.create("a", step=100)
-        ids.take("a", 20)
-        assert ids.tick() == 1
-        store.failures = 10**9
-        assert ids.take("a", 180)[-1] == 200
-        with pytest.raises(issuer.StoreUnavailable):
-            ids.next("a", timeout=0.3)
-        store.failures = 0
-        assert ids.next("a") == 201
 
 
 @pytest.mark.covers("3.8", "0.2", "2.3")

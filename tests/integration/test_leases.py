@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import redis
 
 import issuer
+from issuer import Issuer
 from issuer.core.supply import Supply
 from issuer.scripts import script
 from persistence.errors import Unavailable
@@ -21,14 +23,18 @@ from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.integration.test_extension import in_threads
 from tests.programs import PIPE, Program
+from tests.schemes import Make
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
 
 
+Cur = Callable[..., int]
+
+
 @pytest.fixture
-def other(redis_url: str, redis_client: redis.Redis, store: MemoryStore) -> Iterator[issuer.Issuer]:
+def other(redis_url: str, redis_client: redis.Redis, store: MemoryStore) -> Iterator[Issuer]:
     """Another process's issuer, without leases; it has made the tag: "a", trend, step 100 000."""
     redis_client.script_load(script("lease").text)  # whoever has to bring it sends two requests
     with issuer.connect(redis=redis_url, store=store) as made:
@@ -38,13 +44,26 @@ def other(redis_url: str, redis_client: redis.Redis, store: MemoryStore) -> Iter
 
 
 @pytest.fixture
-def cur(redis_client: redis.Redis) -> Callable[..., int]:
+def cur(redis_client: redis.Redis) -> Cur:
     """Where the hash in Redis stands."""
 
     def read(tag: str = "a") -> int:
         return int(redis_client.hget(f"issuer:{{{tag}}}", "cur") or 0)
 
     return read
+
+
+@pytest.fixture
+def opened(connect: Connect, redis_url: str, store: MemoryStore) -> Make:
+    """Make issuers of the same store and Redis as `other`, each of which stands for a process of its own."""
+    return partial(connect, redis=redis_url, store=store)
+
+
+@pytest.fixture
+def make(opened: Make) -> Iterator[Make]:
+    """Make such ones that are closed at the end."""
+    with ExitStack() as ends:
+        yield lambda **settings: ends.enter_context(opened(**settings))
 
 
 def sha(name: str) -> bytes:
@@ -66,25 +85,25 @@ def until_held(ids: Any) -> None:
 
 @BOTH
 def test_redis_moves_by_a_lease_and_the_next_one_is_fetched_at_exactly_a_fifth(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    make: Make, other: Issuer, cur: Cur
 ) -> None:
-    with connect(redis=redis_url, store=store, lease=100) as ids:
-        for start in (0, 100, 200):
-            assert [ids.next("a") for _ in range(19)] == list(range(start + 1, start + 20))
-            assert cur() == start + 100
-            assert ids.next("a") == start + 20
-            until_held(ids)
-            assert [ids.next("a") for _ in range(80)] == list(range(start + 21, start + 101))
-            assert cur() == start + 200
-        assert other.inspect("a").store.max == 100_000
+    ids = make(lease=100)
+    for start in (0, 100, 200):
+        assert [ids.next("a") for _ in range(19)] == list(range(start + 1, start + 20))
+        assert cur() == start + 100
+        assert ids.next("a") == start + 20
+        until_held(ids)
+        assert [ids.next("a") for _ in range(80)] == list(range(start + 21, start + 101))
+        assert cur() == start + 200
+    assert other.inspect("a").store.max == 100_000
 
 
 @BOTH
 def test_a_hundred_callers_at_the_mark_start_one_fetch_and_nobody_waits_for_it(
-    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    opened: Make, redis_proxy: FaultProxy, other: Issuer, cur: Cur
 ) -> None:
     assert other.next("a") == 1
-    with connect(redis=redis_proxy.url, store=store, lease=1000) as ids:
+    with opened(redis=redis_proxy.url, lease=1000) as ids:
         ids.next("a")
         redis_proxy.hold(match=sha("lease"))
         numbers = in_threads(300, lambda _: ids.next("a"))  # the mark is the 200th of the lease
@@ -100,10 +119,10 @@ def test_a_hundred_callers_at_the_mark_start_one_fetch_and_nobody_waits_for_it(
 
 @BOTH
 def test_a_hundred_callers_without_a_lease_in_hand_start_one_fetch(
-    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    opened: Make, redis_proxy: FaultProxy, other: Issuer, cur: Cur
 ) -> None:
     assert other.next("a") == 1
-    with connect(redis=redis_proxy.url, store=store, lease=1000) as ids, ThreadPoolExecutor(1) as pool:
+    with opened(redis=redis_proxy.url, lease=1000) as ids, ThreadPoolExecutor(1) as pool:
         # Who doesn't know yet that the tag is leased draws without one.
         ids.warm("a")
         redis_proxy.hold(match=sha("lease"))
@@ -114,90 +133,80 @@ def test_a_hundred_callers_without_a_lease_in_hand_start_one_fetch(
         assert (redis_proxy.hits, cur()) == (1, 1001)
 
 
-def test_without_a_scheduler_the_caller_fetches_when_nothing_is_left(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
-) -> None:
+def test_without_a_scheduler_the_caller_fetches_when_nothing_is_left(make: Make, other: Issuer, cur: Cur) -> None:
     assert other.next("a") == 1
-    with connect(redis=redis_url, store=store, lease=10, scheduler=None) as ids:
-        assert [ids.next("a") for _ in range(10)] == list(range(2, 12))
-        assert cur() == 11
-        assert ids.next("a") == 12
-        assert cur() == 21
+    ids = make(lease=10, scheduler=None)
+    assert [ids.next("a") for _ in range(10)] == list(range(2, 12))
+    assert cur() == 11
+    assert ids.next("a") == 12
+    assert cur() == 21
 
 
-def test_a_tags_own_lease_wins_and_0_means_never(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
-) -> None:
+def test_a_tags_own_lease_wins_and_0_means_never(make: Make, other: Issuer, cur: Cur) -> None:
     other.create("own", order="trend", lease=7)
     other.create("never", order="trend", lease=0)
-    with connect(redis=redis_url, store=store, lease=100) as ids:
-        for tag, moved in (("own", 7), ("never", 1), ("a", 100)):
-            assert ids.next(tag) == 1
-            assert cur(tag) == moved
+    ids = make(lease=100)
+    for tag, moved in (("own", 7), ("never", 1), ("a", 100)):
+        assert ids.next(tag) == 1
+        assert cur(tag) == moved
 
 
 @BOTH
-def test_a_strict_tag_is_never_leased(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
-) -> None:
+def test_a_strict_tag_is_never_leased(make: Make, other: Issuer, cur: Cur) -> None:
     other.create("s")
-    with connect(redis=redis_url, store=store, lease=100) as ids:
-        assert [ids.next("s"), *ids.take("s", 5), other.next("s"), ids.next("s")] == list(range(1, 9))
-        assert next(iter(ids.stream("s"))) == 9
-        assert cur("s") == 9
-        calls: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
-            (ids.create, "leased", {"order": "strict"}),
-            (ids.create, "leased", {}),
-            (ids.configure, "s", {}),
-        ]
-        for call, tag, settings in calls:
-            with pytest.raises(issuer.InvalidArgument, match="strict"):
-                call(tag, lease=5, **settings)
-        assert [tag.tag for tag in ids.tags()] == ["a", "s"]
+    ids = make(lease=100)
+    assert [ids.next("s"), *ids.take("s", 5), other.next("s"), ids.next("s")] == list(range(1, 9))
+    assert next(iter(ids.stream("s"))) == 9
+    assert cur("s") == 9
+    calls: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
+        (ids.create, "leased", {"order": "strict"}),
+        (ids.create, "leased", {}),
+        (ids.configure, "s", {}),
+    ]
+    for call, tag, settings in calls:
+        with pytest.raises(issuer.InvalidArgument, match="strict"):
+            call(tag, lease=5, **settings)
+    assert [tag.tag for tag in ids.tags()] == ["a", "s"]
 
 
-def test_a_lease_larger_than_the_segment_is_granted_short_and_goes_on(
-    connect: Connect, redis_url: str, store: MemoryStore
-) -> None:
-    with connect(redis=redis_url, store=store, lease=50) as ids:
-        for step in (1, 7):
-            tag = f"small{step}"
-            ids.create(tag, step=step, order="trend")
-            numbers = [ids.next(tag) for _ in range(30)] + ids.take(tag, 30)
-            assert numbers == list(range(1, 61))
-            assert ids.inspect(tag).store.max <= 60 + 5 * step
+def test_a_lease_larger_than_the_segment_is_granted_short_and_goes_on(make: Make) -> None:
+    ids = make(lease=50)
+    for step in (1, 7):
+        tag = f"small{step}"
+        ids.create(tag, step=step, order="trend")
+        numbers = [ids.next(tag) for _ in range(30)] + ids.take(tag, 30)
+        assert numbers == list(range(1, 61))
+        assert ids.inspect(tag).store.max <= 60 + 5 * step
 
 
 @BOTH
-def test_take_and_reserve_beside_leases_repeat_nothing(connect: Connect, redis_url: str, store: MemoryStore) -> None:
-    with connect(redis=redis_url, store=store, lease=10) as ids:
-        ids.create("b", step=100, order="trend")
-        numbers = ids.take("b", 35)
-        assert numbers == list(range(1, 36))
-        reserved = ids.reserve("b", 500)
-        numbers += ids.take("b", 1)
-        assert numbers[-1] == 36
-        numbers += [*reserved, *ids.take("b", 300), ids.next("b"), *ids.reserve("b", 5), ids.next("b")]
-        assert repeats(numbers) == []
-        assert max(numbers) <= ids.inspect("b").store.max
+def test_take_and_reserve_beside_leases_repeat_nothing(make: Make) -> None:
+    ids = make(lease=10)
+    ids.create("b", step=100, order="trend")
+    numbers = ids.take("b", 35)
+    assert numbers == list(range(1, 36))
+    reserved = ids.reserve("b", 500)
+    numbers += ids.take("b", 1)
+    assert numbers[-1] == 36
+    numbers += [*reserved, *ids.take("b", 300), ids.next("b"), *ids.reserve("b", 5), ids.next("b")]
+    assert repeats(numbers) == []
+    assert max(numbers) <= ids.inspect("b").store.max
 
 
 @BOTH
 @pytest.mark.parametrize(("limit", "scheduler"), [(2**53 + 12, None), (HIGHEST, "background"), (25, "background")])
-def test_leases_are_exact_up_to_the_limit_and_end_there(
-    connect: Connect, redis_url: str, store: MemoryStore, limit: int, scheduler: Any
-) -> None:
+def test_leases_are_exact_up_to_the_limit_and_end_there(make: Make, limit: int, scheduler: Any) -> None:
     start = limit - 24
-    with connect(redis=redis_url, store=store, lease=20, scheduler=scheduler) as ids:
-        ids.create("b", start=start, limit=limit, step=10, order="trend")
-        numbers = [ids.next("b") for _ in range(12)]
-        numbers += ids.take("b", 13)
-        assert numbers == list(range(start, limit + 1))
-        for _ in range(3):
-            with pytest.raises(issuer.LimitReached):
-                ids.next("b")
+    ids = make(lease=20, scheduler=scheduler)
+    ids.create("b", start=start, limit=limit, step=10, order="trend")
+    numbers = [ids.next("b") for _ in range(12)]
+    numbers += ids.take("b", 13)
+    assert numbers == list(range(start, limit + 1))
+    for _ in range(3):
         with pytest.raises(issuer.LimitReached):
-            next(iter(ids.stream("b")))
+            ids.next("b")
+    with pytest.raises(issuer.LimitReached):
+        next(iter(ids.stream("b")))
 
 
 # ------------------------------------------------------------------ what comes back
@@ -205,35 +214,23 @@ def test_leases_are_exact_up_to_the_limit_and_end_there(
 
 @BOTH
 @pytest.mark.covers("N.4")
-def test_after_ten_numbers_of_a_lease_of_1000_and_a_close_the_next_is_the_11th(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+def test_what_is_left_of_leases_comes_back_at_close_two_end_to_end_in_one(
+    opened: Make, other: Issuer, cur: Cur
 ) -> None:
-    with connect(redis=redis_url, store=store, lease=1000) as ids:
+    with opened(lease=1000) as ids:
         assert [ids.next("a") for _ in range(10)] == list(range(1, 11))
         assert cur() == 1000
     assert cur() == 10
-    with connect(redis=redis_url, store=store, lease=1000) as ids:
-        assert ids.next("a") == 11
-    assert other.next("a") == 12
-
-
-@pytest.mark.covers("N.4")
-def test_two_leases_end_to_end_come_back_in_one(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
-) -> None:
-    with connect(redis=redis_url, store=store, lease=50) as ids:
-        assert ids.take("a", 10) == list(range(1, 11))
+    with opened(lease=50) as ids:
+        assert ids.take("a", 10) == list(range(11, 21))
         until_held(ids)
-        assert [ids.next("a"), ids.next("a")] == [11, 12]
-        assert cur() == 100
-    assert cur() == 12
-    assert other.next("a") == 13
+        assert cur() == 110
+    assert cur() == 20
+    assert other.next("a") == 21
 
 
-def test_what_lies_below_a_number_that_others_have_drawn_stays_a_gap(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
-) -> None:
-    with connect(redis=redis_url, store=store, lease=50) as ids:
+def test_what_lies_below_a_number_that_others_have_drawn_stays_a_gap(opened: Make, other: Issuer, cur: Cur) -> None:
+    with opened(lease=50) as ids:
         assert ids.next("a") == 1
         assert other.next("a") == 51
     assert cur() == 51
@@ -242,9 +239,9 @@ def test_what_lies_below_a_number_that_others_have_drawn_stays_a_gap(
 
 @BOTH
 def test_of_two_leases_with_a_hole_between_them_only_the_later_one_comes_back(
-    connect: Connect, redis_url: str, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    opened: Make, other: Issuer, cur: Cur
 ) -> None:
-    with connect(redis=redis_url, store=store, lease=50) as ids:
+    with opened(lease=50) as ids:
         assert ids.next("a") == 1
         assert other.next("a") == 51
         assert ids.take("a", 10) == list(range(2, 12))
@@ -258,10 +255,10 @@ def test_of_two_leases_with_a_hole_between_them_only_the_later_one_comes_back(
 @pytest.mark.parametrize("fault", ["drop_replies", "drop_requests", "hold"])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_giving_back_that_goes_astray_repeats_nothing(
-    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, fault: str
+    opened: Make, redis_proxy: FaultProxy, other: Issuer, fault: str
 ) -> None:
     # What is held is given up soon; a call that is late all the same costs numbers, and repeats none.
-    with connect(redis=redis_proxy.url, store=store, lease=50, redis_timeout=0.5) as ids:
+    with opened(redis=redis_proxy.url, lease=50, redis_timeout=0.5) as ids:
         numbers = [ids.next("a") for _ in range(5)]
         getattr(redis_proxy, fault)(match=sha("giveback"))
     assert redis_proxy.hits <= 1  # once, whatever came back
@@ -273,9 +270,9 @@ def test_a_giving_back_that_goes_astray_repeats_nothing(
 
 @BOTH
 def test_a_lease_that_arrives_while_the_issuer_closes_comes_back_too(
-    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore, other: issuer.Issuer, cur: Callable[..., int]
+    opened: Make, redis_proxy: FaultProxy, other: Issuer, cur: Cur
 ) -> None:
-    with ThreadPoolExecutor(1) as pool, connect(redis=redis_proxy.url, store=store, lease=50) as ids:
+    with ThreadPoolExecutor(1) as pool, opened(redis=redis_proxy.url, lease=50) as ids:
         ids.next("a")
         redis_proxy.hold(match=sha("lease"))
         ids.take("a", 10)

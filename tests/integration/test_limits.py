@@ -20,29 +20,29 @@ def make(connect: Connect, redis_url: str) -> Iterator[Make]:
         yield make
 
 
-@pytest.mark.parametrize("limit", [100, 102])
-def test_the_end_of_a_strided_tag_is_told_in_its_numbers(
-    make: Make, caplog: pytest.LogCaptureFixture, limit: int
+@pytest.mark.parametrize(
+    ("settings", "last", "reserved"),
+    [
+        ({"limit": 100, "step": 10}, 100, "100 of 100"),
+        ({"stride": 3, "offset": 1, "limit": 100, "step": 5}, 100, "100 of 100"),
+        ({"stride": 3, "offset": 1, "limit": 102, "step": 5}, 100, "100 of 102"),
+        ({"scramble": "k1", "order": "trend", "limit": 100, "step": 10}, 100, "100 of 100"),
+    ],
+)
+def test_the_end_of_a_tag_is_warned_of_and_told_in_its_numbers(
+    make: Make, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], last: int, reserved: str
 ) -> None:
     ids = make()
-    ids.create("a", stride=3, offset=1, limit=limit, step=5)
-    assert ids.take("a", 34)[-1] == 100
-    for call in (ids.next, ids.peek, ids.issue):
-        with pytest.raises(issuer.LimitReached, match=f"limit: 100 of {limit} are reserved; raise it") as ended:
+    ids.create("a", **settings)
+    numbers = ids.take("a", 15)
+    assert "limit" not in caplog.text
+    numbers += ids.take("a", (34 if "stride" in settings else 100) - 15)
+    assert max(numbers) == last
+    assert caplog.text.count(f"are left up to its limit {settings['limit']}: raise it in time") == 1
+    for call in (ids.next, ids.peek, ids.issue, make().peek):
+        with pytest.raises(issuer.LimitReached, match=f"limit: {reserved} are reserved; raise it") as ended:
             call("a")
-        assert (ended.value.value, ended.value.limit) == (100, limit)
-    assert f"its numbers are reserved, 4 are left up to its limit {limit}: raise it in time" in caplog.text
-
-
-def test_at_the_limit_there_is_nothing_to_peek_at(make: Make) -> None:
-    ids, other = make(), make()
-    for tag, scramble in (("plain", {}), ("scrambled", {"scramble": "k1", "order": "trend"})):
-        ids.create(tag, limit=3, **scramble)  # type: ignore[arg-type]  # of several types
-        assert ids.peek(tag).counter == 1
-        ids.take(tag, 3)
-        for looking in (ids, other):
-            with pytest.raises(issuer.LimitReached, match="3 of 3 are reserved"):
-                looking.peek(tag)
+        assert (ended.value.value, ended.value.limit) == (last, settings["limit"])
 
 
 def test_a_limit_below_what_is_reserved_is_told_in_the_tags_numbers(make: Make) -> None:
@@ -175,17 +175,3 @@ def test_what_was_given_before_the_scheme_is_read_back(make: Make) -> None:
     numbers = ids.take("a", 5)
     ids.configure("a", scramble="k1")
     assert [ids.decode("a", number).counter for number in numbers] == numbers
-
-
-def test_what_is_no_number_of_a_tag_is_told_in_its_numbers(make: Make) -> None:
-    ids = make()
-    ids.create("a", stride=3, offset=1, start=20, limit=100)
-    ids.create("b", scramble="k1", order="trend", limit=100)
-    for tag, value, why in (
-        ("a", 21, "none lies above 19 and below 22"),
-        ("a", 23, "from 22 on they go in steps of 3"),
-        ("a", 103, "lies above 100, the limit of tag 'a'"),
-        ("b", 101, "lies above 100, its limit"),
-    ):
-        with pytest.raises(issuer.NotDecodable, match=f"^{value} .*{why}$"):
-            ids.decode(tag, value)

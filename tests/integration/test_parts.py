@@ -18,11 +18,6 @@ SMALL = {"shard_bits": 2, "app_bits": 8}
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
     with processes(connect, redis=redis_url, store=store) as make:
         yield make
@@ -200,17 +195,6 @@ def test_inspect_tells_parts_period_and_scheme(make: Make) -> None:
     period = ids.issue("day").period
     assert ids.inspect("day").period == period
     assert ids.inspect("plain").period is None
-
-
-def test_decode_tells_what_a_strategy_has_packed_into_a_number(make: Make) -> None:
-    ids = make()
-    ids.create("a", strategy="snowflake", options={"worker_bits": 8, "rack_bits": 2})
-    found = ids.decode("a", ids.next("a"))
-    assert found.fields is not None
-    assert list(found.fields) == ["timestamp", "machine", "worker", "rack", "sequence"]
-    assert (found.fields["machine"], found.fields["rack"]) == (found.fields["worker"] << 2 | 1, 1)
-    with pytest.raises(issuer.NotDecodable, match="a"):
-        ids.decode("a", 1)  # worker and rack count from 1
 
 
 @BOTH

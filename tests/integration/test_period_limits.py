@@ -1,7 +1,5 @@
 """The limit of a period: what it lets be taken, raised and lowered while numbers are drawn, and what is told of it."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,40 +9,34 @@ from issuer.core.periods import SEQ_MOST
 from issuer.errors import LimitReached, SchemeError
 from persistence.memory import MemoryStore
 from tests.audit import repeats
+from tests.colours import BOTH
+from tests.drawers import Drawers
 from tests.integration.days import DAILY, DAY, EVE, Make, Set, shown
-from tests.waiting import until
+
+pytestmark = pytest.mark.colours("blocking")
 
 
 def at_its_limit(ids: Issuer, limit: int) -> None:
     with pytest.raises(LimitReached) as ended:
-        ids.next("a", timeout=10)
+        ids.next("a")
     assert (ended.value.limit, ended.value.value) == (limit, limit)
 
 
-def test_a_limit_that_is_raised_goes_on_with_the_next_number_for_all(make: Make, at: Set) -> None:
-    ids, other = make(), make()
-    at("2026-11-20 12:00:00")
-    ids.create("a", limit=50, **DAILY)
-    assert [each.next("a") for each in (ids, other, ids)] == [1, 2, 3]
-    ids.configure("a", limit=500)
-    assert [each.next("a") for each in (other, ids, other)] == [4, 5, 6]
-    assert ids.take("a", 44) == list(range(7, 51))
-    assert [each.next("a") for each in (other, ids)] == [51, 52]
-    at("2026-11-21 12:00:00")
-    assert [shown(each.issue("a")) for each in (other, ids)] == [(DAY, 1), (DAY, 2)]
-
-
-def test_a_first_limit_goes_on_with_the_next_number_and_holds(make: Make, at: Set) -> None:
+@BOTH
+def test_a_limit_that_is_set_raised_or_lowered_goes_on_with_the_next_number_for_all(make: Make, at: Set) -> None:
     ids, other = make(), make()
     at("2026-11-20 12:00:00")
     ids.create("a", **DAILY)
     assert [each.next("a") for each in (ids, other, ids)] == [1, 2, 3]
-    ids.configure("a", limit=5000)
+    ids.configure("a", limit=50)
     assert [each.next("a") for each in (ids, other)] == [4, 5]
-    other.configure("a", limit=8)
-    assert [each.next("a") for each in (ids, other, ids)] == [6, 7, 8]
+    other.configure("a", limit=500)
+    assert ids.take("a", 45) == list(range(6, 51))
+    assert [each.next("a") for each in (other, ids)] == [51, 52]
+    other.configure("a", limit=54)
+    assert [each.next("a") for each in (ids, other)] == [53, 54]
     for each in (other, ids):
-        at_its_limit(each, 8)
+        at_its_limit(each, 54)
     at("2026-11-21 12:00:00")
     assert [shown(each.issue("a")) for each in (other, ids)] == [(DAY, 1), (DAY, 2)]
 
@@ -146,24 +138,12 @@ def test_while_the_limit_changes_under_threads_no_text_comes_twice(make: Make, a
     both = make(), make()
     at("2026-11-20 12:00:00")
     both[0].create("a", step=7, limit=10_000, **DAILY)
-    found: list[int] = []
-    done = threading.Event()
-
-    def draw(ids: Issuer) -> None:
-        while not done.is_set():
-            found.append(ids.next("a"))
-
-    with ThreadPoolExecutor(4) as pool:
-        drawing = [pool.submit(draw, both[number % 2]) for number in range(4)]
-        try:
-            for limit in (20_000, 15_000, 30_000, 12_000):
-                most = len(found) + 40
-                until(lambda most=most: len(found) > most or any(each.done() for each in drawing), 20)  # type: ignore[misc]  # a default
-                both[0].configure("a", limit=limit)
-        finally:
-            done.set()
-        for each in drawing:
-            each.result()
+    with Drawers(both, "a") as drawing:
+        for limit in (20_000, 15_000, 30_000, 12_000):
+            drawing.more(40)
+            both[0].configure("a", limit=limit)
+    found = drawing.numbers
+    assert drawing.errors == []
     assert repeats(found) == []
     # Each change may cost a segment of 7 that was on its way.
     assert max(found) <= len(found) + 4 * 7 * 2

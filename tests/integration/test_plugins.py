@@ -2,18 +2,17 @@
 
 import asyncio
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import issuer
-from issuer.errors import LimitReached
-from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Refused, Scrambler, TransformFailed
+from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Refused, Scrambler
 from issuer.strategies import Strategy, registry
 from tests.audit import repeats
-from tests.colours import COLOURS
+from tests.colours import Connect
 from tests.surrounding import Raising
 from tests.waiting import eventually, run
 
@@ -21,14 +20,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "plugins.md"
 
 
 class Mirror:
-    """One to one over 0..999 999, but for what it fails on."""
-
-    def __init__(self, fails_on: int = 0) -> None:
-        self.fails_on = fails_on
+    """One to one over 0..999 999."""
 
     def scramble(self, n: int) -> int:
-        if self.fails_on and n % self.fails_on == 0:
-            raise ValueError(n)
         return 999_999 - n
 
 
@@ -56,46 +50,11 @@ def test_threads_whose_plugins_fail_lose_and_repeat_nothing() -> None:
                 numbers.append(ids.next("a"))
                 numbers += ids.take("a", 3)
 
-        threads = [threading.Thread(target=work, args=(numbers,)) for numbers in got]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, got))
     issued = [number for numbers in got for number in numbers]
     assert sorted(issued) == list(range(1, 3201))
     assert sorted(record.number for record in history.find()) == sorted(issued)
-
-
-@pytest.mark.covers("3.5")
-def test_a_transform_that_fails_now_and_then_leaves_gaps_and_repeats_nothing() -> None:
-    given: list[int] = []
-    gaps: list[int] = []
-    with issuer.connect(redis=None, store="memory://", plugins=[Scrambler(Mirror(fails_on=7))]) as ids:
-        ids.create("a", limit=999_999)
-        for n in (1, 5, 20) * 10:
-            try:
-                given += ids.take("a", n)
-            except TransformFailed as failed:
-                given += failed.drawn
-                gaps += failed.numbers
-    assert repeats(given) == []
-    assert sorted([*gaps, *(999_999 - number for number in given)]) == list(range(1, 261))
-    assert gaps == list(range(7, 261, 7))
-
-
-def test_a_limit_reached_part_way_gives_what_there_was_through_the_plugins() -> None:
-    told: list[Exception] = []
-    history = History()
-    plugins = [history, Scrambler(Mirror())]
-    with issuer.connect(
-        redis=None, store="memory://", plugins=plugins, rejected=lambda _, cause: told.append(cause)
-    ) as ids:
-        ids.create("a", limit=5)
-        with pytest.raises(LimitReached) as reached:
-            ids.take("a", 9)
-    assert list(reached.value.drawn) == [999_999 - n for n in range(1, 6)]
-    assert told == [reached.value]
-    assert len(history) == 5
 
 
 class Gate(AsyncPlugin):
@@ -131,7 +90,9 @@ def test_tasks_that_are_cancelled_in_a_hook_leave_gaps_that_nobody_gets(where: s
         async with issuer.aconnect(redis=None, store="memory://", plugins=[gate, seen, drawn]) as ids:
             await ids.create("a", step=50)
             tasks = [asyncio.create_task(ids.next("a")) for _ in range(90)]
-            done, kept = await _settled(tasks, gate)
+            await eventually(lambda: sum(task.done() for task in tasks) + gate.kept == len(tasks), 60)
+            done = [task for task in tasks if task.done()]
+            kept = [task for task in tasks if not task.done()]
             for task in kept:
                 task.cancel()
             await asyncio.gather(*kept, return_exceptions=True)
@@ -142,50 +103,22 @@ def test_tasks_that_are_cancelled_in_a_hook_leave_gaps_that_nobody_gets(where: s
             lost = {record.number for record in drawn.find()} - set(given)
             assert len(lost) == (30 if where == "after" else 0)
             assert {record.number for record in seen.find()} == set(given)
-            assert await asyncio.wait_for(_next(ids, gate), 5.0) not in {*given, *lost}
+            gate.where = ""
+            assert await ids.next("a") not in {*given, *lost}
 
     run(main())
 
 
-async def _settled(tasks: list[asyncio.Task[int]], gate: Gate) -> tuple[set[asyncio.Task[int]], set[asyncio.Task[int]]]:
-    """Wait until all but those that the gate keeps have their numbers."""
-    await eventually(lambda: sum(task.done() for task in tasks) + gate.kept == len(tasks))
-    done = {task for task in tasks if task.done()}
-    return done, set(tasks) - done
-
-
-async def _next(ids: Any, gate: Gate) -> int:
-    gate.where = ""
-    number: int = await ids.next("a")
-    return number
-
-
-def test_an_issuer_without_plugins_tells_its_errors_all_the_same() -> None:
-    told: list[tuple[str, type[Exception]]] = []
-    with issuer.connect(
-        redis=None, store="memory://", rejected=lambda tag, cause: told.append((tag, type(cause)))
-    ) as ids:
-        ids.create("a", limit=1)
-        assert ids.next("a") == 1
-        with pytest.raises(LimitReached):
-            ids.next("a")
-    assert told == [("a", LimitReached)]
-
-
-@pytest.mark.parametrize("colour", COLOURS)
-@pytest.mark.parametrize(
-    ("names", "wrong"), [(["segmnt"], "segmnt"), (("segment", "snowflaek"), "snowflaek"), ({""}, "")]
-)
-def test_a_plugin_that_names_a_strategy_that_nobody_knows_is_refused(colour: str, names: Any, wrong: str) -> None:
-    told = rf"^Rate\.strategies: no strategy '{wrong}'; there are .*segment, snowflake"
-    with pytest.raises(issuer.ConfigurationError, match=told):
-        COLOURS[colour](redis=None, store="memory://", plugins=[History(), Rate(strategies=names)])
-
-
-@pytest.mark.parametrize("colour", COLOURS)
-def test_a_plugin_may_name_a_strategy_that_was_registered(colour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_names_strategies_that_are_known_or_registered(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong: list[tuple[Any, str]] = [(["segmnt"], "segmnt"), (("segment", "snowflaek"), "snowflaek"), ({""}, "")]
+    for names, name in wrong:
+        told = rf"^Rate\.strategies: no strategy '{name}'; there are .*segment, snowflake"
+        with pytest.raises(issuer.ConfigurationError, match=told):
+            connect(redis=None, store="memory://", plugins=[History(), Rate(strategies=names)])
     monkeypatch.setitem(registry._registered, "own", Strategy)
-    with COLOURS[colour](redis=None, store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
+    with connect(redis=None, store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
         ids.create("a")
         assert ids.next("a") == 1
 

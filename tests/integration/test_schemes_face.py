@@ -23,13 +23,7 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mar
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers, each of which stands for a process of its own."""
     with processes(connect, redis=redis_url, store=store) as make:
         yield make
 
@@ -88,14 +82,6 @@ def test_scrambled_numbers_keep_their_digits_and_never_repeat(make: Make) -> Non
     assert [ids.decode("a", number).counter for number in numbers[1:6]] == [*range(100_001, 100_006)]
 
 
-def test_a_process_with_another_key_of_that_name_is_refused(make: Make) -> None:
-    make().create("a", order="trend", scramble="k1")
-    with pytest.raises(issuer.ConfigurationError, match="k1"):
-        make(keys={"k1": b"another secret of 16"}).next("a")
-    with pytest.raises(issuer.ConfigurationError, match="k1"):
-        make(keys={}).next("a")
-
-
 def test_a_new_key_takes_over_from_a_number_on(make: Make) -> None:
     ids, other = make(), make()
     ids.create("a", start=100, order="trend", scramble="k1", step=100)
@@ -148,6 +134,7 @@ def test_shards_have_a_sequence_each_and_their_numbers_tell_the_shard(make: Make
 # ------------------------------------------------------------------------------------------------ series by key
 
 
+@BOTH
 @pytest.mark.covers("U.6")
 def test_each_restart_key_has_a_series_of_its_own(make: Make) -> None:
     ids, other = make(), make()
@@ -278,15 +265,6 @@ def test_a_timeout_that_is_none_is_refused_also_where_a_number_is_ready(make: Ma
                 pytest.fail(f"{wrong!r}: {call('a', timeout=wrong)}")
 
 
-def test_a_restart_key_that_is_too_long_for_its_tag_is_told_as_such(make: Make) -> None:
-    ids = make()
-    ids.create("orders", keyed=True, format="{key}-{seq}")
-    assert str(ids.issue("orders", restart_key="a" * 193)) == f"{'a' * 193}-1"
-    for call in (ids.issue, ids.peek):
-        with pytest.raises(issuer.InvalidArgument, match=r"restart_key 'a+' have at most 200 bytes together, not 201"):
-            call("orders", restart_key="a" * 194)
-
-
 def test_what_is_neither_a_number_nor_a_text_does_not_decode(make: Make) -> None:
     ids = make()
     values: list[Any] = [1.5, None, b"12", True, -1, [1]]
@@ -309,24 +287,6 @@ def test_a_limit_by_name_ends_there(make: Make) -> None:
     with pytest.raises(issuer.LimitReached):
         ids.next("a")
     assert ids.create("b", limit="js").limit == 2**53 - 1
-
-
-def test_a_cycle_begins_anew_and_says_so(make: Make) -> None:
-    ids = make()
-    ids.create("a", start=5, limit=8, cycle=True)
-    assert ids.take("a", 9) == [5, 6, 7, 8, 5, 6, 7, 8, 5]
-
-
-def test_a_tag_near_its_limit_is_warned_of(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    ids = make()
-    ids.create("a", limit=100, step=10)
-    # A segment more than that may be reserved already, which is 70 %.
-    ids.take("a", 60)
-    assert "limit" not in caplog.text
-    ids.take("a", 30)
-    ids.take("a", 5)
-    assert caplog.text.count("raise it in time") == 1
-    assert "80 % of its numbers are reserved, 20 are left up to its limit 100" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------ made again

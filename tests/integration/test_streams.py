@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -131,11 +130,11 @@ def streamed_by_parent_and_children(ids: Issuer, stream: Iterator[int], children
 
 
 @pytest.mark.covers("U.14")
-@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize(("direct", "lease"), [(False, 0), (False, 300), (True, 0)])
 def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
-    redis_url: str, tmp_path: Path, direct: bool
+    redis_url: str, tmp_path: Path, direct: bool, lease: int
 ) -> None:
-    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path)) as ids:
+    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), lease=lease) as ids:
         ids.create("a", step=10**6, order="trend")
         for _ in range(2):
             runs = streamed_by_parent_and_children(ids, ids.stream("a"))
@@ -163,34 +162,6 @@ def test_a_child_that_keeps_its_parents_leases_repeats(
         theirs = child()
         assert isinstance(theirs, list), theirs
         assert repeats(numbers + theirs) != []
-
-
-def drawn_into(queue: Any, ids: Issuer, stream: Iterator[int]) -> None:
-    queue.put([ids.next("a"), *some(stream, 100), *ids.take("a", 40)])
-
-
-@pytest.mark.covers("U.14")
-def test_eight_children_of_multiprocessing_repeat_nothing_of_leases_and_streams(redis_url: str, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=300) as ids:
-        ids.create("a", step=10**6, order="trend")
-        stream = ids.stream("a")
-        numbers = some(stream, 20)
-        queue: Any = context.SimpleQueue()
-        children = [context.Process(target=drawn_into, args=(queue, ids, stream)) for _ in range(8)]
-        for child in children:
-            child.start()
-        numbers += [*some(stream, 100), ids.next("a")]
-        for _ in children:
-            theirs = queue.get()
-            assert theirs == sorted(theirs)
-            numbers += theirs
-        for child in children:
-            child.join()
-            assert child.exitcode == 0
-        queue.close()
-        assert repeats(numbers) == []
-        assert len(numbers) == 121 + 8 * 141
 
 
 def test_forks_while_other_threads_stream_repeat_nothing(redis_url: str, tmp_path: Path) -> None:
