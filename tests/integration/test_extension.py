@@ -1,10 +1,12 @@
-"""Extension: exactly at the mark, once, and nobody waits for it; and what callers see when it can't be had."""
+"""Extension: exactly at the mark, once, and nobody waits for it; what callers see when it can't be had; steps ahead."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from fractions import Fraction
+from math import inf
 from typing import Any, Literal
 
 import pytest
@@ -17,11 +19,11 @@ from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
 from tests.audit import repeats
+from tests.colours import BOTH, Connect
 from tests.integration.days import Make
-from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
 
-pytestmark = pytest.mark.usefixtures("unhurried")
+pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
 
 #: Seconds that a call may take whose wrong behaviour is to wait for a store that is silent, as long as `unhurried` has.
 SOON = 15
@@ -32,7 +34,7 @@ class SlowStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.failures = 0
+        self.failures: float = 0
         self.gate = threading.Event()
         self.gate.set()
         self.reserved: list[Reservation] = []
@@ -57,14 +59,6 @@ def store() -> SlowStore:
 @pytest.fixture
 def ids(redis_url: str, store: SlowStore) -> Iterator[Issuer]:
     with issuer.connect(redis=redis_url, store=store) as made:
-        yield made
-        store.gate.set()
-
-
-@pytest.fixture
-def near(fake_server: FencedFakeServer, store: SlowStore) -> Iterator[Issuer]:
-    """An issuer whose Redis is in this process: no round trip of it is late."""
-    with issuer.connect(redis=fake_server.client(), store=store) as made:
         yield made
         store.gate.set()
 
@@ -107,7 +101,6 @@ def test_the_draw_that_reaches_the_mark_fetches_the_next_segment_and_none_before
     until(lambda: buffers(ids) == (999, 1000, 2000), 30)
 
 
-@pytest.mark.colours("blocking")
 @pytest.mark.covers("4.10", "3.19", "0.18")
 @pytest.mark.parametrize("left", [Fraction(80, 100), Fraction(20, 100)], ids=["20 % used", "20 % left"])
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 10, 1000])
@@ -215,21 +208,22 @@ def test_a_slow_store_makes_nobody_wait_while_numbers_are_in_hand(ids: Issuer, s
 
 
 @pytest.mark.covers("1.21", "U.3", "3.27", "0.16")
-def test_callers_wait_for_a_segment_until_their_own_deadline_and_no_longer(near: Issuer, store: SlowStore) -> None:
-    near.create("a", step=10)
-    near.warm("a")
+def test_callers_wait_for_a_segment_until_their_own_deadline_and_no_longer(make: Make, store: SlowStore) -> None:
+    ids = make(scheduler="background")  # whose Redis is in this process: no round trip is late
+    ids.create("a", step=10)
+    ids.warm("a")
     store.gate.clear()
-    near.take("a", 10)
+    ids.take("a", 10)
     began = time.monotonic()
     processor = time.process_time()
-    results = in_threads(50, lambda number: near.next("a", timeout=0.2 if number % 2 else 0.5))
+    results = in_threads(50, lambda number: ids.next("a", timeout=0.2 if number % 2 else 0.5))
     lasted = time.monotonic() - began
     assert all(isinstance(result, issuer.StoreUnavailable) for result in results)
     assert 0.5 <= lasted < SOON
     assert time.process_time() - processor < lasted / 2  # they sleep, they don't spin
     assert results[0].retry_after > 0
     store.gate.set()
-    assert near.next("a") == 11
+    assert ids.next("a") == 11
 
 
 @pytest.mark.covers("1.21", "1.20")
@@ -259,19 +253,20 @@ def test_a_fetch_that_failed_at_the_mark_is_tried_again_and_succeeds_before_the_
     assert [*numbers, *ids.take("a", 100)] == list(range(1, len(numbers) + 101))
 
 
-def test_timeout_zero_means_what_is_in_hand(near: Issuer, store: SlowStore) -> None:
-    near.create("a", step=10)
-    near.warm("a")
+def test_timeout_zero_means_what_is_in_hand(make: Make, store: SlowStore) -> None:
+    ids = make(scheduler="background")  # whose Redis is in this process: no round trip is late
+    ids.create("a", step=10)
+    ids.warm("a")
     store.gate.clear()
-    assert [near.next("a", timeout=0) for _ in range(10)][-1] == 10
+    assert [ids.next("a", timeout=0) for _ in range(10)][-1] == 10
     began = time.monotonic()
     with pytest.raises(issuer.StoreUnavailable):
-        near.next("a", timeout=0)
+        ids.next("a", timeout=0)
     assert time.monotonic() - began < SOON
     store.gate.set()
     # The refused call has woken the scheduler all the same.
-    until(lambda: near.inspect("a").remaining, 30)
-    assert near.next("a", timeout=0) > 10
+    until(lambda: ids.inspect("a").remaining, 30)
+    assert ids.next("a", timeout=0) > 10
 
 
 @pytest.mark.covers("0.22")
@@ -359,24 +354,6 @@ def test_the_callers_own_scheduler_is_used_and_left_running(redis_url: str, stor
         theirs.shutdown()
 
 
-def test_close_ends_an_extension_under_way(redis_url: str, store: SlowStore) -> None:
-    ids = issuer.connect(redis=redis_url, store=store)
-    ids.create("a", step=10)
-    ids.next("a")
-    store.gate.clear()
-    ids.next("a")
-    until(lambda: store.asked == 2, 30)
-    with ThreadPoolExecutor(1) as pool:
-        closing = pool.submit(ids.close)
-        until(lambda: ids.closed, 30)
-        assert not closing.done()
-        store.gate.set()
-        closing.result()
-    assert len(store.reserved) == 2
-    with issuer.connect(redis=redis_url, store=store, scheduler=None) as after:
-        assert buffers(after)[2] == 20
-
-
 # ---------------------------------------------------------------------------------------------- numbers
 
 
@@ -400,3 +377,67 @@ def test_fifty_threads_get_each_number_once(ids: Issuer) -> None:
     numbers = [number for part in in_threads(50, lambda _: [ids.next("a") for _ in range(60)]) for number in part]
     assert len(numbers) == 3000
     assert repeats(numbers) == []
+
+
+# ---------------------------------------------------------------------------------------------- steps ahead
+
+
+@BOTH
+@pytest.mark.covers("3.26", "0.12")
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "redis"])
+def test_an_outage_of_known_length_costs_nothing(connect: Connect, redis_url: str, direct: bool) -> None:
+    store = SlowStore()
+    with connect(redis=None if direct else redis_url, store=store) as ids:
+        ids.create("a", step=10, ahead=5)
+        numbers = ids.take("a", 11)  # past the mark of 50: the next 50 come
+        until(lambda: ids.inspect("a").store.max == 100, 30)
+        store.failures = inf
+        numbers += [ids.next("a") for _ in range(89)]
+        assert numbers == list(range(1, 101))
+        with pytest.raises(issuer.StoreUnavailable):
+            ids.next("a", timeout=0.3)
+        store.failures = 0
+        assert ids.next("a") == 101
+
+
+@pytest.mark.covers("3.28")
+def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an_outage(connect: Connect) -> None:
+    store = SlowStore()
+    with ExitStack() as ends:
+        two = [ends.enter_context(connect(redis=None, store=store, scheduler=None)) for _ in range(2)]
+        two[0].create("a", step=10, ahead=5)
+        numbers = [number for _ in range(12) for ids in two for number in ids.take("a", 1)]
+        assert [ids.tick() for ids in two] == [1, 1]
+        store.failures = inf
+        numbers += [number for _ in range(88) for ids in two for number in ids.take("a", 1)]
+        assert sorted(numbers) == list(range(1, 201))
+        for ids in two:
+            with pytest.raises(issuer.StoreUnavailable):
+                ids.next("a", timeout=0.1)
+    ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=9, timeout=1))
+    assert ranges == [(low, low + 50) for low in range(0, 200, 50)]
+
+
+def test_what_is_ahead_changes_at_the_next_reservation(connect: Connect, redis_url: str) -> None:
+    with connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
+        ids.create("a", step=10)
+        ids.next("a")
+        assert ids.inspect("a").store.ahead == 1
+        assert ids.configure("a", ahead=3).ahead == 3
+        ids.take("a", 4)
+        assert ids.tick() == 1
+        seen = ids.inspect("a").redis
+        assert seen is not None
+        assert (seen.max, seen.next_cur, seen.next_max) == (10, 10, 40)
+
+
+def test_ahead_out_of_range_is_refused_and_changes_nothing(connect: Connect) -> None:
+    with connect(redis=None, store=MemoryStore()) as ids:
+        ids.create("a", step=10, ahead=2)
+        wrong: list[Any] = [0, -1, 1001, 2**63, 1.5, "2", True]
+        for ahead in wrong:
+            for tag, call in (("b", ids.create), ("a", ids.configure)):
+                with pytest.raises(issuer.InvalidArgument, match="ahead") as error:
+                    call(tag, ahead=ahead)
+                assert error.value.value == ahead
+        assert [(each.tag, each.ahead) for each in ids.tags()] == [("a", 2)]

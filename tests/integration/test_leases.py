@@ -229,14 +229,6 @@ def test_what_is_left_of_leases_comes_back_at_close_two_end_to_end_in_one(
     assert other.next("a") == 21
 
 
-def test_what_lies_below_a_number_that_others_have_drawn_stays_a_gap(opened: Make, other: Issuer, cur: Cur) -> None:
-    with opened(lease=50) as ids:
-        assert ids.next("a") == 1
-        assert other.next("a") == 51
-    assert cur() == 51
-    assert other.next("a") == 52
-
-
 @BOTH
 def test_of_two_leases_with_a_hole_between_them_only_the_later_one_comes_back(
     opened: Make, other: Issuer, cur: Cur

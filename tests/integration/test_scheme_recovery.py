@@ -1,5 +1,6 @@
-"""A store that lost a tag's scheme, or went back to an earlier one, gets it back from the journal."""
+"""A scheme that was lost, went back to an earlier one, or was written over in Redis, and what `recover` makes of it."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from persistence.journalled import Journalled
 from persistence.memory import MemoryStore, Snapshot
 from persistence.records import HIGHEST, Tag, now_ms
 from tests.colours import Connect
+from tests.integration.days import Make
+from tests.lua.hashes import GARBAGE
+from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
 
 pytestmark = pytest.mark.colours("blocking")  # all is decided in the core
@@ -165,3 +169,26 @@ def test_a_journal_kept_with_a_fast_clock_puts_an_earlier_scheme_in_place_only_b
     world.memory.configure("a", scheme=TWO, timeout=TIMEOUT)
     world.recover(connect)
     assert world.record().scheme == (TWO if guarded else ONE)
+
+
+@pytest.mark.covers("3.9")
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"order": "trend"}, {"stride": 2, "offset": 1}, {"restart": "daily", "format": "{date:%Y%m%d}-{seq:06d}"}],
+    ids=["plain", "trend", "stride", "daily"],
+)
+def test_after_garbage_in_the_hashs_scheme_and_a_recovery_the_tag_goes_on(
+    make: Make, fake_server: FencedFakeServer, settings: dict[str, Any]
+) -> None:
+    ids = make()
+    ids.create("a", **settings)
+    before = ids.next("a")
+    with fake_server.client() as client:
+        for name, garbage in GARBAGE.items():
+            client.hset("issuer:{a}", "scheme", garbage or "")
+            with suppress(issuer.CorruptState):  # or it is put right by then
+                before, last = ids.next("a"), before
+                assert before > last, name
+            ids.recover("a")
+            before, last = ids.next("a"), before
+            assert before > last, name

@@ -55,18 +55,6 @@ def test_a_stride_changed_while_others_draw_never_repeats(make: Make) -> None:
     assert all(number % 7 == 2 for number in sorted(drawing.numbers)[-100:])
 
 
-def test_a_tag_that_gets_a_stride_goes_on_above_its_plain_numbers(make: Make) -> None:
-    ids, other = make(), make()
-    ids.create("a", step=10)
-    plain = [*ids.take("a", 5), other.next("a")]
-    ids.configure("a", stride=10, offset=3)
-    strided = [ids.next("a"), other.next("a"), ids.next("a"), other.next("a")]
-    assert plain == [1, 2, 3, 4, 5, 6]
-    assert all(number % 10 == 3 for number in strided)
-    assert strided == sorted(set(strided))
-    assert strided[0] > 6
-
-
 # ------------------------------------------------------------------------------------------------ scrambling
 
 
