@@ -439,15 +439,6 @@ def test_a_server_that_cannot_be_relied_on_is_refused(make: Make, fake_server: F
     assert ids.next("a") == 2
 
 
-def test_numbers_are_exact_above_2_to_53_and_end_at_2_to_63_minus_1(ids: Issuer) -> None:
-    ids.create("a", above=2**53 - 2, step=3)
-    assert ids.take("a", 6) == list(range(2**53 - 1, 2**53 + 5))
-    ids.create("b", above=LAST - 3)
-    assert ids.take("b", 3) == [LAST - 2, LAST - 1, LAST]
-    with pytest.raises(issuer.LimitReached):
-        ids.next("b")
-
-
 @pytest.mark.covers("U.1")
 def test_a_take_that_fails_part_way_tells_what_it_had_drawn(ids: Issuer) -> None:
     ids.create("few", limit=3)

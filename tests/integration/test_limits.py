@@ -167,11 +167,3 @@ def test_a_number_below_the_start_is_none_of_the_tags(make: Make, settings: dict
     assert [ids.decode("a", number).counter for number in numbers] == [*range(1000, 1020)]
     with pytest.raises(issuer.NotDecodable, match="lies below 1000"):
         ids.decode("a", 4)
-
-
-def test_what_was_given_before_the_scheme_is_read_back(make: Make) -> None:
-    ids = make()
-    ids.create("a", order="trend", start=20)
-    numbers = ids.take("a", 5)
-    ids.configure("a", scramble="k1")
-    assert [ids.decode("a", number).counter for number in numbers] == numbers

@@ -2,7 +2,7 @@
 
 import random
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from itertools import pairwise
@@ -15,17 +15,13 @@ import pytest
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import issuer
-from issuer import Issuer
 from persistence.memory import MemoryStore
 from persistence.mongodb import MongoStore
 from tests.audit import repeats
+from tests.integration.days import Make
 from tests.servers.fake import FencedFakeServer
 
-
-@pytest.fixture
-def ids(fake_server: FencedFakeServer) -> Iterator[Issuer]:
-    with issuer.connect(redis=fake_server.client(), store="memory://", scheduler=None) as made:
-        yield made
+pytestmark = pytest.mark.colours("blocking")
 
 
 @pytest.mark.covers("0.1")
@@ -38,13 +34,15 @@ def test_a_million_draws_repeat_nothing_where_date_and_random_digits_do() -> Non
 
 
 @pytest.mark.covers("0.3")
-def test_numbers_are_integers_of_19_digits_at_most_and_increase(ids: Issuer) -> None:
-    ids.create("a", step=7)
-    ids.create("high", above=2**63 - 20)
-    numbers = ids.take("a", 100)
-    assert all(type(number) is int for number in numbers)
-    assert numbers == sorted(set(numbers))
-    assert len(str(ids.take("high", 19)[-1])) == 19
+def test_numbers_are_exact_integers_that_increase_up_to_2_to_63_minus_1(make: Make) -> None:
+    ids = make()
+    for last in (107, 2**53 + 4, 2**63 - 1):
+        ids.create(f"to {last}", above=last - 100, limit=last, step=7)
+        numbers = ids.take(f"to {last}", 100)
+        assert numbers == list(range(last - 99, last + 1))
+        assert {type(number) for number in numbers} == {int}
+        with pytest.raises(issuer.LimitReached):
+            ids.next(f"to {last}")
 
 
 @pytest.mark.covers("0.11", "1.2")
@@ -207,7 +205,8 @@ def test_each_process_more_adds_as_many_numbers_at_the_same_cost_and_no_two_rang
         assert all(one[1] <= other[0] for one, other in pairwise(ranges))
 
 
-def test_inspect_tells_rate_and_runway(ids: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_tells_rate_and_runway(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = make()
     now = 1_000_000_000_000
     monkeypatch.setattr("persistence.records.time", SimpleNamespace(time_ns=lambda: now * 1_000_000))
     ids.create("a", step=1000)

@@ -177,7 +177,7 @@ def test_a_journal_kept_with_a_fast_clock_puts_an_earlier_scheme_in_place_only_b
     [{}, {"order": "trend"}, {"stride": 2, "offset": 1}, {"restart": "daily", "format": "{date:%Y%m%d}-{seq:06d}"}],
     ids=["plain", "trend", "stride", "daily"],
 )
-def test_after_garbage_in_the_hashs_scheme_and_a_recovery_the_tag_goes_on(
+def test_a_tag_goes_on_after_garbage_in_redis_and_a_recovery(
     make: Make, fake_server: FencedFakeServer, settings: dict[str, Any]
 ) -> None:
     ids = make()

@@ -267,36 +267,7 @@ def test_what_is_neither_a_number_nor_a_text_does_not_decode(make: Make) -> None
 # ------------------------------------------------------------------------------------------------ limits
 
 
-@pytest.mark.covers("4.11", "U.9")
-def test_a_limit_by_name_ends_there(make: Make) -> None:
-    ids = make()
-    ids.create("a", start=2**31 - 2, limit="int32")
-    assert ids.take("a", 2) == [2**31 - 2, 2**31 - 1]
-    with pytest.raises(issuer.LimitReached):
-        ids.next("a")
-    assert ids.create("b", limit="js").limit == 2**53 - 1
-
-
 # ------------------------------------------------------------------------------------------------ made again
-
-
-def test_a_deleted_tag_is_made_again_with_the_same_settings_and_goes_on_above(make: Make) -> None:
-    ids, other = make(), make()
-    kinds: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"order": "trend", "start": 100, "scramble": "k1"}, {}),
-        ({"stride": 3, "offset": 2}, {}),
-        ({"limit": 10_000, "cycle": True}, {}),
-        ({"shards": {"shard_bits": 2, "app_bits": 8}, "app": 9}, {"shard_key": "x"}),
-        ({"keyed": True, "format": "{key}-{seq}"}, {"restart_key": "x"}),
-    ]
-    for kind, (said, key) in enumerate(kinds):
-        tag = f"t{kind}"
-        ids.create(tag, step=10, **said)
-        numbers = [ids.issue(tag, **key).value for _ in range(15)]
-        ids.delete(tag)
-        other.create(tag, step=10, **said)
-        numbers += [each.issue(tag, **key).value for each in (other, ids) * 10]
-        assert repeats(numbers) == [], said
 
 
 @BOTH
@@ -330,22 +301,6 @@ def test_a_tag_of_ones_own_with_the_name_of_a_part_is_neither_drawn_from_nor_del
     assert [tag.tag for tag in ids.tags() if tag.tag.startswith("s")] == ["s#3"]
     with pytest.raises(issuer.UnknownTag):
         ids.next("c#yours")
-
-
-def test_a_change_that_would_do_nothing_is_refused_as_create_refuses_it(make: Make) -> None:
-    ids = make()
-    made = ids.create("a")
-    changes: list[tuple[str, dict[str, Any], str]] = [
-        ("stride_above", {"stride_above": 9}, "stride"),
-        ("scramble_strict", {"scramble_strict": True}, "scramble"),
-    ]
-    for name, change, other in changes:
-        told = f"{name}: says nothing without {other}"
-        with pytest.raises(issuer.SchemeError, match=told):
-            ids.create("b", **change)
-        with pytest.raises(issuer.SchemeError, match=told) as caught:
-            ids.configure("a", **change, step=7)
-        assert (caught.value.setting, caught.value.tag, ids.tags()) == (name, "a", [made])
 
 
 def test_a_change_of_nothing_names_all_that_can_be_changed(make: Make) -> None:

@@ -85,28 +85,6 @@ def test_snowflakes_of_two_processes_never_meet(connect: Connect, redis_url: str
         assert all(0 < number < 2**63 for number in numbers)
 
 
-def test_a_strategy_that_nobody_knows_is_refused_by_the_name_of_the_setting(ids: Issuer) -> None:
-    ids.create("x")
-    names: list[Any] = ["nobody knows it", "", 3, None, ["segment"]]
-    for name in names:
-        for tag, call in (("y", ids.create), ("x", ids.configure)):
-            with pytest.raises(issuer.SchemeError, match=r"^strategy: ") as caught:
-                pytest.fail(f"{name}: {call(tag, strategy=name)}")
-            assert caught.value.setting == "strategy"
-    assert [tag.tag for tag in ids.tags()] == ["x"]
-
-
-def test_settings_of_a_strategy_are_fixed_and_unknown_ones_refused(ids: Issuer) -> None:
-    for wrong in ({"namespace": ""}, {"namespace": "both", "lease": 60}):
-        with pytest.raises(issuer.SchemeError, match="options: option"):
-            ids.create("s", strategy="snowflake", options=wrong)
-    ids.create("s", strategy="snowflake", options={"machine_bits": 6})
-    with pytest.raises(issuer.SchemeError, match="options"):
-        ids.configure("s", options={"machine_bits": 8})
-    with pytest.raises(issuer.SchemeError, match="strategy"):
-        ids.configure("s", strategy="segment")
-
-
 def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(ids: Issuer) -> None:
     register("odd", Odd)
     made = [ids.create("of odd", strategy="odd"), ids.create("of snowflake", strategy="snowflake")]

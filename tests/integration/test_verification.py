@@ -1,7 +1,7 @@
 """`verify` under load, `who`, `halt` and what `inspect` tells, from threads and tasks alike."""
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,10 @@ from persistence.contract import Store
 from persistence.memory import MemoryStore
 from persistence.opening import open_store
 from persistence.records import LedgerPage, Reservation
-from persistence.sqlite import SQLiteStore
-from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.contract.benches import TIMEOUT
 from tests.drawers import Drawers, assert_sound
+from tests.integration.test_extension import SlowStore, buffers
 from tests.programs import PIPE, Program
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -185,28 +184,6 @@ def test_with_redis_away_or_lost_on_the_way_the_ledger_is_held_against_the_store
         assert [type(each) for each in away] == [issuer.RedisUnseen, issuer.Overlap]
 
 
-def test_a_long_ledger_is_read_in_pages(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SQLiteStore(tmp_path / "ids.db")
-    store.create("a", above=0, step=1, limit=10**9, order="trend", description="", timeout=TIMEOUT)
-    for _ in range(50):
-        store.reserve("a", 10, reason="test", timeout=TIMEOUT)
-    sizes: list[int] = []
-    segments = SQLiteStore.segments
-
-    def counted(*arguments: object, count: int, **options: object) -> object:
-        sizes.append(count)
-        return segments(*arguments, count=count, **options)  # type: ignore[arg-type]  # passed on as they came
-
-    monkeypatch.setattr(SQLiteStore, "segments", counted)
-    monkeypatch.setattr(verification, "PAGE", 20)
-    with connect(redis=None, store=store, scheduler=None) as ids:
-        assert ids.verify("a") == []
-        assert sizes == [20, 20, 20]
-        with pytest.raises(issuer.UnknownTag):
-            ids.verify("b")
-    store.close()
-
-
 # ------------------------------------------------------------------------------------------------ halt
 
 
@@ -266,45 +243,25 @@ def test_waste_is_what_no_entry_holds(connect: Connect, store: Store) -> None:
         assert later.last_extension >= before.last_extension
 
 
-class Held(SQLiteStore):
-    """A store that keeps reservations waiting until it is let go."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.go = threading.Event()
-
-    def reserve(self, *arguments: object, **options: object) -> Reservation:
-        assert self.go.wait(60)
-        return super().reserve(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
-
-
 @BOTH
 @pytest.mark.covers("1.18")
 def test_step_buffers_last_change_and_waiting_callers_can_be_looked_at_while_it_runs(
-    connect: Connect, redis_url: str, tmp_path: Path
+    connect: Connect, redis_url: str
 ) -> None:
-    store = Held(tmp_path / "ids.db")
-    store.go.set()
+    store = SlowStore()
     with connect(redis=redis_url, store=store) as ids:
         ids.create("a", step=100)
-        ids.take("a", 50)
-        until(lambda: ids.inspect("a").redis.next_max, 60)  # type: ignore[union-attr]  # drawn from, so it is there
+        numbers = ids.take("a", 50)
+        until(lambda: buffers(ids) == (50, 100, 200), 60)
         seen = ids.inspect("a")
-        assert seen.redis is not None
-        assert (seen.store.step, seen.redis.cur, seen.redis.max, seen.redis.next_cur, seen.redis.next_max) == (
-            *(100, 50, 100, 100, 200),
-        )
+        assert (seen.store.step, seen.waiting) == (100, 0)
         assert seen.store.created <= seen.store.timestamp
-        assert seen.waiting == 0
-        store.go.clear()
-        numbers = ids.take("a", 150)
-        threads = [threading.Thread(target=lambda: numbers.append(ids.next("a"))) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        until(lambda: ids.inspect("a").waiting == len(threads), 60)
-        store.go.set()
-        for thread in threads:
-            thread.join()
+        store.gate.clear()
+        numbers += ids.take("a", 150)
+        with ThreadPoolExecutor(5) as pool:
+            drawing = [pool.submit(ids.next, "a") for _ in range(5)]
+            until(lambda: ids.inspect("a").waiting == len(drawing), 60)
+            store.gate.set()
+            numbers += [each.result() for each in drawing]
         assert ids.inspect("a").waiting == 0
-        assert repeats(numbers) == []
-    store.close()
+        assert sorted(numbers) == list(range(1, 206))
