@@ -418,6 +418,7 @@ def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an
     assert ranges == [(low, low + 50) for low in range(0, 200, 50)]
 
 
+@BOTH
 def test_what_is_ahead_changes_at_the_next_reservation(connect: Connect, redis_url: str) -> None:
     with connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
         ids.create("a", step=10)

@@ -57,6 +57,7 @@ def test_a_tag_without_settings_gets_the_documented_defaults_and_shows_what_it_i
     assert used.timestamp >= made.store.timestamp
 
 
+@BOTH
 @pytest.mark.covers("1.5", "4.19")
 def test_a_tag_can_be_made_once_only_and_making_it_again_changes_nothing(ids: Issuer) -> None:
     ids.create("a", description="orders of the shop", step=7)
@@ -218,6 +219,7 @@ def test_a_changed_step_holds_from_the_next_reservation_on_every_process(make: M
     assert other.inspect("a").redis.mark == 30  # type: ignore[union-attr]  # drawn from, so it is there
 
 
+@BOTH
 @pytest.mark.covers("U.5")
 def test_start_and_above_only_raise_and_leave_a_floor(ids: Issuer) -> None:
     ids.create("a", step=1000)

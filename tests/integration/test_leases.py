@@ -142,6 +142,7 @@ def test_without_a_scheduler_the_caller_fetches_when_nothing_is_left(make: Make,
     assert cur() == 21
 
 
+@BOTH
 def test_a_tags_own_lease_wins_and_0_means_never(make: Make, other: Issuer, cur: Cur) -> None:
     other.create("own", order="trend", lease=7)
     other.create("never", order="trend", lease=0)

@@ -23,6 +23,7 @@ def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]
         yield make
 
 
+@BOTH
 def test_step_lease_and_ahead_reach_every_part(make: Make) -> None:
     ids = make()
     ids.create("users", shards=SMALL, order="trend")
@@ -142,6 +143,7 @@ def test_halt_stops_the_parts_and_recover_lets_them_go_on(make: Make) -> None:
     assert ids.verify("users") == []
 
 
+@BOTH
 def test_one_number_can_not_hold_for_all_parts_nor_one_within_a_period_for_all(make: Make) -> None:
     ids = make()
     ids.create("users", shards=SMALL)
@@ -168,6 +170,7 @@ def test_verify_looks_at_every_part(make: Make, store: MemoryStore) -> None:
     assert {each.tag for each in found} == {f"users#{shard}"}
 
 
+@BOTH
 def test_a_journal_brings_a_lost_tag_back_with_its_parts(connect: Connect, redis_url: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'a.db'}", journal=journal) as ids:

@@ -165,6 +165,7 @@ def test_a_key_needs_redis(make: Make) -> None:
         ids.next("a", key="x")
 
 
+@BOTH
 def test_a_keys_number_is_the_same_for_a_leased_and_a_scrambled_tag(make: Make) -> None:
     ids, other = make(lease=100), make()
     ids.create("a", order="trend", start=1000, scramble="k1")

@@ -151,6 +151,7 @@ def test_what_a_strategy_of_ones_own_raises_is_wrapped_wherever_it_is(ids: Issue
     assert [tag.tag for tag in ids.tags()] == ["decode", "init"]
 
 
+@BOTH
 def test_a_holder_that_cannot_be_told_hides_nothing_else(ids: Issuer) -> None:
     register("failing", Failing)
     ids.create("f", strategy="failing", options={})
