@@ -141,9 +141,12 @@ def test_every_method_does_what_issuers_does(connect: Connect) -> None:
     run(main())
 
 
-def test_keep_without_redis_is_refused() -> None:
+def test_what_cannot_be_is_refused_before_anything_is_waited_for() -> None:
     async def main() -> None:
         async with issuer.aconnect(redis=None, store="memory://") as ids:
+            for bad in ({"tag": ""}, {"tag": "a", "timeout": -1}):
+                with pytest.raises(issuer.InvalidArgument):
+                    ids.stream(**bad)
             with pytest.raises(issuer.ConfigurationError):
                 await ids.keep()
 

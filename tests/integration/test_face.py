@@ -441,6 +441,7 @@ def test_a_server_that_cannot_be_relied_on_is_refused(make: Make, fake_server: F
     assert ids.next("a") == 2
 
 
+@BOTH
 @pytest.mark.covers("U.1")
 def test_a_take_that_fails_part_way_tells_what_it_had_drawn(ids: Issuer) -> None:
     ids.create("few", limit=3)

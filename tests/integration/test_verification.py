@@ -104,7 +104,9 @@ def test_every_segment_is_in_the_ledger_with_who_and_what_for(connect: Connect, 
         numbers = ids.take("a", 35)
         ranged = ids.reserve("a", 7)
         for number in [*numbers, *ranged]:
-            (entry,) = ids.who("a", number).entries
+            found = ids.who("a", number)
+            assert found.in_redis is not None
+            (entry,) = found.entries
             assert entry.holds(number)
             assert (entry.reason == "reserve") == (number in ranged)
 
