@@ -16,6 +16,7 @@ from persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
 from tests.contract.conftest import mongo_bench_at
 from tests.integration.days import VIENNA, Make
+from tests.schemes import KEYS
 from tests.servers.fake import FencedFakeServer
 
 
@@ -48,7 +49,7 @@ def make(connect: Connect, fake_server: FencedFakeServer, store: MemoryStore) ->
     with ExitStack() as ends:
 
         def one(**settings: Any) -> Issuer:
-            common = {"redis": client(), "store": store, "scheduler": None, "timeout": 20}
+            common = {"redis": client(), "store": store, "scheduler": None, "timeout": 20, "keys": KEYS}
             return ends.enter_context(connect(**{**common, **settings}))
 
         yield one

@@ -1,23 +1,15 @@
 """Limits and starts in the numbers that users see: strides and scrambling count otherwise."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import issuer
-from persistence.memory import MemoryStore
 from persistence.records import HIGHEST
-from tests.colours import Connect
-from tests.schemes import Make, processes
+from tests.integration.days import Make
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
-
-
-@pytest.fixture
-def make(connect: Connect, redis_url: str) -> Iterator[Make]:
-    with processes(connect, redis=redis_url, store=MemoryStore()) as make:
-        yield make
+pytestmark = pytest.mark.colours("blocking")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +70,7 @@ def test_a_limit_below_the_first_number_is_named(make: Make) -> None:
 
 
 def test_a_start_of_a_strided_tag_is_a_number_that_users_see(make: Make) -> None:
-    ids = make(scheduler=None)  # which loads nothing in between, that would be a gap
+    ids = make()  # without a scheduler: it loads nothing in between, that would be a gap
     ids.create("a", stride=3, offset=3, limit=1000, step=10)
     assert ids.take("a", 2) == [3, 6]
     ids.configure("a", start=300)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,11 @@ import pytest
 import issuer
 from persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
-from tests.schemes import Make, processes
+from tests.integration.days import Make, Set
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+pytestmark = pytest.mark.colours("blocking")
 
 SMALL = {"shard_bits": 2, "app_bits": 8}
-
-
-@pytest.fixture
-def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
-    with processes(connect, redis=redis_url, store=store) as make:
-        yield make
 
 
 @BOTH
@@ -144,8 +137,9 @@ def test_halt_stops_the_parts_and_recover_lets_them_go_on(make: Make) -> None:
 
 
 @BOTH
-def test_one_number_can_not_hold_for_all_parts_nor_one_within_a_period_for_all(make: Make) -> None:
+def test_one_number_can_not_hold_for_all_parts_nor_one_within_a_period_for_all(make: Make, at: Set) -> None:
     ids = make()
+    at("2026-11-20 12:00:00")
     ids.create("users", shards=SMALL)
     with pytest.raises(issuer.InvalidArgument, match="users#0"):
         ids.recover("users", at_least=100)
@@ -171,32 +165,31 @@ def test_verify_looks_at_every_part(make: Make, store: MemoryStore) -> None:
 
 
 @BOTH
-def test_a_journal_brings_a_lost_tag_back_with_its_parts(connect: Connect, redis_url: str, tmp_path: Path) -> None:
+def test_a_journal_brings_a_lost_tag_back_with_its_parts(make: Make, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    with connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'a.db'}", journal=journal) as ids:
-        ids.create("users", shards=SMALL, step=5)
-        number = ids.next("users", shard_key="a")
-    with connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'b.db'}", prefix="new") as ids:
-        done = ids.recover("users", from_journal=[str(journal)])
-        assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
-        again = ids.next("users", shard_key="a")
-        assert ids.decode("users", again).shard == ids.decode("users", number).shard
-        assert again > number
+    ids = make(store=f"sqlite:///{tmp_path / 'a.db'}", journal=journal)
+    ids.create("users", shards=SMALL, step=5)
+    number = ids.next("users", shard_key="a")
+    ids = make(store=f"sqlite:///{tmp_path / 'b.db'}", prefix="new")
+    done = ids.recover("users", from_journal=[str(journal)])
+    assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
+    again = ids.next("users", shard_key="a")
+    assert ids.decode("users", again).shard == ids.decode("users", number).shard
+    assert again > number
 
 
-def test_inspect_tells_parts_period_and_scheme(make: Make) -> None:
+def test_inspect_tells_parts_period_and_scheme(make: Make, at: Set) -> None:
     ids = make()
+    at("2026-11-20 12:00:00")
     ids.create("users", shards=SMALL)
     ids.create("cust", keyed=True)
     ids.create("plain")
     ids.create("day", restart="daily", format="{date:%Y%m%d}{seq:04d}")
-    assert (ids.inspect("users").parts, ids.inspect("cust").parts, ids.inspect("plain").parts) == (4, 0, None)
+    assert [ids.inspect(tag).parts for tag in ("users", "cust", "plain")] == [4, 0, None]
     ids.issue("cust", restart_key="a")
     assert ids.inspect("cust").parts == 1
-    assert ids.inspect("users").scheme["shards"]["shard_bits"] == 2
-    assert ids.inspect("plain").scheme == {}
-    period = ids.issue("day").period
-    assert ids.inspect("day").period == period
+    assert (ids.inspect("users").scheme["shards"]["shard_bits"], ids.inspect("plain").scheme) == (2, {})
+    assert ids.issue("day").period == ids.inspect("day").period == "2026-11-20"
     assert ids.inspect("plain").period is None
 
 

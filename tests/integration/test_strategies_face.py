@@ -16,12 +16,11 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.core.steps import Steps
-from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Refused, Scrambler
+from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Scrambler
 from issuer.strategies import Context, Instance, Strategy, register, registry
 from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
-from tests.surrounding import Raising
 from tests.waiting import eventually, run
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
@@ -326,26 +325,6 @@ def test_history_rate_and_scrambling_around_one_issuer() -> None:
     assert rate.of("a").total == 26
 
 
-@pytest.mark.covers("3.45")
-def test_threads_whose_plugins_fail_lose_and_repeat_nothing() -> None:
-    history = History()
-    plugins = [history, Raising(ValueError("mine"), "before", "after", "on_error"), Raising(StopIteration(), "after")]
-    got: list[list[int]] = [[] for _ in range(8)]
-    with issuer.connect(redis=None, store="memory://", plugins=plugins) as ids:
-        ids.create("a", step=100)
-
-        def work(numbers: list[int]) -> None:
-            for _ in range(100):
-                numbers.append(ids.next("a"))
-                numbers += ids.take("a", 3)
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(work, got))
-    issued = [number for numbers in got for number in numbers]
-    assert sorted(issued) == list(range(1, 3201))
-    assert sorted(record.number for record in history.find()) == sorted(issued)
-
-
 class Gate(AsyncPlugin):
     """Keeps every third call waiting in one hook, for ever."""
 
@@ -411,25 +390,6 @@ def test_a_plugin_names_strategies_that_are_known_or_registered(
     with connect(redis=None, store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
         ids.create("a")
         assert ids.next("a") == 1
-
-
-class Never(Plugin):
-    def before(self, call: Call) -> bool:
-        assert call.tag
-        return False
-
-
-@pytest.mark.covers("3.44")
-def test_what_a_plugin_refuses_is_not_drawn() -> None:
-    never = Never()
-    with issuer.connect(redis=None, store="memory://refusing") as plain:
-        plain.create("a")
-        with issuer.connect(redis=None, store="memory://refusing", plugins=[never], rejected=lambda *_: None) as ids:
-            for _ in range(10):
-                with pytest.raises(Refused):
-                    ids.next("a")
-            assert ids.inspect("a").store.max == 0
-        assert plain.next("a") == 1
 
 
 # ------------------------------------------------------------------------------------------------ the page about them
