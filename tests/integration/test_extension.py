@@ -189,7 +189,8 @@ def test_at_each_border_somebody_would_wait_if_it_were_not(redis_url: str, monke
 
 
 @pytest.mark.covers("0.17", "4.6", "1.17")
-def test_a_slow_store_makes_nobody_wait_while_numbers_are_in_hand(ids: Issuer, store: SlowStore) -> None:
+def test_a_slow_store_makes_nobody_wait_while_numbers_are_in_hand(make: Make, store: SlowStore) -> None:
+    ids = make(scheduler="background")
     ids.create("a", step=1000)
     ids.warm("a")
     store.gate.clear()

@@ -4,7 +4,7 @@ import random
 import sqlite3
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +20,9 @@ from persistence.mongodb import MongoStore
 from tests.audit import repeats
 from tests.integration.days import Make
 from tests.servers.fake import FencedFakeServer
+from tests.waiting import until
 
-pytestmark = pytest.mark.colours("blocking")
+pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
 
 
 @pytest.mark.covers("0.1")
@@ -70,7 +71,7 @@ def test_a_transaction_of_the_caller_in_the_same_sqlite_file_neither_takes_a_res
 ) -> None:
     path = tmp_path / "both.db"
     with (
-        issuer.connect(redis=None, store=f"sqlite:///{path}", scheduler=None, store_timeout=0.5) as ids,
+        issuer.connect(redis=None, store=f"sqlite:///{path}", scheduler=None) as ids,
         closing(sqlite3.connect(path, isolation_level=None)) as shop,
         closing(sqlite3.connect(path, isolation_level=None)) as outside,
     ):
@@ -122,7 +123,7 @@ def test_a_transaction_of_the_caller_on_the_same_mongodb_client_is_not_joined(st
     with pymongo.MongoClient[dict[str, Any]](store_url, event_listeners=[commands]) as client:
         shop = client.get_default_database()
         shop.create_collection("orders")
-        with issuer.connect(redis=None, store=MongoStore(shop), scheduler=None) as ids:
+        with issuer.connect(redis=None, store=MongoStore(shop), scheduler=None) as ids, ThreadPoolExecutor(1) as pool:
             ids.create("a", step=3)
             numbers = ids.take("a", 4)
             for _ in range(3):
@@ -131,15 +132,13 @@ def test_a_transaction_of_the_caller_on_the_same_mongodb_client_is_not_joined(st
                     shop["orders"].insert_one({"number": numbers[-1]}, session=session)
                     commands.sent.clear()
                     # The wire server of the tests keeps others out of its database as long as a transaction is open.
-                    with suppress(issuer.StoreUnavailable):
-                        for _ in range(5):
-                            numbers.append(ids.next("a", timeout=0.5))
-                    assert [each for each in commands.sent if "findAndModify" in each]
-                    for each in commands.sent:
+                    drawing = pool.submit(ids.take, "a", 5)
+                    until(lambda: [each for each in commands.sent if "findAndModify" in each], 60)
+                    for each in list(commands.sent):
                         assert each.get("lsid") != session.session_id
                         assert "autocommit" not in each
                     session.abort_transaction()
-                numbers += ids.take("a", 4)
+                numbers += drawing.result()
         assert numbers == sorted(set(numbers))
         with issuer.connect(redis=None, store=MongoStore(shop), scheduler=None) as again:
             assert again.next("a") > numbers[-1]

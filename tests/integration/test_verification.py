@@ -192,9 +192,8 @@ def test_with_redis_away_or_lost_on_the_way_the_ledger_is_held_against_the_store
 @COLOUR_AND_STORE
 def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect, redis_url: str, store: Store) -> None:
     with (
-        # An election that a halt made vain stands for the store's timeout and a second.
-        connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as ids,
-        connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as other,
+        connect(redis=redis_url, store=store, scheduler=None) as ids,
+        connect(redis=redis_url, store=store, scheduler=None) as other,
     ):
         ids.create("a", step=10)
         numbers = ids.take("a", 4) + other.take("a", 1)
