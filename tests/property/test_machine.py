@@ -13,6 +13,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from issuer import Issuer, gateway, scripts
 from issuer.clock import Deadline
+from issuer.core.hand import spend_all
 from issuer.scripts import Script
 from persistence.records import Reservation, Tag
 from tests.property.machine import PROCESSES, TIME, IssuerMachine, ServedStore, insist, twin_of
@@ -24,7 +25,7 @@ AT_LENGTH = pytest.mark.parametrize("orders", [ORDERS, pytest.param(400, marks=p
 
 
 def search(
-    machine: type[IssuerMachine], orders: int = ORDERS, *, seed: int = 4, verbosity: Verbosity = Verbosity.normal
+    machine: type[IssuerMachine], orders: int = ORDERS, *, seed: int = 5, verbosity: Verbosity = Verbosity.normal
 ) -> None:
     """Try so many orders of forty events each; which ones depends on the seed alone."""
     hypothesis.seed(seeded(seed))(machine)
@@ -92,6 +93,13 @@ class ForkKeeps(IssuerMachine):
 
     def fork_resets(self, child: Issuer) -> None:
         """Nothing is dropped."""
+
+
+class ForkKeepsItsTags(IssuerMachine):
+    """A child spends what lies open, and goes on with what else its parent held."""
+
+    def fork_resets(self, child: Issuer) -> None:
+        spend_all(child._laid)
 
 
 class NoTombstone(IssuerMachine):
@@ -195,7 +203,7 @@ class GivenBackTwice(Leasing):
 @pytest.mark.live
 @AT_LENGTH
 def test_no_copy_of_what_gives_leases_back_repeats_a_number(orders: int) -> None:
-    search(GivenBackTwice, orders)
+    search(GivenBackTwice, orders // 2)  # more happens between two steps than in the others
 
 
 class ForkSpendsNothing(Leasing):
@@ -238,7 +246,7 @@ def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def hunt(machine: type[IssuerMachine]) -> None:
     """Search as above. Another version of hypothesis may mean other orders by the same seed: so there are some more."""
-    for seed in range(4, 14):
+    for seed in range(5, 15):
         search(machine, seed=seed)
 
 
@@ -254,6 +262,7 @@ def hunt(machine: type[IssuerMachine]) -> None:
         pytest.param(Leasing, ("giveback", "if cur ~= high then", "if false then"), "REPEAT|ORDER", id="cur"),
         pytest.param(GivenBackTwice, ("giveback", GIVEN_BACK_TWICE, "if false then"), "REPEAT|ORDER", id="backs"),
         (ForkKeeps, None, ANY),
+        (ForkKeepsItsTags, None, ANY),
         (NoTombstone, None, ANY),
         (RestoredBlindly, None, ANY),
         (HandedBackAndKept, None, "REPEAT|ABOVE|OVERLAP"),
