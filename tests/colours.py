@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+import pytest
+
 import issuer
 from issuer import AsyncIssuer, Issuer
 from issuer.clock import Deadline
@@ -96,3 +98,6 @@ def run(ids: Issuer, tag: str, steps: Steps[T], deadline: Deadline) -> T:
 
 #: By name, what makes an issuer. The arguments are those of `issuer.connect`.
 COLOURS: Mapping[str, Connect] = {"blocking": issuer.connect, "asyncio": connect_awaited}
+
+#: For what each driver does by itself, in a module that is marked with one colour.
+BOTH = pytest.mark.colours(*COLOURS)

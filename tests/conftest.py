@@ -82,6 +82,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.live)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let the mark `colours`, of a test or else of its module, choose the colours of `connect`."""
+    chosen = metafunc.definition.get_closest_marker("colours")
+    itself = any("connect" in each.args[0] for each in metafunc.definition.iter_markers("parametrize"))
+    if chosen is not None and "connect" in metafunc.fixturenames and not itself:
+        metafunc.definition.add_marker(pytest.mark.parametrize("connect", chosen.args, indirect=True))
+
+
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """The session's primary server. Tests that stop or roll back a server use `start_redis` instead."""

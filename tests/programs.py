@@ -158,6 +158,8 @@ class Program:
         for reader in readers:
             reader.join(None if end is None else max(0.0, end - time.monotonic()))
         self.wait(None if end is None else max(0.0, end - time.monotonic()))
+        for stream in list(printed):  # read to its end, as Popen closes it then
+            stream.close()
         return tuple("" if each is None else printed.get(each, "") for each in (self.stdout, self.stderr))  # type: ignore[return-value]  # two of them
 
     def _stream(self, target: _Target, standard: int, theirs: list[int]) -> tuple[int, IO[str] | None]:
@@ -253,6 +255,9 @@ def _played(arguments: tuple[str, ...]) -> int:
             sys.argv = list(arguments[1:])
             sys.path.insert(0, str(Path.cwd()))
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        elif arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - as the interpreter does
         else:
             sys.argv = list(arguments)
             sys.path.insert(0, str(Path(arguments[0]).parent))

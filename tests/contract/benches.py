@@ -14,11 +14,11 @@ from bson.int64 import Int64
 from persistence.journalled import Journalled
 from persistence.memory import MemoryStore
 from persistence.mongodb import MongoStore
-from persistence.records import HIGHEST, LedgerEntry, Order
+from persistence.records import HIGHEST, LedgerEntry
 from persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pymongo.database import Database
@@ -27,33 +27,34 @@ if TYPE_CHECKING:
     from persistence.records import Reservation, Tag
 
 #: Seconds that a call may take on a machine busy with other things.
-TIMEOUT = 5.0
+TIMEOUT = 60.0
+
+#: For a MongoDB URL: milliseconds that pymongo waits for a server. A call without a deadline of its own takes them.
+PATIENT = "serverSelectionTimeoutMS=60000&connectTimeoutMS=60000"
+
+#: A scheme with all that JSON has, and that a store could get wrong.
+SCHEME: dict[str, Any] = {
+    "strategy": "segment",
+    "format": "BIZ{date:%y%m%d}-{seq:06d} 京 \N{GEAR} \"quoted\" 'so' \0\n} \N{EURO SIGN}",
+    "stride": [{"from": 1, "first": 3, "stride": 2}, {"from": HIGHEST, "first": -(2**63), "stride": 4}],
+    "options": {
+        "größe": HIGHEST,
+        "least": -(2**63),
+        "none": None,
+        "yes": True,
+        "no": False,
+        "nothing": {},
+        "empty": [],
+        "crc": "00000000",
+    },
+    "nested": [[1, [2, [2**31, 2**53 + 1]]], [], [{"a": [{"b": []}]}]],
+    "id": "9f2c",
+}
 
 
-def create(
-    store: Store,
-    tag: str = "orders",
-    *,
-    above: int = 0,
-    step: int = 1000,
-    limit: int = HIGHEST,
-    order: Order = "strict",
-    lease: int | None = None,
-    ahead: int = 1,
-    scheme: Mapping[str, object] | None = None,
-) -> Tag:
-    return store.create(
-        tag,
-        above=above,
-        step=step,
-        limit=limit,
-        order=order,
-        lease=lease,
-        ahead=ahead,
-        description="made by a test",
-        scheme=scheme,
-        timeout=TIMEOUT,
-    )
+def create(store: Store, tag: str = "orders", **settings: Any) -> Tag:
+    given = {"above": 0, "step": 1000, "limit": HIGHEST, "order": "strict", "description": "made by a test", **settings}
+    return store.create(tag, timeout=TIMEOUT, **given)
 
 
 def reserve(
@@ -68,9 +69,13 @@ def get(store: Store, tag: str = "orders") -> Tag:
     return found
 
 
+def spans(held: Iterable[Reservation | LedgerEntry]) -> list[tuple[int, int]]:
+    return [(each.low, each.high) for each in held]
+
+
 def ranges(store: Store, tag: str = "orders") -> list[tuple[int, int]]:
     """The ledger, oldest numbers first."""
-    return [(each.low, each.high) for each in reversed(store.ledger(tag, newest=10_000, timeout=TIMEOUT))]
+    return spans(reversed(store.ledger(tag, newest=10_000, timeout=TIMEOUT)))
 
 
 def check_contiguous(segments: list[tuple[int, int]], above: int, top: int) -> None:
@@ -81,6 +86,19 @@ def check_contiguous(segments: list[tuple[int, int]], above: int, top: int) -> N
         assert high > low
         end = high
     assert end == top
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A scheme of so many objects within each other."""
+    scheme: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        scheme = {"a": scheme}
+    return scheme
+
+
+def of_size(size: int) -> dict[str, Any]:
+    """A scheme whose JSON has so many bytes."""
+    return {"format": "x" * (size - len('{"format":""}'))}
 
 
 def forged(fields: Mapping[str, object]) -> dict[str, Any]:
@@ -113,6 +131,10 @@ class Bench(ABC):
         """Write into the record past the store."""
 
     @abstractmethod
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
+        """Read the record past the store."""
+
+    @abstractmethod
     def forge(self, **fields: object) -> str:
         """Write a ledger entry past the store: low 0, high 1000, tag `orders` and so on unless said. Returns its id."""
 
@@ -143,6 +165,9 @@ class MemoryBench(Bench):
     def tamper(self, tag: str, **fields: Any) -> None:
         self.memory._tags[tag] = replace(self.memory._tags[tag], **fields)
 
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
+        return asdict(self.memory._tags[tag])
+
     def forge(self, **fields: object) -> str:
         entry = LedgerEntry(**forged(fields))
         self.memory._ledger[entry.id] = entry
@@ -152,6 +177,7 @@ class MemoryBench(Bench):
 class SQLiteBench(Bench):
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.url = f"sqlite:///{path}"
         super().__init__()
 
     def make(self) -> SQLiteStore:
@@ -185,6 +211,24 @@ class SQLiteBench(Bench):
             connection.execute(statement, (value, tag))
         connection.close()
 
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
+        connection = self.connect()
+        connection.row_factory = sqlite3.Row
+        found = dict(connection.execute("SELECT * FROM tags WHERE tag = ?", (tag,)).fetchone())
+        connection.close()
+        return found
+
+    def loosen(self) -> None:
+        """Make the tags' table as other programs would: the columns' affinity turns 5.0 back into 5."""
+        self.close()
+        connection = self.connect()
+        columns = ", ".join(f'"{row[1]}"' for row in connection.execute("PRAGMA table_info(tags)"))
+        connection.execute("ALTER TABLE tags RENAME TO old")
+        connection.execute(f"CREATE TABLE tags ({columns}, PRIMARY KEY (tag))")
+        connection.execute("INSERT INTO tags SELECT * FROM old")
+        connection.close()
+        self.store = self.open()
+
     def forge(self, **fields: object) -> str:
         entry = forged(fields)
         columns = ", ".join(f'"{name}"' for name in entry)
@@ -216,7 +260,7 @@ class MongoBench(Bench):
     def make(self) -> MongoStore:
         return MongoStore.open(self.url)
 
-    def document(self, tag: str = "orders") -> dict[str, Any]:
+    def raw(self, tag: str = "orders") -> dict[str, Any]:
         found = self.database["tags"].find_one({"_id": tag})
         assert found is not None
         return found

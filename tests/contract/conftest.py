@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 import pytest
 
-from tests.contract.benches import Bench, JournalledBench, MemoryBench, MongoBench, SQLiteBench
+from tests.contract.benches import PATIENT, Bench, JournalledBench, MemoryBench, MongoBench, SQLiteBench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from persistence.contract import Store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         callspec = getattr(item, "callspec", None)
         uses = {"mongo_url", "mongo_server", "mongo_bench"}.intersection(getattr(item, "fixturenames", ()))
-        if uses or (callspec is not None and "mongodb" in callspec.params.values()):
+        if uses or (callspec is not None and "mongo" in callspec.params.values()):
             item.add_marker(pytest.mark.live)
 
 
@@ -28,8 +30,9 @@ def mongo_bench_at(url: str) -> Iterator[MongoBench]:
     """A database of its own on that server, which is gone afterwards."""
     base, _, query = url.partition("?")
     name = f"issuer_test_{secrets.token_hex(4)}"
-    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(url, serverSelectionTimeoutMS=5000)
-    bench = MongoBench(f"{base.rstrip('/')}/{name}{'?' if query else ''}{query}", client[name])
+    patient = f"{base.rstrip('/')}/{name}?{PATIENT}{query and '&'}{query}"
+    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(patient)
+    bench = MongoBench(patient, client[name])
     try:
         yield bench
     finally:
@@ -50,23 +53,33 @@ def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "journalled", "mongodb"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+@pytest.fixture
+def memory_bench() -> MemoryBench:
+    return MemoryBench()
+
+
+@pytest.fixture
+def journalled_bench(tmp_path: Path) -> Iterator[JournalledBench]:
+    bench = JournalledBench(tmp_path / "store.db")
+    yield bench
+    bench.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "journalled", "mongo"])
+def bench(request: pytest.FixtureRequest) -> Bench:
     """Each kind of store in turn."""
-    if request.param == "memory":
-        yield MemoryBench()
-    elif request.param == "sqlite":
-        yield request.getfixturevalue("sqlite_bench")
-    elif request.param == "journalled":
-        journalled = JournalledBench(tmp_path / "store.db")
-        yield journalled
-        journalled.close()
-    else:
-        yield from mongo_bench_at(request.getfixturevalue("mongo_url"))
+    found: Bench = request.getfixturevalue(f"{request.param}_bench")
+    return found
 
 
-@pytest.fixture(params=["sqlite", "mongodb"])
-def shared_bench(request: pytest.FixtureRequest) -> Bench:
+@pytest.fixture
+def store(bench: Bench) -> Store:
+    """The store of each kind in turn."""
+    return bench.store
+
+
+@pytest.fixture(params=["sqlite", "mongo"])
+def shared_bench(request: pytest.FixtureRequest) -> SQLiteBench | MongoBench:
     """Each kind of store that processes can share."""
-    found: Bench = request.getfixturevalue({"sqlite": "sqlite_bench", "mongodb": "mongo_bench"}[request.param])
+    found: SQLiteBench | MongoBench = request.getfixturevalue(f"{request.param}_bench")
     return found

@@ -1,31 +1,37 @@
-"""A process of its own that reserves in a loop: loader.py URL TAG COUNT [STEP]. Prints "low high" per segment.
+"""A process of its own that reserves in a loop: loader.py URL TAG COUNT STEP [JOURNAL]. Prints "low high" per segment.
 
-COUNT 0: until it is killed. STEP -: the tag's own. Waits for a line on its standard input before it begins.
+COUNT 0: until it is killed; COUNT `id`: nothing, it prints the store's id. STEP -: the tag's own. JOURNAL: with a
+journal, which is rotated every few lines. Waits for a line on its standard input before it begins.
 """
 
 import sys
 
 from persistence.errors import Unavailable
+from persistence.journalled import Journalled
 from persistence.opening import open_store
 
 
-def main(url: str, tag: str, count: int, size: str) -> None:
+def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:
     """Reserve `count` segments and print each once it is ours."""
     store = open_store(url)
+    if journal:
+        store = Journalled(store, journal, rotate_at=10_000)
     print("ready", flush=True)
     sys.stdin.readline()
-    done = 0
-    while done < count or not count:
+    if count == "id":
+        print(store.store_id(timeout=60))
+    left = 0 if count == "id" else int(count) or sys.maxsize
+    while left:
         try:
-            got = store.reserve(tag, None if size == "-" else int(size), reason="loader", timeout=20)
+            got = store.reserve(tag, None if size == "-" else int(size), reason="loader", timeout=60)
         except Unavailable:
-            if not count:
+            if count == "0":
                 raise
             continue
         print(got.low, got.high, flush=True)
-        done += 1
+        left -= 1
     store.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else "-")
+    main(*sys.argv[1:])

@@ -1,63 +1,65 @@
-"""Starts loaders and collects the segments that they were given."""
+"""Starts programs that reserve, and collects the segments that they were given."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.contract.benches import TIMEOUT
+from tests.programs import PIPE, REPOSITORY, Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 _LOADER = Path(__file__).with_name("loader.py")
 
 
-def run_python(arguments: Sequence[str], **options: str) -> subprocess.Popen[str]:
-    """Start Python on a program of the tests, with the checkout on its path."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **options}
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=REPOSITORY,
-    )
+def run_python(arguments: Sequence[str], **options: str) -> Program:
+    """Start Python on a program of the tests, in the checkout."""
+    environment = {**os.environ, "PYTHONWARNINGS": "error", **options}
+    return Program(*arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd=REPOSITORY)
 
 
-def finish(process: subprocess.Popen[str], line: str = "") -> str:
-    """Send a last line, wait for an orderly end, and return what was printed."""
-    try:
-        printed, errors = process.communicate(line, timeout=3 * TIMEOUT)
-    except BaseException:
-        process.kill()
-        process.communicate()
-        raise
-    assert process.returncode == 0, errors
-    return printed
+def start_loaders(
+    url: str, how_many: int, count: int | str, *, tag: str = "orders", size: str = "-", journal: str = ""
+) -> list[Program]:
+    """Start loaders, see loader.py; all are ready and wait for a line when this returns."""
+    arguments = [str(_LOADER), url, tag, str(count), size, journal]
+    started = [run_python(arguments) for _ in range(how_many)]
+    for each in started:
+        assert lines(each, 1) == "ready\n"
+    return started
 
 
-def start_loaders(url: str, how_many: int, count: int, *, tag: str = "orders") -> list[subprocess.Popen[str]]:
-    """Start them; all are ready and wait for a line when this returns."""
-    loaders = [run_python([str(_LOADER), url, tag, str(count)]) for _ in range(how_many)]
-    for loader in loaders:
-        assert loader.stdout is not None
-        assert loader.stdout.readline() == "ready\n"
-    return loaders
-
-
-def let_go(loaders: Sequence[subprocess.Popen[str]]) -> None:
+def let_go(started: Sequence[Program]) -> None:
     """Send them off, all at once."""
-    for loader in loaders:
-        assert loader.stdin is not None
-        loader.stdin.write("go\n")
-        loader.stdin.flush()
+    for each in started:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+
+
+def lines(program: Program, count: int) -> str:
+    """Wait until it has printed so many lines."""
+    assert program.stdout is not None
+    return "".join(program.stdout.readline() for _ in range(count))
+
+
+def finish(program: Program, line: str = "") -> str:
+    """Send a last line, wait for an orderly end, and return what was printed."""
+    with program:
+        printed, errors = program.communicate(line, TIMEOUT)
+        assert program.wait() == 0, errors
+        return printed
+
+
+def kill(program: Program) -> list[tuple[int, int]]:
+    """Kill it, and return the segments that it had printed whole and that were not read yet."""
+    with program:
+        program.kill()
+        printed, _ = program.communicate(timeout=TIMEOUT)
+        return segments(printed[: printed.rfind("\n") + 1])
 
 
 def segments(printed: str) -> list[tuple[int, int]]:

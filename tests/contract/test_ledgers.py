@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from persistence.records import HIGHEST
-from tests.contract.benches import TIMEOUT, MemoryBench, SQLiteBench, create, reserve
+from tests.contract.benches import TIMEOUT, MemoryBench, SQLiteBench, create, reserve, spans
 
 if TYPE_CHECKING:
     from persistence.contract import Store
@@ -15,72 +13,52 @@ if TYPE_CHECKING:
     from tests.contract.benches import Bench
 
 
-@pytest.fixture
-def store(bench: Bench) -> Store:
-    return bench.store
-
-
 def pages(store: Store, size: int, *, upward: bool = False, beyond: Position | None = None) -> list[LedgerPage]:
     """All pages of so many entries, one after the other."""
     found = []
     while True:
         page = store.segments("orders", beyond=beyond, upward=upward, count=size, timeout=TIMEOUT)
+        assert len(page.entries) <= size
         found.append(page)
         if page.last is None:
             return found
         beyond = page.last
 
 
-def spans(found: list[LedgerPage]) -> list[tuple[int, int]]:
-    return [(entry.low, entry.high) for page in found for entry in page.entries]
+def listed(store: Store, size: int, *, upward: bool = False, beyond: Position | None = None) -> list[LedgerEntry]:
+    return [entry for page in pages(store, size, upward=upward, beyond=beyond) for entry in page.entries]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_the_pages_of_the_ledger_hold_every_entry_once_in_order(store: Store, size: int) -> None:
+def test_the_pages_of_the_ledger_hold_every_entry_once_in_order(store: Store) -> None:
     create(store, step=10)
     create(store, "users", step=7)
-    expected = []
-    for _ in range(7):
-        reserved = reserve(store)
-        reserve(store, tag="users")
-        expected.append((reserved.low, reserved.high))
-    down, up = pages(store, size), pages(store, size, upward=True)
-    assert spans(up) == expected
-    assert spans(down) == expected[::-1]
-    assert all(len(page.entries) <= size for page in down + up)
-
-
-@pytest.mark.parametrize("upward", [False, True])
-def test_entries_that_share_an_end_are_on_one_page_each(bench: Bench, *, upward: bool) -> None:
-    create(bench.store)
-    made = {bench.forge(low=low, high=50) for low in (0, 10, 10, 10, 50)}
-    found = [entry for page in pages(bench.store, 1, upward=upward) for entry in page.entries]
-    assert len(found) == len(made)
-    assert {entry.id for entry in found} == made
-    assert [entry.low for entry in found] == sorted((entry.low for entry in found), reverse=not upward)
-
-
-def test_numbers_beyond_what_a_double_can_tell_apart_are_in_order(bench: Bench) -> None:
-    create(bench.store)
-    highs = [2**53, 2**53 + 1, 2**53 + 2, HIGHEST - 1, HIGHEST]
-    for high in highs:
-        bench.forge(low=high - 1, high=high)
-    assert [high for _, high in spans(pages(bench.store, 1, upward=True))] == highs
-    assert [high for _, high in spans(pages(bench.store, 1))] == highs[::-1]
-
-
-def test_a_page_may_begin_at_any_number(store: Store) -> None:
-    create(store, step=10)
-    for _ in range(5):
-        reserve(store)
-    assert spans(pages(store, 2, upward=True, beyond=(20, -1, ""))) == [(10, 20), (20, 30), (30, 40), (40, 50)]
-    assert spans(pages(store, 2, upward=True, beyond=(21, -1, ""))) == [(20, 30), (30, 40), (40, 50)]
-    assert spans(pages(store, 2, beyond=(20, -1, ""))) == [(0, 10)]
-
-
-def test_a_tag_without_entries_has_one_empty_page(store: Store) -> None:
-    create(store)
     assert [(page.entries, page.damaged) for page in pages(store, 5)] == [([], [])]
+    expected = []
+    for _ in range(5):
+        expected += spans([reserve(store)])
+        reserve(store, tag="users")
+    for size in (1, 2, 3, 100):
+        assert spans(listed(store, size, upward=True)) == expected
+        assert spans(listed(store, size)) == expected[::-1]
+    for newest in (0, 2, 100):
+        assert spans(store.ledger("orders", newest=newest, timeout=TIMEOUT)) == expected[::-1][:newest]
+    assert store.ledger("nobody", newest=2, timeout=TIMEOUT) == []
+    # A page may begin at any number.
+    assert spans(listed(store, 2, upward=True, beyond=(20, -1, ""))) == expected[1:]
+    assert spans(listed(store, 2, upward=True, beyond=(21, -1, ""))) == expected[2:]
+    assert spans(listed(store, 2, beyond=(20, -1, ""))) == expected[:1]
+
+
+def test_entries_that_share_an_end_or_that_a_double_cant_tell_apart_are_on_one_page_each(bench: Bench) -> None:
+    create(bench.store)
+    made = [(low, 50) for low in (0, 10, 10, 10, 50)]
+    made += [(high - 1, high) for high in (2**53, 2**53 + 1, 2**53 + 2, HIGHEST - 1, HIGHEST)]
+    ids = {bench.forge(low=low, high=high) for low, high in made}
+    for upward in (False, True):
+        found = listed(bench.store, 1, upward=upward)
+        assert len(found) == len(made)
+        assert {entry.id for entry in found} == ids
+        assert spans(found) == made[:: 1 if upward else -1]
 
 
 def test_what_is_reserved_and_handed_back_between_two_pages_hides_nothing_else(store: Store) -> None:
@@ -89,28 +67,31 @@ def test_what_is_reserved_and_handed_back_between_two_pages_hides_nothing_else(s
     first = store.segments("orders", count=2, timeout=TIMEOUT)
     reserve(store)
     assert not store.hand_back([held[3]], 35, timeout=TIMEOUT)
-    rest = pages(store, 2, beyond=first.last)
-    assert [(entry.low, entry.high) for entry in first.entries] == [(30, 40), (20, 30)]
-    assert spans(rest) == [(10, 20), (0, 10)]
+    assert spans(first.entries) == [(30, 40), (20, 30)]
+    assert spans(listed(store, 2, beyond=first.last)) == [(10, 20), (0, 10)]
 
 
-@pytest.mark.parametrize("size", [1, 2, 100])
-@pytest.mark.parametrize(
-    "damage", [{"low": 60, "high": 50}, {"high": "fifty"}, {"low": -5}, {"high": 15.5}, {"reason": b"\x00"}]
-)
-def test_a_damaged_entry_is_told_and_hides_no_other(bench: Bench, damage: dict[str, object], size: int) -> None:
-    if isinstance(bench, MemoryBench):
-        assert bench.forge(low=60, high=50)  # the only one that Python's types let in
-        damage = {}
+#: What another program may have written; into a store in memory Python's types let the first alone.
+DAMAGED: list[dict[str, object]] = [
+    {"low": 60, "high": 50},
+    {"high": "fifty"},
+    {"low": -5},
+    {"high": 15.5},
+    {"reason": b"\x00"},
+]
+
+
+def test_a_damaged_entry_is_told_and_hides_no_other(bench: Bench) -> None:
+    damages = DAMAGED[:1] if isinstance(bench, MemoryBench) else DAMAGED
     create(bench.store, step=10)
     for _ in range(3):
         reserve(bench.store)
-    if damage:
+    for count, damage in enumerate(damages, 1):
         bench.forge(**damage)
-    found = pages(bench.store, size)
-    assert spans(found) == [(20, 30), (10, 20), (0, 10)]
-    (problem,) = [error for page in found for error in page.damaged]
-    assert problem.tag == "orders"
+        for size in (1, 2, 100):
+            found = pages(bench.store, size)
+            assert spans(entry for page in found for entry in page.entries) == [(20, 30), (10, 20), (0, 10)], damage
+            assert [error.tag for page in found for error in page.damaged] == ["orders"] * count, damage
 
 
 def test_entries_are_found_by_their_id_as_they_stand_now(store: Store) -> None:
@@ -119,20 +100,8 @@ def test_entries_are_found_by_their_id_as_they_stand_now(store: Store) -> None:
     one, two, other = reserve(store), reserve(store), reserve(store, tag="users")
     store.hand_back([two], 14, timeout=TIMEOUT)
     found = store.entries("orders", {one.entry, two.entry, other.entry, "nothing"}, timeout=TIMEOUT)
-    spans = sorted((entry.low, entry.high) for entry in found)
-    assert spans == [(0, 10), (10, 14)]
+    assert sorted(spans(found)) == [(0, 10), (10, 14)]
     assert store.entries("orders", [], timeout=TIMEOUT) == []
-
-
-def test_an_entry_knows_which_numbers_it_holds(store: Store) -> None:
-    create(store, step=10)
-    entry = entry_of(store, reserve(store).entry)
-    assert [number for number in range(12) if entry.holds(number)] == list(range(1, 11))
-
-
-def entry_of(store: Store, id: str) -> LedgerEntry:
-    (found,) = store.entries("orders", [id], timeout=TIMEOUT)
-    return found
 
 
 def test_sqlite_finds_each_page_by_its_index(sqlite_bench: SQLiteBench) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from persistence.errors import Misconfigured, Unavailable
@@ -33,20 +31,9 @@ def test_a_backup_restored_takes_back_tags_and_if_asked_the_ledger() -> None:
 def test_a_busy_store_costs_no_more_than_the_timeout() -> None:
     store = MemoryStore()
     create(store)
-    entered, leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with store._locked(TIMEOUT):
-            entered.set()
-            leave.wait(TIMEOUT)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    entered.wait(TIMEOUT)
-    with pytest.raises(Unavailable, match="busy"):
+    with store._locked(TIMEOUT), pytest.raises(Unavailable, match="busy"):
         store.get("orders", timeout=0.01)
-    leave.set()
-    thread.join()
+    assert get(store).max == 0
 
 
 def test_after_a_fork_every_method_refuses() -> None:
@@ -69,6 +56,7 @@ def test_after_a_fork_every_method_refuses() -> None:
         lambda: store.segments("orders", count=1, timeout=1),
         lambda: store.entries("orders", ["x"], timeout=1),
         lambda: store.prune(before=1, timeout=1),
+        lambda: store.examine(timeout=1),
     ):
         with pytest.raises(Misconfigured, match="forked child"):
             call()

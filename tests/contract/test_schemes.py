@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,19 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from persistence import schemes
-from persistence.errors import (
-    Corrupt,
-    LeaseOnStrict,
-    SchemeMismatch,
-    StoreError,
-    TagMissing,
-    VersionMoved,
-)
-from persistence.memory import MemoryStore
-from persistence.records import HIGHEST, Tag
+from persistence.errors import Corrupt, SchemeMismatch, TagMissing, VersionMoved
+from persistence.records import Tag
 from persistence.schemes import DEPTH_MOST, SCHEME_MOST
-from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
-from tests.contract.test_races import THREADS, at_once
+from tests.contract.benches import SCHEME, TIMEOUT, create, get, nested, of_size, ranges, reserve
+from tests.contract.test_races import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,100 +24,16 @@ if TYPE_CHECKING:
     from persistence.contract import Store
     from tests.contract.benches import Bench
 
-SCHEME: dict[str, Any] = {
-    "strategy": "segment",
-    "format": "BIZ{date:%y%m%d}-{seq:06d} 京 \N{GEAR} \"quoted\" 'so' \0 \N{EURO SIGN}",
-    "stride": [{"from": 1, "first": 3, "stride": 2}, {"from": 1_000_000, "first": 2_000_003, "stride": 4}],
-    "options": {
-        "größe": HIGHEST,
-        "least": -(2**63),
-        "none": None,
-        "yes": True,
-        "no": False,
-        "nothing": {},
-        "empty": [],
-    },
-    "nested": [[1, [2, [2**31, 2**53 + 1]]], [], [{"a": [{"b": []}]}]],
-    "id": "9f2c",
-}
 
-
-@pytest.fixture
-def store(bench: Bench) -> Store:
-    return bench.store
-
-
-def nested(levels: int) -> dict[str, Any]:
-    """So many objects within each other."""
-    scheme: dict[str, Any] = {}
-    for _ in range(levels - 1):
-        scheme = {"a": scheme}
-    return scheme
-
-
-def of_size(size: int) -> dict[str, Any]:
-    """A scheme whose JSON has so many bytes."""
-    return {"format": "x" * (size - len('{"format":""}'))}
-
-
-# --------------------------------------------------------------------------------------------------------- round trips
-
-
-def test_a_tag_has_the_scheme_that_it_was_made_with(bench: Bench) -> None:
-    one, two = bench.store, bench.open()
-    made = create(one, scheme=SCHEME)
-    assert made.scheme == SCHEME
-    assert made.scheme_id == "9f2c"
-    assert get(two) == made
-    assert two.tags(timeout=TIMEOUT) == [made]
-    assert reserve(two).tag.scheme == SCHEME
+# ---------------------------------------------------------------------------------------------------------- the record
 
 
 def test_true_is_no_number_and_a_number_no_float(store: Store) -> None:
-    create(store, scheme=SCHEME)
+    assert create(store, scheme=SCHEME).scheme_id == "9f2c"
     found = get(store).scheme
     assert [type(found["options"][name]) for name in ("yes", "größe", "least")] == [bool, int, int]
     assert [type(each["from"]) for each in found["stride"]] == [int, int]
-
-
-def test_a_tag_is_plain_unless_it_is_given_a_scheme(store: Store) -> None:
-    for tag, scheme in (("a", None), ("b", {})):
-        assert create(store, tag, scheme=scheme).scheme == {}
-        assert (get(store, tag).scheme, get(store, tag).scheme_id) == ({}, "")
-
-
-def test_a_scheme_is_replaced_whole_and_nothing_else_changes(bench: Bench) -> None:
-    one, two = bench.store, bench.open()
-    before = create(one, step=10, scheme=SCHEME)
-    for scheme in ({"format": "{seq}"}, nested(DEPTH_MOST), of_size(SCHEME_MOST), SCHEME, {}):
-        changed = one.configure("orders", scheme=scheme, timeout=TIMEOUT)
-        assert changed == replace(before, scheme=scheme, version=changed.version, timestamp=changed.timestamp)
-        assert changed.version != before.version
-        assert get(two) == changed
-        before = changed
-
-
-def test_a_scheme_stays_whatever_else_changes(bench: Bench) -> None:
-    one, two = bench.store, bench.open()
-    create(one, step=10, limit=1000, scheme=SCHEME)
-    mine = reserve(one)
-    assert one.hand_back([mine], 3, timeout=TIMEOUT)
-    one.halt("orders", below=20, timeout=TIMEOUT)
-    assert one.recover("orders", at_least=20, timeout=TIMEOUT).scheme == SCHEME
-    assert two.configure("orders", step=20, limit=50, description="other", timeout=TIMEOUT).scheme == SCHEME
-    assert [reserve(each).tag.scheme for each in (two, one)] == [
-        SCHEME
-    ] * 2  # the second is the short one, at the limit
-    assert one.delete("orders", timeout=TIMEOUT).scheme == SCHEME
-    assert get(two).scheme == SCHEME
-
-
-def test_it_is_part_of_what_makes_two_records_equal() -> None:
-    record = Tag(tag="a", max=0, step=1, created=0, timestamp=0, version="")
-    other = replace(record, scheme={"format": "{seq}"})
-    assert record != other
-    assert other == replace(record, scheme={"format": "{seq}"})
-    assert len({record, other, replace(other)}) == 2
+    assert create(store, "plain").scheme_id == ""
 
 
 def test_nobody_can_change_a_scheme_in_place(store: Store) -> None:
@@ -133,44 +42,28 @@ def test_nobody_can_change_a_scheme_in_place(store: Store) -> None:
     given["stride"][0]["from"] = 2
     given["format"] = "another"
     found: Any = get(store).scheme
-    piece, pieces = found["stride"][0], found["stride"]
-    for change in (
-        lambda: found.update(format=""),
-        lambda: found.pop("format"),
-        found.popitem,
-        found.clear,
-        lambda: found.setdefault("new", 1),
-        lambda: found.__setitem__("format", ""),
-        lambda: found.__delitem__("format"),
-        lambda: found.__ior__({"format": ""}),
-        lambda: piece.__setitem__("from", 2),
-        lambda: pieces.append({}),
-        pieces.clear,
-        lambda: pieces.extend([{}]),
-        lambda: pieces.insert(0, {}),
-        pieces.pop,
-        lambda: pieces.remove(piece),
-        pieces.reverse,
-        lambda: pieces.sort(key=str),
-        lambda: pieces.__setitem__(0, {}),
-        lambda: pieces.__delitem__(0),
-        lambda: pieces.__iadd__([{}]),
-        lambda: pieces.__imul__(2),
-    ):
-        with pytest.raises(TypeError, match="in place"):
-            change()
+    of_objects = "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update"
+    of_lists = "__setitem__ __delitem__ __iadd__ __imul__ append clear extend insert pop remove reverse sort"
+    for place, methods in ((found, of_objects), (found["stride"][0], of_objects), (found["stride"], of_lists)):
+        for method in methods.split():
+            with pytest.raises(TypeError, match="in place"):
+                getattr(place, method)()
     assert get(store).scheme == made.scheme == SCHEME
 
 
-def test_a_scheme_is_copied_and_made_another_as_any_dict() -> None:
+def test_a_scheme_is_copied_and_compared_as_any_dict() -> None:
     scheme = schemes.frozen(SCHEME)
     for again in (copy.copy(scheme), copy.deepcopy(scheme), pickle.loads(pickle.dumps(scheme))):  # noqa: S301 - our own
         assert again == scheme
         with pytest.raises(TypeError):
             again["stride"].append({})
     other = {**scheme, "stride": [*scheme["stride"], {"from": 5}]}
-    other["format"] = "{seq}"
     assert (len(other["stride"]), len(scheme["stride"])) == (3, 2)
+    # It is part of what makes two records equal.
+    plain = Tag(tag="a", max=0, step=1, created=0, timestamp=0, version="")
+    with_it = replace(plain, scheme=scheme)
+    assert plain != with_it == replace(plain, scheme=SCHEME)
+    assert len({plain, with_it, replace(with_it)}) == 2
 
 
 # ----------------------------------------------------------------------------------------------------------- bad input
@@ -199,19 +92,6 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("scheme", "message"), WRONG)
-def test_what_is_no_scheme_is_a_value_error_and_changes_nothing(store: Store, scheme: Any, message: str) -> None:
-    made = create(store, scheme=SCHEME)
-    with pytest.raises(ValueError, match=message):
-        store.configure("orders", step=7, scheme=scheme, timeout=TIMEOUT)
-    with pytest.raises(ValueError, match=message):
-        create(store, "new", scheme=scheme)
-    with pytest.raises(ValueError, match="seen"):
-        store.configure("orders", step=7, seen=5, timeout=TIMEOUT)  # type: ignore[arg-type]  # wrong on purpose
-    assert store.tags(timeout=TIMEOUT) == [made]
-    assert store.get("new", timeout=TIMEOUT) is None
-
-
-@pytest.mark.parametrize(("scheme", "message"), WRONG)
 def test_a_record_with_what_is_no_scheme_is_corrupt(scheme: Any, message: str) -> None:
     fields = {"max": 0, "step": 1, "limit": 1, "order": "trend", "description": "", "created": 0, "timestamp": 0}
     fields |= {"version": "", "halted": False, "deleted": False}
@@ -220,11 +100,17 @@ def test_a_record_with_what_is_no_scheme_is_corrupt(scheme: Any, message: str) -
         Tag.checked("a", {**fields, "scheme": scheme})
 
 
-def test_the_other_rules_hold_beside_a_scheme(store: Store) -> None:
-    made = create(store)
-    with pytest.raises(LeaseOnStrict):
-        store.configure("orders", lease=5, scheme=SCHEME, timeout=TIMEOUT)
-    assert get(store) == made
+def test_what_is_no_scheme_is_a_value_error_and_changes_nothing(store: Store) -> None:
+    made = create(store, scheme=SCHEME)
+    wrong: Any = {"a": 1.5}
+    with pytest.raises(ValueError, match=r"'a' holds 1\.5"):
+        store.configure("orders", step=7, scheme=wrong, timeout=TIMEOUT)
+    with pytest.raises(ValueError, match=r"'a' holds 1\.5"):
+        create(store, "new", scheme=wrong)
+    with pytest.raises(ValueError, match="seen"):
+        store.configure("orders", step=7, seen=5, timeout=TIMEOUT)  # type: ignore[arg-type]  # wrong on purpose
+    assert store.tags(timeout=TIMEOUT) == [made]
+    assert store.get("new", timeout=TIMEOUT) is None
     store.delete("orders", timeout=TIMEOUT)
     with pytest.raises(TagMissing):
         store.configure("orders", scheme=SCHEME, seen=made.version, timeout=TIMEOUT)
@@ -256,83 +142,36 @@ def test_a_change_of_what_somebody_else_has_changed_is_refused(bench: Bench) -> 
     with pytest.raises(VersionMoved):
         one.configure("orders", scheme=SCHEME, seen=seen, timeout=TIMEOUT)
     assert get(one).scheme == {}
+    # Without what was seen, what the other one had set is lost.
+    assert one.configure("orders", scheme=SCHEME, timeout=TIMEOUT).scheme == SCHEME
 
 
-def appended(store: Store, name: int, *, guarded: bool = True) -> None:
-    """Add to the list in the scheme what isn't there, by reading, and by trying until nobody was in between."""
-    while True:
-        record = get(store)
-        scheme = {"names": [*record.scheme.get("names", []), name]}
-        try:
-            store.configure("orders", scheme=scheme, seen=record.version if guarded else None, timeout=TIMEOUT)
-        except VersionMoved:
-            continue
-        return
-
-
-def test_of_many_changes_at_once_exactly_one_wins_each_time(bench: Bench) -> None:
-    opened = [bench.open() for _ in range(THREADS)]
-    create(bench.store, step=10)
-    for turn in range(5):
-        seen = get(bench.store).version
-        calls = [
-            partial(store.configure, "orders", scheme={"turn": turn, "by": i}, seen=seen, timeout=TIMEOUT)
-            for i, store in enumerate(opened)
-        ]
-        answers = at_once(calls)
-        [won] = [each for each in answers if isinstance(each, Tag)]
-        assert [type(each) for each in answers if isinstance(each, StoreError)] == [VersionMoved] * (THREADS - 1)
-        assert get(bench.store) == won
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_no_change_is_lost_beside_others_and_beside_reservations(bench: Bench, *, shared: bool) -> None:
-    opened = [bench.store if shared else bench.open() for _ in range(THREADS)]
+def test_no_change_is_lost_beside_others_and_beside_reservations(bench: Bench) -> None:
+    opened = [bench.store, bench.store, bench.open(), bench.open()]
     create(bench.store, step=10)
 
-    def change(name: int) -> None:
-        for turn in range(3):
-            appended(opened[name], 10 * name + turn)
-            reserve(opened[name])
+    def change(store: Store, name: int) -> None:
+        for turn in range(2):
+            while True:
+                record = get(store)
+                scheme = {"names": [*record.scheme.get("names", []), 10 * name + turn]}
+                with suppress(VersionMoved):
+                    store.configure("orders", scheme=scheme, seen=record.version, timeout=TIMEOUT)
+                    break
+            reserve(store)
 
-    assert at_once([partial(change, name) for name in range(THREADS)]) == [None] * THREADS
-    expected = sorted(10 * name + turn for name in range(THREADS) for turn in range(3))
-    assert sorted(get(bench.store).scheme["names"]) == expected
-    assert len(ranges(bench.store)) == 3 * THREADS
-
-
-class Overtaken:
-    """Between the reading and the change of one caller somebody else makes a change."""
-
-    def __init__(self, store: Store, other: Store, *, guarded: bool) -> None:
-        self.store, self._other, self._guarded = store, other, guarded
-        self._left = 1
-
-    def get(self, tag: str, *, timeout: float) -> Tag | None:
-        found = self.store.get(tag, timeout=timeout)
-        if self._left:
-            self._left -= 1
-            appended(self._other, 1, guarded=self._guarded)
-        return found
-
-    def configure(self, tag: str, **changes: Any) -> Tag:
-        return self.store.configure(tag, **changes)
-
-
-@pytest.mark.parametrize(("guarded", "names"), [(True, [1, 2]), (False, [2])])
-def test_mutation_without_what_was_seen_a_change_is_lost(bench: Bench, *, guarded: bool, names: list[int]) -> None:
-    create(bench.store)
-    overtaken: Any = Overtaken(bench.store, bench.open(), guarded=guarded)
-    appended(overtaken, 2, guarded=guarded)
-    assert get(bench.store).scheme["names"] == names
+    assert at_once([partial(change, store, name) for name, store in enumerate(opened)]) == [None] * 4
+    assert sorted(get(bench.store).scheme["names"]) == [0, 1, 10, 11, 20, 21, 30, 31]
+    assert len(ranges(bench.store)) == 8
 
 
 # ----------------------------------------------------------------------------------------------------- made once again
 
 
 PLAIN: dict[str, Any] = {}
-STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}]}
-SCRAMBLE = {"scramble": [{"from": 1, "key": "k1", "fingerprint": "9f2c"}]}
+STRIDE: dict[str, Any] = {"stride": [{"from": 1, "first": 3, "stride": 2}]}
+SCRAMBLE: dict[str, Any] = {"scramble": [{"from": 1, "key": "k1", "fingerprint": "9f2c"}]}
+SHARDS: dict[str, Any] = {"shards": {"shard_bits": 6, "app_bits": 8, "app": 17}}
 
 
 @pytest.mark.parametrize(
@@ -344,100 +183,38 @@ SCRAMBLE = {"scramble": [{"from": 1, "key": "k1", "fingerprint": "9f2c"}]}
         ({**SCRAMBLE, "id": "a"}, {"scramble": [{"from": 1, "key": "k2", "fingerprint": "9f2c"}], "id": "a"}),
         ({"restart": "daily", "id": "a"}, {"restart": "monthly", "id": "b"}),
         (PLAIN, {"cycle": True, "id": "b"}),
-        ({"shards": {"shard_bits": 6, "app_bits": 8, "app": 17}}, PLAIN),
-        (
-            {"shards": {"shard_bits": 6, "app_bits": 8, "app": 17}},
-            {"shards": {"shard_bits": 6, "app_bits": 8, "app": 1}},
-        ),
+        (SHARDS, PLAIN),
+        (SHARDS, {"shards": {**SHARDS["shards"], "app": 1}}),
         ({"strategy": "snowflake"}, {"strategy": "segment"}),
     ],
 )
-def test_a_tag_is_not_made_again_with_another_way_of_making_values(
-    bench: Bench, before: Mapping[str, object], after: Mapping[str, object]
-) -> None:
-    create(bench.store, scheme=before)
-    tombstone = bench.store.delete("orders", timeout=TIMEOUT)
-    with pytest.raises(SchemeMismatch) as caught:
-        create(bench.open(), scheme=after)
-    assert caught.value.tag == "orders"
-    assert get(bench.store) == tombstone
-    assert create(bench.store, scheme=before).scheme == before
-    assert create(bench.store, "another", scheme=after).scheme == after
+def test_another_way_of_making_values_is_seen(before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    assert schemes.continued(before, after) is None
+    assert schemes.continued(after, before) is None
+    assert schemes.continued(before, before) == before
 
 
-def test_a_tag_made_again_in_the_same_way_keeps_the_id_of_the_tombstone(bench: Bench) -> None:
-    create(bench.store, scheme={**STRIDE, "format": "A{seq}", "id": "a"})
+def test_what_does_not_make_values_is_replaced() -> None:
+    before = {"format": "A{seq}", "timezone": "Asia/Tokyo", "cycle": False, "stride": []}
+    for after in ({"format": "B{seq}", "strategy": "segment", "restart": "never"}, PLAIN):
+        assert schemes.continued(before, after) == after
+
+
+def test_a_tag_is_not_made_again_with_another_way_of_making_values(bench: Bench) -> None:
+    first, other = {**STRIDE, "format": "A{seq}", "id": "a"}, {**SCRAMBLE, "id": "b"}
+    create(bench.store, scheme=first)
     for given in ("b", "", None):
-        bench.store.delete("orders", timeout=TIMEOUT)
+        tombstone = bench.store.delete("orders", timeout=TIMEOUT)
+        with pytest.raises(SchemeMismatch) as caught:
+            create(bench.open(), scheme=other)
+        assert caught.value.tag == "orders"
+        assert get(bench.store) == tombstone
+        # In the same way it is, and keeps the id of the tombstone.
         scheme = {**STRIDE, "format": f"B{given}{{seq}}", **({} if given is None else {"id": given})}
         made = create(bench.open(), scheme=scheme)
         assert made.scheme == {**scheme, "id": "a"}
         assert (get(bench.store), made.scheme_id) == (made, "a")
+    assert create(bench.store, "another", scheme=other).scheme == other
 
 
-def test_what_does_not_make_values_is_replaced(store: Store) -> None:
-    create(store, scheme={"format": "A{seq}", "timezone": "Asia/Tokyo", "cycle": False, "stride": []})
-    store.delete("orders", timeout=TIMEOUT)
-    scheme = {"format": "B{seq}", "strategy": "segment", "restart": "never"}
-    assert create(store, scheme=scheme).scheme == scheme
-    store.delete("orders", timeout=TIMEOUT)
-    assert create(store).scheme == {}
-
-
-def test_mutation_without_the_tombstones_way_a_value_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def value(record: Tag) -> int:
-        [piece] = record.scheme.get("stride") or [{"from": 1, "first": 1, "stride": 1}]
-        return int(piece["first"] + (record.max - piece["from"]) * piece["stride"])
-
-    def given(*made: Mapping[str, object]) -> list[int]:
-        store, values = MemoryStore(), []
-        for scheme in made:
-            create(store, step=1, scheme=scheme)
-            values += [value(reserve(store).tag) for _ in range(5)]
-            store.delete("orders", timeout=TIMEOUT)
-        return values
-
-    with pytest.raises(SchemeMismatch):
-        given({**STRIDE, "id": "a"}, PLAIN)
-    monkeypatch.setattr("persistence.records.continued", lambda _old, new: new)
-    values = given({**STRIDE, "id": "a"}, PLAIN)
-    assert len(values) > len(set(values))
-
-
-# -------------------------------------------------------------------------------------------------- tampered, and older
-
-
-@pytest.mark.parametrize("value", ["not JSON", "[1]", '{"a":1.5}', '{"a":18446744073709551616}', '{"a":' * 50_000])
-def test_a_text_that_is_no_scheme_is_corrupt_and_changes_nothing(sqlite_bench: Bench, value: str) -> None:
-    store = sqlite_bench.store
-    create(store, step=10)
-    reserve(store)
-    sqlite_bench.tamper("orders", scheme=value)
-    refused_by_all(store)
-    sqlite_bench.tamper("orders", scheme="{}")
-    assert reserve(store).high == 20
-
-
-@pytest.mark.parametrize("value", ["x", [1], 5, {"a": 1.5}, {"a": [{"b": 1.5}]}])
-def test_a_document_with_what_is_no_scheme_is_corrupt_and_gives_nothing(mongo_bench: Bench, value: object) -> None:
-    store = mongo_bench.store
-    create(store, step=10, scheme=SCHEME)
-    reserve(store)  # what was seen now must not keep anybody from noticing
-    mongo_bench.tamper("orders", scheme=value)
-    with pytest.raises(StoreError, match="scheme"):
-        reserve(store)
-    refused_by_all(store)
-    refused_by_all(store)
-    mongo_bench.tamper("orders", scheme={})
-    assert reserve(store).high <= 30
-
-
-def refused_by_all(store: Store) -> None:
-    for call in (
-        partial(get, store),
-        partial(store.tags, timeout=TIMEOUT),
-        partial(reserve, store),
-        partial(store.configure, "orders", scheme={}, timeout=TIMEOUT),
-    ):
-        with pytest.raises(Corrupt, match="scheme"):
-            call()
+# ------------------------------------------------------------------------------------------------------------ tampered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,7 @@ from persistence.errors import Corrupt, Unavailable
 from persistence.sqlite import SQLiteStore
 from persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
-from tests.contract.processes import finish, let_go, run_python
+from tests.contract.processes import finish, let_go, start_loaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ def _flag(column: str) -> str:
     return f'"{column}" INTEGER NOT NULL CHECK (typeof("{column}") = \'integer\' AND "{column}" IN (0, 1))'
 
 
-# As the program of schema 1 made and wrote them. Not to be changed: such files are out there.
+# As the program of schema 1 made and wrote them. Not to be changed, nor what follows: such files are out there.
 _SCHEMA_1 = (
     "CREATE TABLE meta (id TEXT NOT NULL)",
     f"""CREATE TABLE tags (
@@ -42,16 +42,42 @@ _SCHEMA_1 = (
     )""",
     "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
 )
-_PUT_TAG_1 = (
-    'INSERT OR REPLACE INTO tags ("tag", "max", "step", "limit", "order", "description", "created", "timestamp", '
-    '"version", "halted", "deleted") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'
+# As the programs of schemas 2 and 3 brought a file up to theirs.
+_SCHEMA_2 = (
+    "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
+    """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
+    WHEN NEW.lease IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the lease of this tag must not write it: upgrade'); END""",
+    "PRAGMA user_version = 2",
 )
+_SCHEMA_3 = (
+    "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
+    """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
+    WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
+    BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
+    "PRAGMA user_version = 3",
+)
+_COLUMNS_1 = (
+    "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
+)  # fmt: skip
+_STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}], "id": "9f2c"}
 
 
-def put(connection: sqlite3.Connection, tag: str, maximum: int, order: str = "trend", *, deleted: bool = False) -> None:
-    """Write a tag as the program of schema 1 does."""
-    version = secrets.token_hex(12)
-    connection.execute(_PUT_TAG_1, (tag, maximum, 10, 1000, order, "old", 5, 6, version, False, deleted))
+def put(
+    connection: sqlite3.Connection,
+    tag: str,
+    maximum: int,
+    order: str = "trend",
+    *,
+    deleted: bool = False,
+    **more: object,
+) -> None:
+    """Write a tag as the program of schema 1 does; of schema 2 with a `lease`, of schema 3 with `ahead` too."""
+    columns = [*_COLUMNS_1, *more]
+    names, marks = ", ".join(f'"{each}"' for each in columns), ", ".join("?" * len(columns))
+    values = (tag, maximum, 10, 1000, order, "old", 5, 6, secrets.token_hex(12), False, deleted, *more.values())
+    connection.execute(f"INSERT OR REPLACE INTO tags ({names}) VALUES ({marks})", values)  # noqa: S608 - ours
 
 
 @pytest.fixture
@@ -72,6 +98,23 @@ def old(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.fixture
+def second(old: sqlite3.Connection) -> sqlite3.Connection:
+    """The same file at schema 2, with a leased tag."""
+    for statement in _SCHEMA_2:
+        old.execute(statement)
+    put(old, "leased", 40, lease=7)
+    return old
+
+
+@pytest.fixture
+def third(second: sqlite3.Connection) -> sqlite3.Connection:
+    """The same file at schema 3."""
+    for statement in _SCHEMA_3:
+        second.execute(statement)
+    return second
+
+
+@pytest.fixture
 def store(old: sqlite3.Connection, tmp_path: Path) -> Iterator[SQLiteStore]:  # noqa: ARG001 - the file must be there
     store = SQLiteStore(tmp_path / "store.db")
     yield store
@@ -84,25 +127,27 @@ def schema(connection: sqlite3.Connection) -> tuple[int, set[str]]:
     return connection.execute("PRAGMA user_version").fetchone()[0], columns
 
 
+@pytest.mark.parametrize("at", ["old", "second", "third"])
 def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
-    store: SQLiteStore, old: sqlite3.Connection
+    store: SQLiteStore, at: str, request: pytest.FixtureRequest
 ) -> None:
+    old = request.getfixturevalue(at)
     rows = old.execute("SELECT * FROM tags ORDER BY tag").fetchall()
     assert store.store_id(timeout=TIMEOUT) == "0123456789abcdef01234567"
-    assert [(each.tag, each.max, each.lease) for each in store.tags(timeout=TIMEOUT)] == [
-        ("orders", 30, None),
-        ("users", 7, None),
+    leased, added = {"old": (None, 3), "second": (7, 2), "third": (7, 1)}[at]
+    assert [(each.tag, each.max, each.lease, each.ahead, each.scheme) for each in store.tags(timeout=TIMEOUT)] == [
+        *([("leased", 40, leased, 1, {})] if leased else []),
+        ("orders", 30, None, 1, {}),
+        ("users", 7, None, 1, {}),
     ]
-    assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, None, None, None) for row in rows]
+    assert old.execute("SELECT * FROM tags ORDER BY tag").fetchall() == [(*row, *[None] * added) for row in rows]
     assert ranges(store) == [(20, 30)]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
-    assert store.configure("orders", lease=50, timeout=TIMEOUT).lease == 50
-    assert store.configure("orders", ahead=3, timeout=TIMEOUT).ahead == 3
+    store.configure("orders", lease=50, ahead=3, scheme=_STRIDE, timeout=TIMEOUT)
+    held = reserve(store)
+    assert (held.low, held.high, held.tag.lease, held.tag.scheme) == (40, 70, 50, _STRIDE)
     assert create(store, "gone", step=10, order="trend", lease=5).max == 100
-
-
-def test_a_file_brought_up_to_date_is_as_one_made_now(store: SQLiteStore, old: sqlite3.Connection) -> None:
-    store.store_id(timeout=TIMEOUT)
+    # And its tables are those of a file made now.
     fresh = SQLiteStore(store._path.with_name("fresh.db"))
     fresh.store_id(timeout=TIMEOUT)
     made = sqlite3.connect(fresh._path)
@@ -114,12 +159,15 @@ def test_a_file_brought_up_to_date_is_as_one_made_now(store: SQLiteStore, old: s
     fresh.close()
 
 
-@pytest.mark.parametrize("column", ["lease", "ahead"])
-def test_an_added_column_refuses_what_is_no_integer(store: SQLiteStore, old: sqlite3.Connection, column: str) -> None:
-    store.store_id(timeout=TIMEOUT)
-    for value in (1.5, "x", -1):
+def test_the_table_itself_refuses_what_has_another_type(store: SQLiteStore, old: sqlite3.Connection) -> None:
+    create(store, "high", above=2**63 - 10)
+    for change in (
+        "max = max + 1000",  # what a plain UPDATE does: REAL, without a word
+        *(f"{column} = {value}" for column in ("lease", "ahead") for value in ("1.5", "'x'", "-1")),
+        "scheme = x'7b7d'",
+    ):
         with pytest.raises(sqlite3.IntegrityError):
-            old.execute(f"UPDATE tags SET {column} = ?", (value,))  # noqa: S608 - from the list above
+            old.execute(f"UPDATE tags SET {change} WHERE tag = 'high'")  # noqa: S608 - from the list above
     assert store._connection is not None
     assert store._connection.execute("PRAGMA ignore_check_constraints").fetchone() == (0,)
 
@@ -156,24 +204,19 @@ def test_a_file_brought_up_to_date_between_a_look_and_the_lock_is_left_alone(
 
 
 @pytest.mark.live
-def test_processes_that_open_an_older_file_at_once_all_succeed(tmp_path: Path) -> None:
-    program = (
-        "import sys; from persistence.sqlite import SQLiteStore; store = SQLiteStore(sys.argv[1]); print('ready',"
-        " flush=True); sys.stdin.readline(); print(store.reserve('orders', 1, reason='test', timeout=20).high)"
-    )
-    for turn in range(5):
+@pytest.mark.parametrize("at", ["fresh", "older"])
+def test_processes_that_open_a_file_at_once_all_succeed(tmp_path: Path, at: str) -> None:
+    for turn in range(3):
         path = tmp_path / f"{turn}.db"
-        connection = sqlite3.connect(path, isolation_level=None)
-        for statement in (*_SCHEMA_1, "INSERT INTO meta (id) VALUES ('x')", "PRAGMA user_version = 1"):
-            connection.execute(statement)
-        put(connection, "orders", 0)
-        connection.close()
-        started = [run_python(["-c", program, str(path)]) for _ in range(4)]
-        for each in started:
-            assert each.stdout is not None
-            each.stdout.readline()
+        if at == "older":
+            connection = sqlite3.connect(path, isolation_level=None)
+            for statement in (*_SCHEMA_1, "INSERT INTO meta (id) VALUES ('x')", "PRAGMA user_version = 1"):
+                connection.execute(statement)
+            connection.close()
+        started = start_loaders(f"sqlite:///{path}", 4, "id")
         let_go(started)
-        assert sorted(int(finish(each)) for each in started) == [1, 2, 3, 4]
+        assert len({finish(each) for each in started}) == 1
+        assert SQLiteStore(path).tags(timeout=TIMEOUT) == []
 
 
 def test_a_row_that_was_tampered_with_keeps_nobody_from_the_others(store: SQLiteStore, old: sqlite3.Connection) -> None:
@@ -206,138 +249,38 @@ def test_an_older_program_that_had_the_file_open_cannot_drop_a_lease(
     assert (get(store, "short").max, get(store, "short").lease) == (500, None)
 
 
-# ---------------------------------------------------------------------- from schema 2: leases, and no `ahead`
-
-# As the program of schema 2 brought a file up to it, and wrote a tag. Not to be changed either.
-_SCHEMA_2 = (
-    "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
-    """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
-    WHEN NEW.lease IS NULL AND EXISTS (
-        SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
-    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the lease of this tag must not write it: upgrade'); END""",
-    "PRAGMA user_version = 2",
-)
-_PUT_TAG_2 = (
-    'INSERT OR REPLACE INTO tags ("tag", "max", "step", "limit", "order", "description", "created", "timestamp", '
-    '"version", "halted", "deleted", "lease") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'
-)
-
-
-def put_2(connection: sqlite3.Connection, tag: str, maximum: int, lease: int | None = None) -> None:
-    """Write a tag as the program of schema 2 does."""
-    version = secrets.token_hex(12)
-    connection.execute(_PUT_TAG_2, (tag, maximum, 10, 1000, "trend", "old", 5, 6, version, False, False, lease))
-
-
-@pytest.fixture
-def second(old: sqlite3.Connection) -> sqlite3.Connection:
-    """The same file at schema 2, with a leased tag."""
-    for statement in _SCHEMA_2:
-        old.execute(statement)
-    put_2(old, "leased", 40, lease=7)
-    return old
-
-
-def test_a_file_of_schema_2_keeps_its_leases_and_gets_one_step_ahead(
-    store: SQLiteStore, second: sqlite3.Connection
-) -> None:
-    assert [(each.tag, each.max, each.lease, each.ahead) for each in store.tags(timeout=TIMEOUT)] == [
-        ("leased", 40, 7, 1),
-        ("orders", 30, None, 1),
-        ("users", 7, None, 1),
-    ]
-    assert schema(second)[0] == SCHEMA
-    store.configure("leased", ahead=5, timeout=TIMEOUT)
-    again = reserve(store, tag="leased")
-    assert (again.low, again.high, again.tag.lease) == (40, 90, 7)
-
-
 def test_a_program_of_schema_2_that_had_the_file_open_cannot_drop_what_is_ahead(
     store: SQLiteStore, second: sqlite3.Connection
 ) -> None:
     store.configure("users", ahead=1, timeout=TIMEOUT)
     store.configure("orders", ahead=4, timeout=TIMEOUT)
-    put_2(second, "users", 60)  # one step ahead is what it knows
+    put(second, "users", 60, lease=None)  # one step ahead is what it knows
     assert get(store, "users").max == 60
     before = get(store)
     with pytest.raises(sqlite3.IntegrityError, match="upgrade"):
-        put_2(second, "orders", 500)
+        put(second, "orders", 500, lease=None)
     assert get(store) == before
     store.delete("orders", timeout=TIMEOUT)
-    put_2(second, "orders", 500)  # made again
+    put(second, "orders", 500, lease=None)  # made again
     assert (get(store).max, get(store).ahead) == (500, 1)
-
-
-# ---------------------------------------------------------------------- from schema 3: `ahead`, and no `scheme`
-
-# As the program of schema 3 brought a file up to it, and wrote a tag. Not to be changed either.
-_SCHEMA_3 = (
-    "ALTER TABLE tags ADD COLUMN ahead INTEGER CHECK (ahead IS NULL OR (typeof(ahead) = 'integer' AND ahead >= 1))",
-    """CREATE TRIGGER ahead_is_kept BEFORE INSERT ON tags
-    WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
-    BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
-    "PRAGMA user_version = 3",
-)
-_PUT_TAG_3 = (
-    'INSERT OR REPLACE INTO tags ("tag", "max", "step", "limit", "order", "description", "created", "timestamp", '
-    '"version", "halted", "deleted", "lease", "ahead") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)'
-)
-_STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}], "id": "9f2c"}
-
-
-def put_3(connection: sqlite3.Connection, tag: str, maximum: int, *, deleted: bool = False) -> None:
-    """Write a tag as the program of schema 3 does."""
-    version = secrets.token_hex(12)
-    connection.execute(_PUT_TAG_3, (tag, maximum, 10, 1000, "trend", "old", 5, 6, version, False, deleted, None, 1))
-
-
-@pytest.fixture
-def third(second: sqlite3.Connection) -> sqlite3.Connection:
-    """The same file at schema 3."""
-    for statement in _SCHEMA_3:
-        second.execute(statement)
-    return second
-
-
-def test_the_tags_of_a_file_of_schema_3_are_plain_and_can_be_given_a_scheme(
-    store: SQLiteStore, third: sqlite3.Connection
-) -> None:
-    assert [(each.tag, each.max, each.scheme) for each in store.tags(timeout=TIMEOUT)] == [
-        ("leased", 40, {}),
-        ("orders", 30, {}),
-        ("users", 7, {}),
-    ]
-    assert schema(third)[0] == SCHEMA
-    store.configure("orders", scheme=_STRIDE, timeout=TIMEOUT)
-    assert reserve(store).tag.scheme == _STRIDE
 
 
 def test_a_program_of_schema_3_that_had_the_file_open_cannot_drop_a_scheme(
     store: SQLiteStore, third: sqlite3.Connection
 ) -> None:
+    known: dict[str, Any] = {"lease": None, "ahead": 1}
     store.configure("users", scheme={}, timeout=TIMEOUT)
     store.configure("orders", scheme=_STRIDE, timeout=TIMEOUT)
-    put_3(third, "users", 60)  # plain is what it knows
+    put(third, "users", 60, **known)  # plain is what it knows
     assert (get(store, "users").max, get(store, "users").scheme) == (60, {})
     for _ in ("live", "deleted"):
         before = get(store)
         for deleted in (False, True):
             with pytest.raises(sqlite3.IntegrityError, match="upgrade"):
-                put_3(third, "orders", 500, deleted=deleted)
+                put(third, "orders", 500, deleted=deleted, **known)
         assert get(store) == before
         store.delete("orders", timeout=TIMEOUT)
-
-
-def test_mutation_without_its_trigger_an_older_program_drops_a_scheme(
-    store: SQLiteStore, third: sqlite3.Connection
-) -> None:
-    store.configure("orders", scheme=_STRIDE, timeout=TIMEOUT)
+    # The guard taken out: it drops the scheme.
     third.execute("DROP TRIGGER scheme_is_kept")
-    put_3(third, "orders", 500)
+    put(third, "orders", 500, **known)
     assert get(store).scheme == {}
-
-
-def test_the_column_of_schemes_holds_texts_only(store: SQLiteStore, old: sqlite3.Connection) -> None:
-    store.store_id(timeout=TIMEOUT)
-    with pytest.raises(sqlite3.IntegrityError):
-        old.execute("UPDATE tags SET scheme = ?", (b"{}",))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,22 @@ from issuer.clock import Deadline
 from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
 from issuer.strategies import Context, Instance, Serving, Snowflake, Strategy, registry
 from issuer.strategies.machines import Clock, Leased
-from issuer.strategies.ticks import OVER, Ticks
+from issuer.strategies.ticks import OVER
 from persistence.records import HIGHEST
 from tests.audit import repeats
+from tests.contract.processes import finish
 from tests.contract.strategy_kinds import GIVEN, KINDS, LEASED, open_kind
+from tests.programs import PIPE, REPOSITORY, Program
 from tests.servers.fake import FencedFakeServer
 from tests.strategies import DESKS, AwaitedDesk, Desk, MovedClock
+from tests.waiting import until
 
 # CPython warns that a fork in a process with threads may deadlock: those that a desk has don't keep locks.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
-ROOT = Path(__file__).resolve().parents[2]
-
 Open = Callable[..., Desk]
+
+_LONGEST = 60.0
 
 
 @pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.live] if kind in LEASED else []) for kind in KINDS])
@@ -76,13 +78,30 @@ def opened(
 
 
 @pytest.mark.covers("3.6", "3.39")
-@pytest.mark.parametrize("n", [1, 7, 5000])
-def test_exactly_as_many_numbers_as_asked_for_rising(opened: Open, colour: str, n: int) -> None:
+def test_exactly_as_many_numbers_as_asked_for_rising_until_it_is_closed(opened: Open, colour: str) -> None:
+    opened(2, colour).close()  # never used
     desk = opened(1, colour)
-    numbers = [desk.next(), *desk.take(n), desk.next(), *desk.take(n)]
-    assert len(numbers) == 2 * n + 2
+    desk.sweep()
+    numbers = [desk.next()]
+    for n in (1, 7, 5000):
+        numbers += [*desk.take(n), desk.next()]
+        desk.sweep()
+    assert len(numbers) == 1 + 5008 + 3
     assert all(one < two for one, two in pairwise(numbers))
     assert all(0 < number <= HIGHEST for number in numbers)
+    desk.close()
+    for ask in (desk.next, lambda: desk.take(3)):
+        with pytest.raises(IssuerError, match="closed"):
+            ask()
+    desk.close()
+
+
+def in_threads(calls: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_LONGEST)
 
 
 def test_threads_never_get_the_same_number_and_each_sees_them_rise(opened: Open, colour: str) -> None:
@@ -90,17 +109,13 @@ def test_threads_never_get_the_same_number_and_each_sees_them_rise(opened: Open,
     drawn: list[list[int]] = [[] for _ in range(8)]
 
     def draw(mine: list[int]) -> None:
-        for _ in range(40):
+        for _ in range(15):
             mine.append(desk.next())
             mine.extend(desk.take(5))
 
-    threads = [threading.Thread(target=draw, args=(mine,)) for mine in drawn]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads([partial(draw, mine) for mine in drawn])
     numbers = [number for mine in drawn for number in mine]
-    assert len(numbers) == 8 * 40 * 6
+    assert len(numbers) == 8 * 15 * 6
     assert not repeats(numbers)
     assert all(one < two for mine in drawn for one, two in pairwise(mine))
 
@@ -110,17 +125,12 @@ def test_threads_never_get_the_same_number_and_each_sees_them_rise(opened: Open,
 def test_processes_never_get_the_same_number(opened: Open, kind: str, redis_of: str, tmp_path: Path) -> None:
     desk = opened(1)
     numbers = desk.take(10)
-    command = [sys.executable, "-m", "tests.contract.strategy_kinds", kind, str(tmp_path), redis_of or "-"]
-    others = [
-        subprocess.Popen([*command, str(index), "1000"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for index in (2, 3, 4)
-    ]
+    command = ["tests.contract.strategy_kinds", kind, str(tmp_path), redis_of or "-"]
+    others = [Program("-m", *command, str(index), "1000", cwd=REPOSITORY, stdout=PIPE, stderr=PIPE) for index in (2, 3)]
     for other in others:
-        said, _ = other.communicate(timeout=60)
-        assert other.returncode == 0
-        numbers += [int(word) for word in said.split()]
+        numbers += [int(word) for word in finish(other).split()]
         numbers += desk.take(500)
-    assert len(numbers) == 10 + 3 * 1500
+    assert len(numbers) == 10 + 2 * 1500
     assert not repeats(numbers)
 
 
@@ -157,43 +167,21 @@ def test_a_forked_child_shares_no_number_with_its_parent(opened: Open, kind: str
     assert len(numbers) == (510 if kind in GIVEN else 1010)
 
 
-def test_after_close_nothing_is_issued_and_closing_twice_is_harmless(opened: Open, colour: str) -> None:
-    desk = opened(1, colour)
-    desk.next()
-    desk.close()
-    for ask in (desk.next, lambda: desk.take(3)):
-        with pytest.raises(IssuerError, match="closed"):
-            ask()
-    desk.close()
-
-
-def test_what_was_never_used_can_be_closed(opened: Open, colour: str) -> None:
-    opened(1, colour).close()
-
-
-def test_a_sweep_keeps_it_going(opened: Open, colour: str) -> None:
-    desk = opened(1, colour)
-    desk.sweep()
-    before = desk.next()
-    desk.sweep()
-    assert desk.next() > before
-
-
 def test_a_loop_goes_on_while_a_blocking_strategy_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
 
     class Slow(Strategy):
         def generate(self, n: int) -> list[int]:
-            assert go.wait(10)
+            assert go.wait(_LONGEST)
             return list(range(1, n + 1))
 
     monkeypatch.setitem(registry._registered, "slow", Slow)
     with AwaitedDesk("slow") as desk:
         under_way = asyncio.run_coroutine_threadsafe(
-            desk.runner.run(desk.serving.take(3, Deadline(10)), Deadline(10)), desk.loop
+            desk.runner.run(desk.serving.take(3, Deadline(_LONGEST)), Deadline(_LONGEST)), desk.loop
         )
         desk.loop.call_soon_threadsafe(go.set)  # by the loop: it isn't blocked
-        assert under_way.result(10) == [1, 2, 3]
+        assert under_way.result(_LONGEST) == [1, 2, 3]
 
 
 # ------------------------------------------------------------------------------------------------ a user's own
@@ -226,49 +214,36 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
 def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(
     scripted: type[Scripted], colour: str
 ) -> None:
-    scripted.trouble = OSError("no disk")
     with DESKS[colour]("scripted") as desk:
         assert scripted.prepared == 0
+        scripted.trouble = OSError("no disk")
         with pytest.raises(StrategyFailed, match="strategy 'scripted' failed: OSError: no disk") as caught:
             desk.next()
         assert isinstance(caught.value.__cause__, OSError)
         assert (caught.value.tag, caught.value.strategy) == ("orders", "scripted")
-        scripted.trouble = None
-        assert desk.next() == 1000
-        assert scripted.prepared == 2
-
-
-def test_an_error_of_ours_comes_out_as_it_is(scripted: type[Scripted], colour: str) -> None:
-    scripted.trouble = Unavailable("later", retry_after=7)
-    with DESKS[colour]("scripted") as desk:
-        with pytest.raises(Unavailable, match="later") as caught:
+        scripted.trouble = Unavailable("later", retry_after=7)  # an error of ours comes out as it is
+        with pytest.raises(Unavailable, match="later") as ours:
             desk.next()
-        assert (caught.value.retry_after, caught.value.tag) == (7, "orders")
+        assert (ours.value.retry_after, ours.value.tag) == (7, "orders")
+        scripted.trouble = None
+        assert (desk.next(), scripted.prepared) == (1000, 3)
 
 
-@pytest.mark.parametrize(
-    ("gives", "problem"),
-    [
-        (lambda _: [], "0 numbers instead of 2"),
-        (lambda _: [1, 2, 3], "3 numbers instead of 2"),
-        (lambda _: [2, 1], "1 after 2"),
-        (lambda _: [5, 5], "5 after 5"),
-        (lambda _: [0, 1], "0, which is no whole number"),
-        (lambda _: [1, 2**63], "9223372036854775808, which is no whole number"),
-        (lambda _: [1, "2"], "'2', which is no whole number"),
-        (lambda _: [True, 2], "True, which is no whole number"),
-        (lambda _: None, "gave None, which is no list"),
-    ],
-)
-def test_numbers_that_break_the_contract_are_not_issued(
-    scripted: type[Scripted], colour: str, gives: Callable[[int], Any], problem: str
-) -> None:
-    scripted.gives = staticmethod(gives)
-    with DESKS[colour]("scripted") as desk, pytest.raises(StrategyFailed, match=problem):
-        desk.take(2)
-
-
-def test_a_number_that_comes_again_is_not_issued_again(scripted: type[Scripted]) -> None:
+def test_numbers_that_break_the_contract_are_not_issued(scripted: type[Scripted]) -> None:
+    for gives, problem in (
+        ([], "0 numbers instead of 2"),
+        ([1, 2, 3], "3 numbers instead of 2"),
+        ([2, 1], "1 after 2"),
+        ([5, 5], "5 after 5"),
+        ([0, 1], "0, which is no whole number"),
+        ([1, 2**63], "9223372036854775808, which is no whole number"),
+        ([1, "2"], "'2', which is no whole number"),
+        ([True, 2], "True, which is no whole number"),
+        (None, "gave None, which is no list"),
+    ):
+        scripted.gives = staticmethod(lambda _, gives=gives: gives)
+        with Desk("scripted") as desk, pytest.raises(StrategyFailed, match=problem):
+            desk.take(2)
     scripted.gives = staticmethod(lambda _: [1000])
     with Desk("scripted") as desk:
         assert desk.next() == 1000
@@ -278,26 +253,28 @@ def test_a_number_that_comes_again_is_not_issued_again(scripted: type[Scripted])
 
 def test_blocking_methods_run_one_at_a_time(scripted: type[Scripted], colour: str) -> None:
     """Fifteen lines of a user needn't be safe for threads."""
-    state = {"last": 0, "inside": 0}
+    state = {"last": 0, "inside": 0, "asking": 0}
+    found: list[int] = []
 
     def careless(n: int) -> list[int]:
         state["inside"] += 1
         assert state["inside"] == 1
         last = state["last"]
-        threading.Event().wait(0.0005)
+        until(lambda: state["asking"] == 12, timeout=_LONGEST)
         state["last"] = last + n
         state["inside"] -= 1
         return list(range(last + 1, last + n + 1))
 
+    def ask() -> None:
+        with counting:
+            state["asking"] += 1
+        found.extend(desk.take(3, _LONGEST))
+
+    counting = threading.Lock()
     scripted.gives = staticmethod(careless)
     with DESKS[colour]("scripted") as desk:
-        found: list[int] = []
-        threads = [threading.Thread(target=lambda: found.extend(desk.take(3))) for _ in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert sorted(found) == list(range(1, 37))
+        in_threads([ask] * 12)
+    assert sorted(found) == list(range(1, 37))
 
 
 def test_a_factory_that_makes_no_strategy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,123 +286,37 @@ def test_a_factory_that_makes_no_strategy_is_refused(monkeypatch: pytest.MonkeyP
 # ------------------------------------------------------------------------------------------------ without each guard
 
 
-@pytest.fixture
-def moved_snowflake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def test_without_the_guard_a_forked_child_repeats_its_parents_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moved = MovedClock()
     monkeypatch.setattr("issuer.clock.sleep", moved.sleep)
     monkeypatch.setitem(registry._registered, "moved", lambda context: Snowflake(context, clock=moved.clock))
     with Desk("moved", {}, instance=Instance(ip="192.0.2.5", machine=5, directory=str(tmp_path))) as desk:
-        yield desk
-
-
-def test_without_the_guard_a_forked_child_repeats_its_parents_numbers(
-    moved_snowflake: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved_snowflake.take(5)
-    assert in_a_child(moved_snowflake, 50) == ConfigurationError.__name__
-    monkeypatch.setattr(Serving, "_after_fork", lambda _serving: None)
-    drawn = in_a_child(moved_snowflake, 50)
-    assert isinstance(drawn, list)
-    assert len(repeats(drawn + moved_snowflake.take(50))) == 50
-
-
-class Pair:
-    """Two processes that lease the only machine number there is, one after the other."""
-
-    def __init__(self, server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.server = server
-        now = Clock().ms()
-        self.clocks = [MovedClock(now), MovedClock(now)]
-        self.desks: list[Desk] = []
-        clocks = iter(self.clocks)
-
-        def made(context: Context) -> Strategy:
-            clock = next(clocks).clock
-            leased = Leased("issuer:machines:{orders}", context.instance.key, [5], clock=clock, own=True)
-            return Snowflake(context, clock=clock, machines=leased)
-
-        monkeypatch.setitem(registry._registered, "leased", made)
-
-    def open(self, port: int) -> Desk:
-        instance = Instance(port=port, ip="192.0.2.5")
-        self.desks.append(Desk("leased", {}, redis=self.server.client(), instance=instance))
-        return self.desks[-1]
-
-    def pass_time(self, seconds: float) -> None:
-        self.server.time_offset += seconds
-        for clock in self.clocks:
-            clock.sleep(seconds)
-
-
-def drawn_after_a_lease_has_passed_on(server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The first process is paused for a minute, and the second one gets its machine number."""
-    pair = Pair(server, monkeypatch)
-    first = pair.open(1)
-    first.found()
-    pair.pass_time(1)
-    numbers = first.take(10)
-    pair.pass_time(60)
-    second = pair.open(2)
-    numbers += second.take(10)
-    for _ in range(3):
-        try:
-            numbers += first.take(10)
-        except Unavailable:
-            pair.pass_time(0.001)
-    return numbers
-
-
-@pytest.mark.covers("3.34")
-def test_a_holder_that_was_paused_stops_when_its_lease_is_over(
-    fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = drawn_after_a_lease_has_passed_on(fake_server, monkeypatch)
-    assert len(numbers) == 20
-    assert not repeats(numbers)
-
-
-def test_without_lease_and_ceiling_a_holder_that_was_paused_repeats(
-    fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turn = Ticks.turn
-
-    def unguarded(self: Ticks) -> int:
-        if self.tenure is not None:
-            object.__setattr__(self.tenure, "until", float("inf"))
-            object.__setattr__(self.tenure, "ceiling", 2**63)
-        return turn(self)
-
-    monkeypatch.setattr(Ticks, "turn", unguarded)
-    assert repeats(drawn_after_a_lease_has_passed_on(fake_server, monkeypatch))
+        desk.take(5)
+        assert in_a_child(desk, 50) == ConfigurationError.__name__
+        monkeypatch.setattr(Serving, "_after_fork", lambda _serving: None)
+        drawn = in_a_child(desk, 50)
+        assert isinstance(drawn, list)
+        assert len(repeats(drawn + desk.take(50))) == 50
 
 
 def test_a_lease_counts_from_before_the_request_was_sent(
     fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is over here before it is over there, however long the reply took."""
-    pair = Pair(fake_server, monkeypatch)
-    first = pair.open(1)
-    first.found()
-    strategy: Any = first.serving.strategy
-    tenure = strategy._ticks.tenure
-    assert tenure.until == pair.clocks[0].seconds + 30
-    pair.clocks[0].seconds += 29.9
-    assert strategy._ticks.turn() != OVER
-    pair.clocks[0].seconds += 0.1
-    assert strategy._ticks.turn() == OVER
+    moved = MovedClock(Clock().ms())
 
+    def made(context: Context) -> Strategy:
+        leased = Leased("issuer:machines:{orders}", context.instance.key, [5], clock=moved.clock, own=True)
+        return Snowflake(context, clock=moved.clock, machines=leased)
 
-@pytest.mark.covers("3.35")
-def test_a_number_that_is_free_again_goes_back_to_its_holder(fake_server: FencedFakeServer) -> None:
-    client = fake_server.client()
-    seen: list[int | None] = []
-    for _ in range(4):
-        desk = Desk("snowflake", {}, redis=client)
-        if not seen:
-            desk.found()
-        desk.next()
-        strategy = desk.serving.strategy
-        assert isinstance(strategy, Snowflake)
-        seen.append(strategy.machine)
-        desk.close()
-    assert len(set(seen)) == 1
+    monkeypatch.setitem(registry._registered, "leased", made)
+    with Desk("leased", {}, redis=fake_server.client(), instance=Instance(port=1, ip="192.0.2.5")) as desk:
+        desk.found()
+        strategy: Any = desk.serving.strategy
+        assert strategy._ticks.tenure.until == moved.seconds + 30
+        moved.seconds += 29.9
+        assert strategy._ticks.turn() != OVER
+        moved.seconds += 0.1
+        assert strategy._ticks.turn() == OVER

@@ -1,54 +1,40 @@
-"""Fixtures for the tests of `doctor`, and of periods."""
+"""Fixtures that tests of several modules use."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from issuer import Finding, Issuer
-from issuer.core.doctor import diagnosis
-from issuer.core.doctor.diagnosis import Check
+from issuer import Issuer
 from persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
+from tests.contract.conftest import mongo_bench_at
 from tests.integration.days import VIENNA, Make
-from tests.integration.examining import Fires, Opened
-from tests.integration.examining import at as at_level
+from tests.schemes import KEYS
 from tests.servers.fake import FencedFakeServer
 
 
 @pytest.fixture
-def opened(connect: Connect, tmp_path: Path) -> Iterator[Opened]:
-    """Make issuers on one SQLite file unless a store is named; they are closed at the end."""
-    made: list[Issuer] = []
-
-    def make(url: str | None, **settings: Any) -> Issuer:
-        settings = {"store": f"sqlite:///{tmp_path / 'ids.db'}", "scheduler": None, **settings}
-        made.append(connect(redis=url, **settings))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.__exit__(None, None, None)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a machine that is busy, or frozen for seconds, make no call late: what is not given a time has plenty."""
+    for name, seconds in (("TIMEOUT", "60"), ("STORE_TIMEOUT", "20"), ("REDIS_TIMEOUT", "20")):
+        monkeypatch.setenv(f"ISSUER_{name}", seconds)
 
 
-@pytest.fixture
-def fires(monkeypatch: pytest.MonkeyPatch) -> Fires:
-    """Return the one finding of a check at a level; without the check there must be none."""
-
-    def find(ids: Issuer, check: Check, level: str) -> Finding:
-        seen = ids.doctor()
-        with monkeypatch.context() as patch:
-            patch.setattr(diagnosis, "CHECKS", tuple(each for each in diagnosis.CHECKS if each is not check))
-            without = at_level(level, ids.doctor())
-        [finding] = [each for each in seen if each.level == level and each.check not in without]
-        return finding
-
-    return find
+@pytest.fixture(params=["sqlite", "mongodb"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty store of each kind that several processes may share."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'ids.db'}"
+    else:
+        for bench in mongo_bench_at(request.getfixturevalue("mongo_url")):
+            yield bench.url
 
 
 @pytest.fixture
@@ -56,28 +42,25 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-@pytest.fixture(params=list(COLOURS))
-def make(request: pytest.FixtureRequest, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers, each of which stands for a process of its own."""
-    made: list[Any] = []
+@pytest.fixture
+def make(connect: Connect, fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers on the fake server, each of which stands for a process of its own."""
+    client = fake_server.client if connect is COLOURS["blocking"] else fake_server.async_client
+    with ExitStack() as ends:
 
-    def one(**settings: Any) -> Issuer:
-        client: Any = fake_server.client() if request.param == "blocking" else fake_server.async_client()
-        ids = COLOURS[request.param](**{"redis": client, "store": store, "scheduler": None, "timeout": 20, **settings})
-        made.append(ids.__enter__())
-        return ids
+        def one(**settings: Any) -> Issuer:
+            common = {"redis": client(), "store": store, "scheduler": None, "timeout": 20, "keys": KEYS}
+            return ends.enter_context(connect(**{**common, **settings}))
 
-    yield one
-    for ids in made:
-        ids.__exit__(None, None, None)
+        yield one
 
 
 @pytest.fixture
-def at(fake_server: FencedFakeServer) -> Callable[[str], None]:
-    """Set Redis's clock to a moment in Vienna."""
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Stop the fake server's clock at a moment in Vienna."""
 
     def set_to(moment: str) -> None:
         there = datetime.fromisoformat(moment).replace(tzinfo=VIENNA)
-        fake_server.time_offset = there.timestamp() - time.time()
+        monkeypatch.setattr("tests.servers.fake.time", SimpleNamespace(time=there.timestamp))
 
     return set_to

@@ -1,56 +1,72 @@
-"""A process that draws: python -m tests.integration.drawer REDIS STORE TAG COUNT CALLERS FILE [threads|tasks]
+"""A process that draws: python -m tests.integration.drawer REDIS STORE COUNT threads|tasks CALLERS FILE
 
-It waits for a line on stdin, draws with so many callers at once, and writes each number with the times of its call,
-three 64-bit values each.
+It waits for a line on stdin, draws from "a" with so many callers at once, and writes each number with the times of its
+call, three 64-bit values each.
 """
 
 import asyncio
 import struct
 import sys
 import threading
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 import issuer
+from tests.audit import Draw, awaited, drawn
+from tests.programs import PIPE, Program
 
 
-def by_threads(redis: str, store: str, tag: str, count: int, callers: int) -> list[bytes]:
-    """Draw in threads until there are enough."""
-    results: list[bytes] = []
-    with issuer.connect(redis=redis, store=store, timeout=30) as ids:
-        ids.next(tag)
-        ready()
-
-        def draw(times: int) -> None:
-            mine = []
-            for _ in range(times):
-                began = time.monotonic_ns()
-                number = ids.next(tag)
-                mine.append(struct.pack("qqq", number, began, time.monotonic_ns()))
-            results.append(b"".join(mine))
-
-        running = [threading.Thread(target=draw, args=(count // callers,)) for _ in range(callers)]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
-    return results
+def by_threads(ids: issuer.Issuer, threads: int, each: int) -> list[Draw]:
+    """Draw in so many threads at once."""
+    draws: list[Draw] = []
+    running = [
+        threading.Thread(target=lambda: draws.extend([drawn(lambda: ids.next("a")) for _ in range(each)]))
+        for _ in range(threads)
+    ]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert len(draws) == threads * each
+    return draws
 
 
-async def by_tasks(redis: str, store: str, tag: str, count: int, callers: int) -> list[bytes]:
-    """Draw in tasks until there are enough."""
-    async with issuer.aconnect(redis=redis, store=store, timeout=30) as ids:
-        await ids.next(tag)
-        ready()
+async def by_tasks(ids: issuer.AsyncIssuer, tasks: int, each: int) -> list[Draw]:
+    """Draw in so many tasks at once."""
 
-        async def draw(times: int) -> bytes:
-            mine = []
-            for _ in range(times):
-                began = time.monotonic_ns()
-                number = await ids.next(tag)
-                mine.append(struct.pack("qqq", number, began, time.monotonic_ns()))
-            return b"".join(mine)
+    async def draw() -> list[Draw]:
+        return [await awaited(lambda: ids.next("a")) for _ in range(each)]
 
-        return await asyncio.gather(*(draw(count // callers) for _ in range(callers)))
+    return [one for part in await asyncio.gather(*(draw() for _ in range(tasks))) for one in part]
+
+
+def by_processes(redis: str, store: str, kinds: Sequence[tuple[str, int]], count: int, at: Path) -> Iterator[Draw]:
+    """Draw so many numbers in a process of each kind, ("threads" or "tasks", callers), all at once."""
+    files = [at / str(number) for number in range(len(kinds))]
+    with ExitStack() as ends:
+        drawers = [
+            ends.enter_context(
+                Program(
+                    *("-m", "tests.integration.drawer", redis, store, str(count), kind, str(callers), str(file)),
+                    stdin=PIPE,
+                    stdout=PIPE,
+                )
+            )
+            for (kind, callers), file in zip(kinds, files, strict=True)
+        ]
+        for drawer in drawers:
+            assert drawer.stdout is not None
+            assert drawer.stdout.readline() == "ready\n"
+        for drawer in drawers:
+            assert drawer.stdin is not None
+            drawer.stdin.write("go\n")
+            drawer.stdin.flush()
+        for drawer in drawers:
+            assert drawer.wait(240) == 0
+    for file in files:
+        for number, began, ended in struct.iter_unpack("qdd", file.read_bytes()):
+            yield Draw(number, began, ended)
 
 
 def ready() -> None:
@@ -59,17 +75,24 @@ def ready() -> None:
     sys.stdin.readline()
 
 
-def main(arguments: list[str]) -> None:
-    """Draw, and write what came."""
-    redis, store, tag, file = arguments[0], arguments[1], arguments[2], arguments[5]
-    count, callers = int(arguments[3]), int(arguments[4])
-    if arguments[6:] == ["tasks"]:
-        results = asyncio.run(by_tasks(redis, store, tag, count, callers))
-    else:
-        results = by_threads(redis, store, tag, count, callers)
-    with open(file, "wb") as target:  # noqa: PTH123 - a path in a string, written once
-        target.write(b"".join(results))
+def drawing(redis: str, store: str, kind: str, callers: int, each: int) -> list[Draw]:
+    """Draw, and return what came."""
+
+    async def tasks() -> list[Draw]:
+        async with issuer.aconnect(redis=redis, store=store) as ids:
+            await ids.next("a")
+            ready()
+            return await by_tasks(ids, callers, each)
+
+    if kind == "tasks":
+        return asyncio.run(tasks())
+    with issuer.connect(redis=redis, store=store) as ids:
+        ids.next("a")
+        ready()
+        return by_threads(ids, callers, each)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    _, _redis, _store, _count, _kind, _callers, _file = sys.argv
+    _draws = drawing(_redis, _store, _kind, int(_callers), int(_count) // int(_callers))
+    Path(_file).write_bytes(b"".join(struct.pack("qdd", *draw) for draw in _draws))

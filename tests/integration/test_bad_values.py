@@ -1,7 +1,6 @@
 """What is passed by mistake may be of any size: the error is typed, says what was wrong, and repeats little of it."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +8,8 @@ import pytest
 from issuer import Issuer
 from issuer.errors import IssuerError, brief
 from tests.integration.days import Make
+
+pytestmark = pytest.mark.colours("blocking")  # what is refused, and how, is decided above both
 
 #: As long as a message may be: it goes to a log, or to somebody's terminal.
 READABLE = 500
@@ -28,52 +29,38 @@ CALLS: dict[str, Callable[[Issuer, Any], object]] = {
     "key": lambda ids, value: ids.next("formatted", key=value),
 }
 
-
-def snowflake(name: object, value: object) -> dict[str, Any]:
-    return {"strategy": "snowflake", "options": {name: value}}
-
-
 NAMES = "step limit start above lease order format restart timezone scramble strategy options shards app description"
-SETTINGS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    **{name: partial(lambda name, value: {name: value}, name) for name in NAMES.split()},
-    "stride": lambda value: {"stride": value, "offset": 1},
-    "offset": lambda value: {"stride": 3, "offset": value},
-    "app of shards": lambda value: {"shards": {"app": value}},
-    "option": lambda value: snowflake("worker_bits", value),
-    "machine": lambda value: snowflake("machine", value),
-    "no such option": lambda value: snowflake(value, 1),
-}
 
 
-@pytest.fixture
-def ids(make: Make) -> Issuer:
+def settings(value: Any) -> dict[str, dict[str, Any]]:
+    """Return what a tag might be made with."""
+    snowflake = {"worker_bits": {"worker_bits": value}, "machine": {"machine": value}, "no such option": {value: 1}}
+    return {
+        **{name: {name: value} for name in NAMES.split()},
+        "stride": {"stride": value, "offset": 1},
+        "offset": {"stride": 3, "offset": value},
+        "app of shards": {"shards": {"app": value}},
+        **{name: {"strategy": "snowflake", "options": options} for name, options in snowflake.items()},
+    }
+
+
+@pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
+def test_what_a_call_or_a_tag_was_given_is_refused_in_few_words(make: Make, value: Any) -> None:
     ids = make()
     ids.create("a", order="trend")
     ids.create("formatted", format="A-{seq:08}")
     ids.create("sharded", shards=True)
-    return ids
-
-
-@pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_what_a_call_was_given_is_refused_in_few_words(
-    ids: Issuer, call: Callable[[Issuer, Any], object], value: object
-) -> None:
-    with pytest.raises(IssuerError) as refused:
-        call(ids, value)
-    assert len(str(refused.value)) < READABLE
+    before = ids.tags()
+    for name, call in CALLS.items():
+        with pytest.raises(IssuerError) as refused:
+            pytest.fail(f"{name}: {call(ids, value)}")
+        assert len(str(refused.value)) < READABLE, name
+    for name, given in settings(value).items():
+        with pytest.raises(IssuerError) as refused:
+            pytest.fail(f"{name}: {ids.create('b', **given).tag}")
+        assert len(str(refused.value)) < READABLE, name
+    assert ids.tags() == before
     assert ids.next("a") == 1
-
-
-@pytest.mark.parametrize("value", HUGE.values(), ids=HUGE)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_what_a_tag_was_to_be_made_with_is_refused_in_few_words(
-    ids: Issuer, settings: Callable[[Any], dict[str, Any]], value: object
-) -> None:
-    with pytest.raises(IssuerError) as refused:
-        ids.create("b", **settings(value))
-    assert len(str(refused.value)) < READABLE
-    assert "b" not in [tag.tag for tag in ids.tags()]
 
 
 def test_what_is_short_is_shown_as_it_is() -> None:

@@ -1,24 +1,90 @@
-"""`doctor` on real servers that are set up badly, each in one way; and on good ones."""
+"""`doctor` on real servers and stores that are set up badly, each in one way; on tags in trouble; and on good ones."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis import Redis
 
 import issuer
-from issuer import RedisUnavailable, gateway
-from issuer.core.doctor import redis
+from issuer import Finding, Issuer, RedisUnavailable, gateway
+from issuer.core.doctor import diagnosis, examination, redis, store, tags
+from issuer.core.doctor.diagnosis import Check
 from persistence.memory import MemoryStore
-from tests.integration.examining import RIGHTS, Fires, Opened, StartRedis, drawer, follow, levels, weak
+from persistence.opening import open_store
+from tests.colours import BOTH, Connect
+from tests.integration.days import Make
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
+
+pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+
+Opened = Callable[..., Issuer]
+Fires = Callable[[Issuer, Check, str], Finding]
+StartRedis = Callable[..., RedisServer]
+
+#: What lua/README.md tells an administrator to grant.
+RIGHTS = {"+info", "+evalsha", "+eval", "+script|load", "+time", "+hmget", "+hget", "+hset", "+hdel", "+hincrby"}
+
+
+@pytest.fixture
+def opened(connect: Connect, tmp_path: Path) -> Iterator[Opened]:
+    """Make issuers on one SQLite file unless a store is named; they are closed at the end."""
+    with ExitStack() as ends:
+
+        def make(url: str | None, **settings: Any) -> Issuer:
+            settings = {"store": f"sqlite:///{tmp_path / 'ids.db'}", "scheduler": None, **settings}
+            return ends.enter_context(connect(redis=url, **settings))
+
+        yield make
+
+
+@pytest.fixture
+def fires(monkeypatch: pytest.MonkeyPatch) -> Fires:
+    """Return the one finding of a check at a level; without the check there must be none."""
+
+    def find(ids: Issuer, check: Check, level: str) -> Finding:
+        seen = ids.doctor()
+        with monkeypatch.context() as patch:
+            patch.setattr(diagnosis, "CHECKS", tuple(each for each in diagnosis.CHECKS if each is not check))
+            without = {each.check for each in ids.doctor() if each.level == level}
+        [finding] = [each for each in seen if each.level == level and each.check not in without]
+        return finding
+
+    return find
+
+
+def levels(findings: list[Finding], check: str) -> set[tuple[str, str]]:
+    """Which levels the check came to, and of what."""
+    return {(finding.level, finding.subject) for finding in findings if finding.check == check}
+
+
+def weak(findings: list[Finding]) -> list[str]:
+    return [finding.check for finding in findings if finding.level == "weak"]
+
+
+def drawer(server: RedisServer, rights: set[str]) -> str:
+    """Give these rights, and no others, to a user of that name, and return the URL to log in with."""
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "drawer", "reset", "on", ">secret", "~issuer:*", *rights)
+    return server.url.replace("redis://", "redis://drawer:secret@")
+
+
+def follow(replica: RedisServer, master: RedisServer) -> None:
+    """Make it a replica, and return when its master knows that it keeps up: that is later than its own link is up."""
+    replica.replicaof(master)
+    until(lambda: master.replication()["slave0"]["state"] == "online", 60, f"{master!r} knows {replica!r}")
+
 
 # ------------------------------------------------------------------------------------------------------------ well
 
@@ -27,195 +93,118 @@ from tests.waiting import until
 def test_a_good_set_up_has_nothing_to_complain_about(
     any_redis: RedisServer, opened: Opened, mongo_url: str, request: pytest.FixtureRequest
 ) -> None:
-    client = any_redis.client()
-    client.config_set("save", "3600 1")
+    any_redis.client().config_set("save", "3600 1")
     request.addfinalizer(lambda: any_redis.client().config_set("save", ""))
-    ids = opened(any_redis.url, store=f"{mongo_url}/doctor_{any_redis.port}")
-    name = f"t{free_port()}"
-    ids.create(name)
-    ids.next(name)
-    findings = ids.doctor()
-    # A single mongod, or the wire server, is no replica set.
-    assert {each.check for each in findings if each.level != "ok"} <= {"store-replica-set"}
-    by_name = {each.check: each for each in findings}
-    assert by_name["redis-draw"].level == by_name["store-write-concern"].level == "ok"
-    assert by_name["redis-kind"].what.startswith(("Redis 7", "Redis 6.2", "Valkey "))
+    for protocol in (2, 3):
+        ids = opened(f"{any_redis.url}?protocol={protocol}", store=f"{mongo_url}/doctor_{free_port()}")
+        name = f"t{protocol}"
+        ids.create(name)
+        ids.next(name)
+        findings = ids.doctor()
+        # A single mongod, or the wire server, is no replica set.
+        assert {each.check for each in findings if each.level != "ok"} <= {"store-replica-set"}
+        by_name = {each.check: each for each in findings}
+        assert by_name["redis-draw"].level == by_name["store-write-concern"].level == "ok"
+        assert by_name["redis-kind"].what.startswith(("Redis 7", "Redis 6.2", "Valkey "))
+        assert by_name["redis-persistence"].what == "snapshots are on: save 3600 1"
 
 
-def test_it_changes_nothing(start_redis: StartRedis, opened: Opened) -> None:
-    server = start_redis()
-    ids = opened(server.url)
+@BOTH
+@pytest.mark.parametrize("direct", [False, True])
+def test_it_changes_nothing(redis_client: Redis, redis_url: str, opened: Opened, direct: bool) -> None:
+    ids = opened(None if direct else redis_url)
     for name in ("orders", "users"):
-        ids.create(name, step=10)
+        ids.create(name, step=10, order="trend")
         ids.take(name, 25)
-    client = server.client()
-
-    def everything() -> object:
-        return {key: client.hgetall(key) for key in client.scan_iter()}, ids.tags()
-
-    before = everything()
-    ids.doctor()
-    assert everything() == before
+    before = {key: redis_client.hgetall(key) for key in redis_client.scan_iter()}, ids.tags()
+    checks = [each.check for each in ids.doctor() if each.check.startswith("redis")]
+    assert ({key: redis_client.hgetall(key) for key in redis_client.scan_iter()}, ids.tags()) == before
     assert ids.next("orders") == 26
-
-
-def test_direct_has_no_redis_to_examine(opened: Opened) -> None:
-    ids = opened(None)
-    ids.create("orders")
-    ids.next("orders")
-    findings = ids.doctor()
-    assert {each.level for each in findings} == {"ok"}
-    assert [each.check for each in findings if each.check.startswith("redis")] == ["redis-reachable"]
+    assert (checks == ["redis-reachable"]) == direct
 
 
 # ------------------------------------------------------------------------------------------------------------ Redis
 
 
 @pytest.mark.covers("N.7")
-def test_hashes_that_may_be_evicted(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    server = start_redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+def test_a_server_that_may_lose_what_it_has(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
+    server = start_redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru", "--save", "3600 1")
+    client = server.client()
     ids = opened(server.url)
     assert "allkeys-lru" in fires(ids, redis.eviction, "weak").what
-    server.client().config_set("maxmemory", 0)
+    client.config_set("maxmemory", 0)
     assert "allkeys-lru" in fires(ids, redis.eviction, "advice").what
-
-
-def test_nothing_on_disk(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    assert "neither" in fires(opened(start_redis().url), redis.persistence, "advice").what
-
-
-def test_a_disk_that_takes_no_snapshot(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    server = start_redis("--save", "3600 1")
-    client = server.client()
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 600 * 1024)
+    assert "614400 bytes are used" in fires(ids, redis.memory, "weak").what
+    client.config_set("maxmemory", 0)
+    client.config_set("save", "")
+    assert "neither" in fires(ids, redis.persistence, "advice").what
+    client.config_set("save", "3600 1")
     client.set("a", 1)
     shutil.rmtree(server.directory)
     client.bgsave()
-    until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 10)
-    ids = opened(server.url)
+    until(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 60)
     assert "rdb_last_bgsave_status" in fires(ids, redis.persistence, "weak").what
     ids.create("orders")
     with pytest.raises(RedisUnavailable, match="MISCONF"):
         ids.next("orders", timeout=1)
 
 
-def test_no_memory_left(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    server = start_redis("--maxmemory", "600kb")
-    assert "614400 bytes are used" in fires(opened(server.url), redis.memory, "weak").what
-
-
 @pytest.mark.covers("N.7")
-def test_a_replica_that_takes_writes(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    master, replica = start_redis(), start_redis("--replica-read-only", "no")
-    follow(replica, master)
-    ids = opened(master.url)
-    assert fires(ids, redis.read_only, "weak").subject == f"127.0.0.1:{replica.port}"
-    replica.client().config_set("slave-read-only", "yes")
-    assert levels(ids.doctor(), "redis-replica-read-only") == {("ok", f"127.0.0.1:{replica.port}")}
-    replica.client().config_set("requirepass", "not ours")
-    assert "can't be asked" in fires(opened(master.url), redis.read_only, "unknown").what
-
-
-def test_a_replica_that_a_unix_socket_does_not_lead_to(
-    start_redis: StartRedis, opened: Opened, fires: Fires, tmp_path: Path
+def test_a_master_and_its_replica(
+    start_redis: StartRedis, opened: Opened, fires: Fires, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, replica = start_redis("--unixsocket", str(tmp_path / "r")), start_redis("--replica-read-only", "no")
     follow(replica, master)
+    ids, there = opened(master.url), f"127.0.0.1:{replica.port}"
+    ids.create("orders")
+    assert fires(ids, redis.read_only, "weak").subject == there
     assert "can't be asked" in fires(opened(f"unix://{tmp_path / 'r'}"), redis.read_only, "unknown").what
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_either_protocol_is_understood(start_redis: StartRedis, opened: Opened, protocol: int) -> None:
-    findings = opened(f"{start_redis('--save', '3600 1').url}?protocol={protocol}").doctor()
-    assert {finding.level for finding in findings} == {"ok"}
-    assert {finding.check: finding.what for finding in findings}["redis-persistence"] == "snapshots are on: save 3600 1"
-
-
-def test_a_replica_instead_of_its_master(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    master, replica = start_redis(), start_redis()
-    follow(replica, master)
-    ids = opened(replica.url)
-    assert "'slave'" in fires(ids, redis.role, "weak").what
-    assert "'notmaster'" in fires(ids, redis.draws, "weak").what
-
-
-def test_a_master_that_goes_on_when_it_is_cut_off(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    master, replica = start_redis(), start_redis()
-    follow(replica, master)
-    ids = opened(master.url)
+    instead = opened(replica.url)
+    assert "'slave'" in fires(instead, redis.role, "weak").what
+    assert "'notmaster'" in fires(instead, redis.draws, "weak").what
+    replica.client().config_set("slave-read-only", "yes")
+    assert levels(ids.doctor(), "redis-replica-read-only") == {("ok", there)}
     assert "min-replicas-to-write is 0" in fires(ids, redis.min_replicas, "advice").what
     master.client().config_set("min-slaves-to-write", 1)
     assert {level for level, _ in levels(ids.doctor(), "redis-min-replicas")} == {"ok"}
     master.client().config_set("min-slaves-to-write", 2)
     assert "min-replicas-to-write is 2" in fires(ids, redis.min_replicas, "weak").what
-    ids.create("orders")
     with pytest.raises(RedisUnavailable, match="NOREPLICAS"):
         ids.next("orders", timeout=1)
-
-
-def test_a_replica_that_lags(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    master, replica = start_redis(), start_redis()
-    follow(replica, master)
-    ids = opened(master.url, redis_timeout=0.2)
     assert {level for level, _ in levels(ids.doctor(), "redis-lag")} == {"ok"}
-    replica.pause()
-    until(lambda: int(master.replication()["slave0"]["lag"]) >= redis.LAG, 20)
-    assert fires(ids, redis.lag, "advice").subject == f"127.0.0.1:{replica.port}"
-    assert "can't be asked" in fires(ids, redis.read_only, "unknown").what
+    monkeypatch.setattr(redis, "LAG", 0)
+    assert fires(ids, redis.lag, "advice").subject == there
+    replica.client().config_set("requirepass", "not ours")
+    assert "can't be asked" in fires(opened(master.url), redis.read_only, "unknown").what
 
 
 @pytest.mark.covers("N.7")
-def test_info_denied(
-    any_redis: RedisServer,
-    opened: Opened,
-    fires: Fires,
-    request: pytest.FixtureRequest,
+def test_a_right_that_is_missing_is_found_before_a_draw_needs_it(
+    any_redis: RedisServer, opened: Opened, fires: Fires, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(lambda: any_redis.client().acl_deluser("drawer"))
-    rights = [right for right in RIGHTS if right != "+info"]
-    ids = opened(drawer(any_redis, *rights))
-    finding = fires(ids, redis.info_allowed, "weak")
-    assert "+info" in finding.remedy
-    assert weak(ids.doctor()) == ["redis-info"]
-
-
-def test_config_denied_is_told_and_the_rest_is_judged(
-    any_redis: RedisServer, opened: Opened, request: pytest.FixtureRequest
-) -> None:
-    request.addfinalizer(lambda: any_redis.client().acl_deluser("drawer"))
-    ids = opened(drawer(any_redis, *RIGHTS))
-    findings = ids.doctor()
+    findings = opened(drawer(any_redis, RIGHTS)).doctor()
     assert weak(findings) == []
     [unseen] = [each for each in findings if each.level == "unknown"]
     assert (unseen.check, "+config|get" in unseen.remedy) == ("redis-persistence", True)
-
-
-@pytest.mark.covers("N.7")
-@pytest.mark.parametrize("right", [right for right in RIGHTS if right not in {"+info", "+eval", "+script|load"}])
-def test_a_right_that_is_missing_is_found_before_a_draw_needs_it(
-    start_redis: StartRedis, opened: Opened, fires: Fires, right: str
-) -> None:
-    server = start_redis()
-    ids = opened(drawer(server, *(each for each in RIGHTS if each != right)))
-    check = redis.clock if right == "+time" else redis.draws
-    finding = fires(ids, check, "weak")
-    assert f"'{right[1:]}'" in finding.what
-    assert server.client().dbsize() == 0
-
-
-def test_a_script_that_can_not_be_loaded(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    rights = [right for right in RIGHTS if right not in {"+eval", "+script|load"}]
-    ids = opened(drawer(start_redis(), *rights))
-    assert "script" in fires(ids, redis.draws, "weak").what
+    for right in RIGHTS - {"+info", "+eval", "+script|load"}:
+        check = redis.clock if right == "+time" else redis.draws
+        finding = fires(opened(drawer(any_redis, RIGHTS - {right})), check, "weak")
+        assert f"'{right[1:]}'" in finding.what, right
+    assert any_redis.client().dbsize() == 0
+    any_redis.client().script_flush()
+    assert "script" in fires(opened(drawer(any_redis, RIGHTS - {"+eval", "+script|load"})), redis.draws, "weak").what
+    ids = opened(drawer(any_redis, RIGHTS - {"+info"}))
+    assert "+info" in fires(ids, redis.info_allowed, "weak").remedy
+    assert weak(ids.doctor()) == ["redis-info"]
 
 
 def test_mutation_without_the_trials_a_missing_right_to_write_is_not_seen(
-    any_redis: RedisServer,
-    opened: Opened,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    start_redis: StartRedis, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request.addfinalizer(lambda: any_redis.client().acl_deluser("drawer"))
-    ids = opened(drawer(any_redis, *(right for right in RIGHTS if right != "+hset")))
+    ids = opened(drawer(start_redis(), RIGHTS - {"+hset"}))
     assert weak(ids.doctor()) == ["redis-draw"]
     monkeypatch.setattr(gateway, "trials", lambda _key: [])
     assert weak(ids.doctor()) == []
@@ -230,49 +219,52 @@ class StrangeServer(FencedFakeServer):
         return super().info(sections) + self.fields
 
 
-@pytest.mark.parametrize(
-    ("fields", "role", "named"),
-    [
-        (b"dragonfly_version:df-v1.30.3\r\n", "master", "Dragonfly df-v1.30.3 is not supported"),
-        (b"executable:/usr/bin/keydb-server\r\n", "active-replica", "KeyDB 7.0.0 with active-replica is not supported"),
-    ],
-)
-def test_a_server_that_is_refused_is_examined_all_the_same(fires: Fires, fields: bytes, role: str, named: str) -> None:
-    server = StrangeServer()
-    server.fields, server.role = fields, role
-    with server.client() as client, issuer.connect(redis=client, store=MemoryStore(), scheduler=None) as ids:
-        assert fires(ids, redis.kind, "weak").what == named
+def test_a_server_that_is_refused_is_examined_all_the_same(make: Make, fires: Fires) -> None:
+    for fields, role, named in (
+        (b"dragonfly_version:df-v1.30.3\r\n", "master", "Dragonfly df-v1.30.3"),
+        (b"executable:/usr/bin/keydb-server\r\n", "active-replica", "KeyDB 7.0.0 with active-replica"),
+    ):
+        server = StrangeServer()
+        server.fields, server.role = fields, role
+        ids = make(redis=server.client())
+        assert fires(ids, redis.kind, "weak").what == f"{named} is not supported"
         assert {"redis-kind", "redis-draw"} <= set(weak(ids.doctor()))
 
 
-def test_servers_that_are_away(opened: Opened, fires: Fires) -> None:
-    url = f"redis://127.0.0.1:{free_port()}"
-    ids = opened(url)
-    ids.create("orders")
-    finding = fires(ids, redis.reachable, "weak")
-    assert isinstance(finding.error, RedisUnavailable)
+def test_a_clock_that_is_wrong(make: Make, fake_server: FencedFakeServer, fires: Fires) -> None:
+    for seconds, level, which in ((60.0, "weak", "ahead of"), (10.0, "advice", "ahead of"), (-120.0, "weak", "behind")):
+        fake_server.time_offset = seconds
+        what = fires(make(), redis.clock, level).what
+        assert which in what
+        assert abs(float(what.partition("is ")[2].partition(" s")[0]) - abs(seconds)) < 5
+
+
+@BOTH
+def test_what_is_away_or_lets_nobody_in_is_a_finding(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
+    opened(None).create("orders")
+    ids = opened(f"redis://127.0.0.1:{free_port()}", timeout=1)
+    assert isinstance(fires(ids, redis.reachable, "weak").error, RedisUnavailable)
     assert levels(ids.doctor(), "tags-looked-at") == {("unknown", "tags")}
+    [refused] = [
+        each
+        for each in opened(start_redis(password="right").url.replace("right", "wrong")).doctor()
+        if each.level == "weak"
+    ]
+    assert (refused.check, type(refused.error)) == ("redis-reachable", issuer.ConfigurationError)
+    assert "wrong" not in refused.what + refused.subject
+    ids = opened(None, store=f"mongodb://127.0.0.1:{free_port()}/x", timeout=0.5)
+    [away] = [each for each in ids.doctor() if each.level == "weak"]
+    assert (away.check, type(away.error)) == ("store-reachable", issuer.StoreUnavailable)
 
 
-def test_a_login_that_is_refused(start_redis: StartRedis, opened: Opened) -> None:
-    ids = opened(start_redis(password="right").url.replace("right", "wrong"))
-    [finding] = [each for each in ids.doctor() if each.level == "weak"]
-    assert (finding.check, type(finding.error)) == ("redis-reachable", issuer.ConfigurationError)
-    assert "wrong" not in finding.what + finding.subject
-
-
-def test_the_present_master_of_the_sentinels(start_sentinels: Callable[..., SentinelServers], opened: Opened) -> None:
+def test_the_master_and_the_replicas_of_the_sentinels(
+    start_sentinels: Callable[..., SentinelServers], opened: Opened
+) -> None:
     group = start_sentinels()
-    ids = opened(group.url)
-    old = group.master()
-    findings = ids.doctor()
+    findings = opened(group.url).doctor()
     assert weak(findings) == []
-    assert levels(findings, "redis-role") == {("ok", f"{old[0]}:{old[1]}")}
+    assert levels(findings, "redis-role") == {("ok", "{}:{}".format(*group.master()))}
     assert len(levels(findings, "redis-replica-read-only")) == len(group.replicas())
-    group.kill_master()
-    group.wait_for_master_other_than(old)
-    host, port = group.master()
-    assert levels(ids.doctor(), "redis-role") == {("ok", f"{host}:{port}")}
 
 
 def test_each_master_of_a_cluster(cluster: ClusterServers, opened: Opened, request: pytest.FixtureRequest) -> None:
@@ -286,14 +278,125 @@ def test_each_master_of_a_cluster(cluster: ClusterServers, opened: Opened, reque
     assert levels(findings, "redis-draw") == {("ok", cluster.url)}
 
 
-@pytest.mark.parametrize(("seconds", "level"), [(10.0, "advice"), (-120.0, "weak")])
-def test_a_clock_that_is_wrong(fake_server: FencedFakeServer, fires: Fires, seconds: float, level: str) -> None:
-    fake_server.time_offset = seconds
-    with (
-        fake_server.client() as client,
-        issuer.connect(redis=client, store=MemoryStore(), scheduler=None) as ids,
-    ):
-        finding = fires(ids, redis.clock, level)
-    assert ("ahead of" if seconds > 0 else "behind") in finding.what
-    shown = float(finding.what.partition("is ")[2].partition(" s")[0])
-    assert abs(shown - abs(seconds)) < 1
+# ------------------------------------------------------------------------------------------------------------ the store
+
+
+@pytest.mark.covers("N.7")
+def test_a_store_or_settings_that_promise_less(mongo_url: str, opened: Opened, fires: Fires) -> None:
+    assert "memory" in fires(opened(None, store=MemoryStore()), store.lasting, "weak").what
+    ids = opened(None, store=f"{mongo_url}/doctor_w1?w=1&retryWrites=false")
+    assert fires(ids, store.write_concern, "advice").what.startswith("the URL or client asks for w=1;")
+    assert fires(ids, store.retry_writes, "advice").what == "retryWrites is off"
+    # Callers who give up before a loader is replaced.
+    assert fires(opened(None, timeout=2, store_timeout=2), store.timeouts, "advice").subject == "settings"
+
+
+def test_a_store_that_went_back_in_time_is_told_and_a_segment_that_is_loaded_meanwhile_is_none(
+    redis_url: str, opened: Opened, fires: Fires, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryStore()
+    behind = opened(redis_url, store=memory, prefix="behind")
+    behind.create("users", step=10)
+    backup = memory.snapshot()
+    behind.take("users", 50)
+    memory.restore(backup)
+    finding = fires(behind, tags.behind, "weak")
+    assert (finding.tag, finding.remedy) == ("users", "issuer recover users")
+    behind.recover("users")
+    assert weak(behind.doctor()) == ["store-lasting"]
+    ids = opened(redis_url)
+    ids.create("orders", step=10)
+    look = examination.Examination._look_at_tag
+
+    def late(self: examination.Examination, record: Any) -> Any:
+        ids.take("orders", 95)
+        return look(self, record)
+
+    monkeypatch.setattr(examination.Examination, "_look_at_tag", late)
+    assert weak(ids.doctor()) == []
+
+    # Without the second look at the store the old record would be believed.
+    def believing(_self: object, _tag: str) -> Any:
+        return 0
+        yield
+
+    monkeypatch.setattr(examination.Examination, "_max_now", believing)
+    assert weak(ids.doctor()) == ["tag-store-behind"]
+
+
+# ------------------------------------------------------------------------------------------------------------ the tags
+
+
+@pytest.mark.covers("N.7")
+def test_tags_in_trouble(
+    redis_server: RedisServer, redis_url: str, opened: Opened, fires: Fires, tmp_path: Path
+) -> None:
+    ids, other = opened(redis_url), opened(redis_url, store=f"sqlite:///{tmp_path / 'other.db'}")
+    other.create("orders")
+    limits = {"halted": 10**9, "ended": 1000, "near": 1100, "corrupt": 10**9, "alien": 10**9, "orders": 10**9}
+    for name, limit in limits.items():
+        ids.create(name, limit=limit)
+        ids.next(name)
+    assert set(weak(ids.doctor())) == {"tag-limit"}
+    assert fires(other, tags.two_stores, "weak").tag == "orders"
+    halting = open_store(f"sqlite:///{tmp_path / 'ids.db'}")
+    assert halting.halt("halted", below=10**6, timeout=30)
+    halting.close()
+    client = redis_server.client()
+    client.hset("issuer:{corrupt}", "cur", "1e3")
+    client.delete("issuer:{alien}")
+    client.set("issuer:{alien}", "a string")
+    assert fires(ids, tags.halted, "weak").tag == "halted"
+    assert fires(ids, tags.limit, "advice").tag == "near"
+    assert {each.tag for each in ids.doctor() if each.check == "tag-corrupt"} == {"corrupt", "alien"}
+    assert {each.tag for each in ids.doctor() if each.check == "tag-limit" and each.level == "weak"} == {"ended"}
+
+
+def test_a_step_that_is_too_small_for_the_rate(redis_url: str, opened: Opened, fires: Fires) -> None:
+    ids = opened(redis_url)
+    for name, drawn in (("orders", 1200), ("young", 100)):
+        ids.create(name, step=10)
+        ids.take(name, drawn)
+    finding = fires(ids, tags.runway, "advice")
+    assert finding.remedy.startswith("issuer set orders --step ")
+    assert int(finding.remedy.rpartition(" ")[2]) > 10
+
+
+@BOTH
+def test_many_tags_are_looked_at_up_to_a_number_the_newest_first(redis_url: str, opened: Opened) -> None:
+    memory = MemoryStore()
+    ids = opened(redis_url, store=memory)
+    for moment in range(5):
+        ids.create(f"t{moment}", limit=10)
+        memory._tags[f"t{moment}"] = replace(memory._tags[f"t{moment}"], timestamp=moment)
+    calls: list[tuple[int, int]] = []
+    findings = ids.doctor(most=2, progress=lambda done, of: calls.append((done, of)))
+    assert calls == [(1, 2), (2, 2)]
+    [told] = [each for each in findings if each.check == "tags-looked-at"]
+    assert (told.level, told.what.partition(" tags")[0]) == ("unknown", "2 of 5")
+    assert {each.level for each in ids.doctor(most=5) if each.check == "tags-looked-at"} == {"ok"}
+    with pytest.raises(issuer.InvalidArgument):
+        ids.doctor(most=-1)
+
+
+def test_a_redis_that_goes_away_half_way_is_not_asked_once_a_tag(
+    make: Make, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = make()
+    for number in range(10):
+        ids.create(f"t{number}")
+    peek, asked = gateway.peek, []
+
+    def noted(key: str) -> Any:
+        asked.append(key)
+        return peek(key)
+
+    monkeypatch.setattr(gateway, "peek", noted)
+    for without_the_guard, times in ((False, 2), (True, 10)):
+        if without_the_guard:
+            monkeypatch.setattr(examination.Examination, "_reached", lambda _self: True)
+        asked.clear()
+        findings = ids.doctor(progress=lambda *_: setattr(fake_server, "connected", False))
+        fake_server.connected = True
+        assert "redis-reachable" in weak(findings)
+        assert len(asked) == times

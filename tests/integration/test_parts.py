@@ -1,44 +1,22 @@
-"""Tags in parts, through both faces: what is done to a tag is done to its shards and series."""
+"""Tags in parts: what is done to a tag is done to its shards and series."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import issuer
-from issuer import Issuer
 from persistence.memory import MemoryStore
-from tests.colours import Connect
+from tests.colours import BOTH, Connect
+from tests.integration.days import Make, Set
 
-pytestmark = pytest.mark.live
-
-Make = Callable[..., Issuer]
+pytestmark = pytest.mark.colours("blocking")
 
 SMALL = {"shard_bits": 2, "app_bits": 8}
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers, each of which stands for a process of its own."""
-    made: list[Issuer] = []
-
-    def one(**settings: object) -> Issuer:
-        ids = connect(**{"redis": redis_url, "store": store, **settings})
-        made.append(ids.__enter__())
-        return made[-1]
-
-    yield one
-    for ids in made:
-        ids.__exit__(None, None, None)
-
-
+@BOTH
 def test_step_lease_and_ahead_reach_every_part(make: Make) -> None:
     ids = make()
     ids.create("users", shards=SMALL, order="trend")
@@ -51,19 +29,20 @@ def test_step_lease_and_ahead_reach_every_part(make: Make) -> None:
     assert {each.step for each in ids.tags()} == {7}
 
 
-@pytest.mark.parametrize("changes", [{"limit": 5}, {"start": 5}, {"above": 5}, {"stride": 2}, {"scramble": "k"}])
-def test_what_would_hold_for_some_of_the_numbers_only_is_refused(make: Make, changes: dict[str, object]) -> None:
+def test_what_would_hold_for_some_of_the_numbers_only_is_refused(make: Make) -> None:
     ids = make()
     ids.create("users", shards=SMALL)
     ids.create("cust", keyed=True)
     ids.issue("cust", restart_key="a")
     before = ids.tags()
-    for tag in ("users", "cust"):
-        with pytest.raises(issuer.ConfigurationError, match=next(iter(changes))):
-            ids.configure(tag, **changes)  # type: ignore[arg-type]  # of several types
+    for name, value in (("limit", 5), ("start", 5), ("above", 5), ("stride", 2), ("scramble", "k")):
+        for tag in ("users", "cust"):
+            with pytest.raises(issuer.ConfigurationError, match=name):
+                ids.configure(tag, **{name: value})  # type: ignore[arg-type]  # of several types
     assert ids.tags() == before
 
 
+@BOTH
 def test_a_part_is_deleted_and_changed_with_its_tag_alone(make: Make) -> None:
     ids = make()
     ids.create("users", shards=SMALL)
@@ -97,7 +76,7 @@ def test_a_shard_that_was_deleted_alone_is_made_again_above_its_numbers(
     gone = store.delete(part, timeout=5)
     other = ids if known else make(prefix="new")
     assert other.peek("users", shard_key="a").counter == (4 if known else gone.max + 1)
-    again = [other.issue("users", shard_key="a", timeout=10) for _ in range(20)]
+    again = [other.issue("users", shard_key="a") for _ in range(20)]
     numbers = [each.value for each in (*first, *again)]
     assert numbers == sorted(set(numbers))
     assert {each.shard for each in again} == {first[0].shard}
@@ -122,7 +101,7 @@ def test_a_part_with_a_limit_of_its_own_gets_that_of_all_with_the_next_change(ma
         [ids.issue("users", shard_key="a") for _ in range(10)]
     ids.configure("users", step=7)
     ids.configure("cust", step=7)
-    assert ids.issue("users", shard_key="a", timeout=10).counter == 11
+    assert ids.issue("users", shard_key="a").counter == 11
     assert {each.limit for each in ids.tags() if each.tag.startswith("users#")} == most
     assert [(each.limit, each.step) for each in ids.tags() if "cust#" in each.tag] == [(100, 7), (1000, 7)]
 
@@ -138,6 +117,7 @@ def test_a_delete_that_stopped_half_way_is_ended_by_the_next(make: Make, store: 
     assert ids.tags() == []
 
 
+@BOTH
 def test_halt_stops_the_parts_and_recover_lets_them_go_on(make: Make) -> None:
     ids, other = make(), make()
     ids.create("users", shards=SMALL, step=5)
@@ -151,21 +131,19 @@ def test_halt_stops_the_parts_and_recover_lets_them_go_on(make: Make) -> None:
     done = ids.recover("users")
     assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
     assert not [each for each in ids.tags() if each.halted]
-    numbers = [*first, *(ids.next("users", shard_key=key, timeout=10) for key in "abcdefgh")]
+    numbers = [*first, *(ids.next("users", shard_key=key) for key in "abcdefgh")]
     assert len(set(numbers)) == 16
     assert ids.verify("users") == []
 
 
-def test_one_number_can_not_hold_for_all_parts(make: Make) -> None:
+@BOTH
+def test_one_number_can_not_hold_for_all_parts_nor_one_within_a_period_for_all(make: Make, at: Set) -> None:
     ids = make()
+    at("2026-11-20 12:00:00")
     ids.create("users", shards=SMALL)
     with pytest.raises(issuer.InvalidArgument, match="users#0"):
         ids.recover("users", at_least=100)
     assert ids.recover("users#0", at_least=100)[0].new == 100
-
-
-def test_a_number_within_a_period_is_no_counter(make: Make) -> None:
-    ids = make()
     ids.create("day", restart="yearly", format="{date:%Y}{seq:04d}")
     first = ids.issue("day")
     before = ids.tags()
@@ -173,9 +151,10 @@ def test_a_number_within_a_period_is_no_counter(make: Make) -> None:
         ids.recover("day", at_least=500)
     assert ids.tags() == before
     ids.recover("day", at_least=(first.counter or 0) + 2000)
-    assert ids.next("day", timeout=10) == first.value + 2001
+    assert ids.next("day") == first.value + 2001
 
 
+@BOTH
 def test_verify_looks_at_every_part(make: Make, store: MemoryStore) -> None:
     ids = make()
     ids.create("users", shards=SMALL, step=5)
@@ -185,55 +164,36 @@ def test_verify_looks_at_every_part(make: Make, store: MemoryStore) -> None:
     assert {each.tag for each in found} == {f"users#{shard}"}
 
 
-def test_a_journal_brings_a_lost_tag_back_with_its_parts(connect: Connect, redis_url: str, tmp_path: Path) -> None:
+@BOTH
+def test_a_journal_brings_a_lost_tag_back_with_its_parts(make: Make, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    with connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'a.db'}", journal=journal) as ids:
-        ids.create("users", shards=SMALL, step=5)
-        number = ids.next("users", shard_key="a")
-    with connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'b.db'}", prefix="new") as ids:
-        done = ids.recover("users", from_journal=[str(journal)])
-        assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
-        again = ids.next("users", shard_key="a", timeout=10)
-        assert ids.decode("users", again).shard == ids.decode("users", number).shard
-        assert again > number
+    ids = make(store=f"sqlite:///{tmp_path / 'a.db'}", journal=journal)
+    ids.create("users", shards=SMALL, step=5)
+    number = ids.next("users", shard_key="a")
+    ids = make(store=f"sqlite:///{tmp_path / 'b.db'}", prefix="new")
+    done = ids.recover("users", from_journal=[str(journal)])
+    assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
+    again = ids.next("users", shard_key="a")
+    assert ids.decode("users", again).shard == ids.decode("users", number).shard
+    assert again > number
 
 
-def test_inspect_tells_parts_period_and_scheme(make: Make) -> None:
+def test_inspect_tells_parts_period_and_scheme(make: Make, at: Set) -> None:
     ids = make()
+    at("2026-11-20 12:00:00")
     ids.create("users", shards=SMALL)
     ids.create("cust", keyed=True)
     ids.create("plain")
     ids.create("day", restart="daily", format="{date:%Y%m%d}{seq:04d}")
-    assert (ids.inspect("users").parts, ids.inspect("cust").parts, ids.inspect("plain").parts) == (4, 0, None)
+    assert [ids.inspect(tag).parts for tag in ("users", "cust", "plain")] == [4, 0, None]
     ids.issue("cust", restart_key="a")
     assert ids.inspect("cust").parts == 1
-    assert ids.inspect("users").scheme["shards"]["shard_bits"] == 2
-    assert ids.inspect("plain").scheme == {}
-    period = ids.issue("day").period
-    assert ids.inspect("day").period == period
+    assert (ids.inspect("users").scheme["shards"]["shard_bits"], ids.inspect("plain").scheme) == (2, {})
+    assert ids.issue("day").period == ids.inspect("day").period == "2026-11-20"
     assert ids.inspect("plain").period is None
 
 
-def test_a_strategys_options_are_checked_before_the_tag_is_made(make: Make) -> None:
-    ids = make()
-    for options in ({"colour": "red"}, {"time_bits": 60}, {"epoch": "2999-01-01"}, {"epoch": "soon"}):
-        with pytest.raises(issuer.SchemeError) as caught:
-            ids.create("a", strategy="snowflake", options=options)
-        assert caught.value.setting == "options"
-    assert ids.tags() == []
-
-
-def test_decode_tells_what_a_strategy_has_packed_into_a_number(make: Make) -> None:
-    ids = make()
-    ids.create("a", strategy="snowflake", options={"worker_bits": 8, "rack_bits": 2})
-    found = ids.decode("a", ids.next("a"))
-    assert found.fields is not None
-    assert list(found.fields) == ["timestamp", "machine", "worker", "rack", "sequence"]
-    assert (found.fields["machine"], found.fields["rack"]) == (found.fields["worker"] << 2 | 1, 1)
-    with pytest.raises(issuer.NotDecodable, match="a"):
-        ids.decode("a", 1)  # worker and rack count from 1
-
-
+@BOTH
 def test_peek_and_decode_make_no_tag(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,20 +11,24 @@ import pytest
 from issuer import Issuer, gateway
 from issuer.core import extend
 from issuer.core.issued import Issued
-from issuer.core.periods import PERIOD_BITS
+from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.drivers import issuing, making
-from issuer.errors import InvalidArgument
+from issuer.errors import InvalidArgument, LimitReached, SchemeError
 from issuer.scripts import Script, script
 from persistence import records
 from persistence.memory import MemoryStore
 from tests.audit import repeats
+from tests.colours import BOTH
+from tests.drawers import Drawers
 from tests.integration.days import DAILY, DAY, EVE, VIENNA, Make, Set, shown
 from tests.servers.fake import FencedFakeServer
-from tests.waiting import until
+
+pytestmark = pytest.mark.colours("blocking")
 
 # ------------------------------------------------------------------------------------------------ the border
 
 
+@BOTH
 @pytest.mark.covers("U.6")
 def test_at_midnight_numbers_begin_at_one_again_for_all_issuers(make: Make, at: Set) -> None:
     ids, other = make(), make()
@@ -39,61 +43,30 @@ def test_at_midnight_numbers_begin_at_one_again_for_all_issuers(make: Make, at: 
     assert other.take("a", 10) == list(range(5, 15))
 
 
-def test_midnight_is_that_of_the_tags_zone(make: Make, at: Set) -> None:
-    ids = make()
-    at("2026-11-20 23:30:00")
-    ids.create("vienna", **DAILY)
-    ids.create("tokyo", **{**DAILY, "timezone": "Asia/Tokyo"})
-    assert shown(ids.issue("vienna"))[0] == EVE
-    assert shown(ids.issue("tokyo"))[0] == DAY
-    at("2026-11-21 00:30:00")  # 23:30 in London
-    ids.create("london", **{**DAILY, "timezone": "Europe/London"})
-    assert shown(ids.issue("vienna")) == (DAY, 1)
-    assert shown(ids.issue("tokyo")) == (DAY, 2)
-    assert shown(ids.issue("london"))[0] == EVE
-
-
-def drawn_over_midnight(make: Make, at: Set, threads: int = 8) -> list[Issued]:
-    """Draw in that many threads, by two issuers, while midnight comes; return what came, by counter."""
+@BOTH
+@pytest.mark.covers("U.6")
+def test_under_threads_at_the_border_no_text_comes_twice_and_none_is_missing(make: Make, at: Set) -> None:
     both = make(), make()
     # Not earlier: a clock that jumps by more than 4 s ends the election of who is loading, and its segment is a gap.
     at("2026-11-20 23:59:57")
     both[0].create("a", step=7, **DAILY)
     found: list[Issued] = []
-    stop = threading.Event()
+    midnight = threading.Lock()  # once
 
     def draw(ids: Issuer) -> None:
-        while not stop.is_set():
+        while len(found) < 120:
             found.append(ids.issue("a"))
+            if len(found) >= 60 and midnight.acquire(blocking=False):
+                at("2026-11-21 00:00:00")
 
-    with ThreadPoolExecutor(threads) as pool:
-        drawing = [pool.submit(draw, both[number % 2]) for number in range(threads)]
-        try:
-            until(lambda: len(found) > 60 or any(each.done() for each in drawing), 20)
-            at("2026-11-21 00:00:00")
-            until(
-                lambda: (
-                    sum(one.period != "2026-11-20" for one in list(found)) > 60 or any(each.done() for each in drawing)
-                ),
-                20,
-            )
-        finally:
-            stop.set()
-        for each in drawing:
-            each.result()
-    return sorted(found, key=lambda one: one.counter or 0)
-
-
-@pytest.mark.covers("U.6")
-def test_under_threads_at_the_border_no_text_comes_twice_and_none_is_missing(make: Make, at: Set) -> None:
-    found = drawn_over_midnight(make, at)
-    texts = [shown(one) for one in found]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(draw, both * 4))
     assert repeats(one.counter or 0 for one in found) == []
-    assert texts == sorted(set(texts))
+    texts = sorted(shown(one) for one in found)
     for day in (EVE, DAY):
         numbers = [number for shown_day, number in texts if shown_day == day]
         assert numbers == list(range(1, len(numbers) + 1))
-        assert len(numbers) > 50
+        assert len(numbers) > 40
 
 
 @pytest.mark.parametrize("midnight", [False, True])
@@ -106,31 +79,38 @@ def test_who_begins_a_period_leaves_its_first_segment_to_who_is_elected_meanwhil
     if midnight:
         assert [each.next("a") for each in (ids, other)] == [1, 2]
         at("2026-11-21 00:00:00")
-    begin, reserve = extend.begin_period, store.reserve
+    begin, reserve, look = extend.begin_period, store.reserve, extend._opened
     drawing: list[Future[int]] = []
-    elected, go_on = threading.Event(), threading.Event()
+    elected, looked, go_on = threading.Event(), threading.Event(), threading.Event()
 
     def begun(*told: Any) -> Any:
         after = yield from begin(*told)
         if not drawing:
             drawing.append(elsewhere.submit(other.next, "a"))
-            assert elected.wait(10)
+            assert elected.wait(60)
         return after
+
+    def opened(*told: Any) -> Any:
+        answer = yield from look(*told)
+        if elected.is_set():
+            looked.set()
+        return answer
 
     def slowly(*told: Any, **how: Any) -> Any:
         if not elected.is_set():
             elected.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         return reserve(*told, **how)
 
     monkeypatch.setattr(extend, "begin_period", begun)
+    monkeypatch.setattr(extend, "_opened", opened)
     monkeypatch.setattr(store, "reserve", slowly)
     with ThreadPoolExecutor(2) as elsewhere:
         mine = elsewhere.submit(ids.next, "a")
-        assert elected.wait(10)
-        assert not wait([mine], 0.3).done, "both have reserved"
+        assert looked.wait(60)
+        assert not mine.done()
         go_on.set()
-        assert sorted((mine.result(10), drawing[0].result(10))) == [1, 2]
+        assert sorted((mine.result(), drawing[0].result())) == [1, 2]
     reserved = store.ledger("a", newest=9, timeout=1)
     assert len(reserved) == len({entry.low >> PERIOD_BITS for entry in reserved})
 
@@ -171,6 +151,7 @@ def test_redis_whose_clock_goes_back_never_goes_back_a_period(
     assert found == sorted(set(found))
 
 
+@BOTH
 @pytest.mark.covers("U.6", "3.25")
 def test_redis_wiped_in_mid_day_goes_on_above_within_the_day(
     make: Make, at: Set, fake_server: FencedFakeServer, store: MemoryStore
@@ -189,16 +170,6 @@ def test_redis_wiped_in_mid_day_goes_on_above_within_the_day(
     assert found[-1][1] <= record.max & (1 << PERIOD_BITS) - 1 <= 100
     at("2026-11-22 00:00:00")
     assert shown(ids.issue("a")) == ("20261122", 1)
-
-
-def test_wiped_at_midnight_the_new_day_begins_at_one(make: Make, at: Set, fake_server: FencedFakeServer) -> None:
-    ids = make()
-    at("2026-11-20 23:59:59")
-    ids.create("a", **DAILY)
-    assert shown(ids.issue("a")) == (EVE, 1)
-    fake_server.wipe()
-    at("2026-11-21 00:00:00")
-    assert shown(ids.issue("a")) == (DAY, 1)
 
 
 def test_days_without_numbers_are_skipped_and_leave_nothing_behind(
@@ -234,6 +205,7 @@ def test_a_tag_that_was_made_again_goes_on_within_its_day(make: Make, at: Set) -
 # ------------------------------------------------------------------------------------------------ peeks, kinds, keys
 
 
+@BOTH
 @pytest.mark.covers("U.6")
 def test_a_peek_shows_the_number_of_the_period_that_has_begun(make: Make, at: Set) -> None:
     ids, other = make(), make()
@@ -287,6 +259,7 @@ def test_a_series_for_each_key_that_begins_anew_each_day(make: Make, at: Set) ->
     assert (found.key, found.counter, found.period, found.part) == ("zeta", day[1].counter, "2026-11-21", "a#zeta")
 
 
+@BOTH
 @pytest.mark.covers("N.3")
 def test_a_callers_key_keeps_its_number_over_midnight(make: Make, at: Set) -> None:
     ids, other = make(), make()
@@ -299,62 +272,188 @@ def test_a_callers_key_keeps_its_number_over_midnight(make: Make, at: Set) -> No
     assert shown(other.issue("a", key="order-779")) == (DAY, 1)
 
 
-def test_a_segment_that_would_reach_into_the_next_period_is_refused(make: Make, at: Set) -> None:
+def test_a_segment_that_would_reach_into_the_next_period_is_refused_as_it_would_begin_it(
+    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = make()
-    at("2026-11-20 23:59:00")
+    at("2026-11-20 12:00:00")
     with pytest.raises(InvalidArgument, match="step"):
         ids.create("a", step=2**41, **DAILY)
     assert ids.tags() == []
     ids.create("a", **DAILY)
-    too_large: tuple[dict[str, Any], ...] = ({"step": 2**41}, {"step": 2**30, "ahead": 8})
-    for said in too_large:
+    for said in ({"step": 2**41}, {"step": 2**30, "ahead": 8}):
         with pytest.raises(InvalidArgument, match="step"):
-            ids.configure("a", **said)
+            ids.configure("a", **said)  # type: ignore[arg-type]  # of these names
     ids.configure("a", step=2**30)
     with pytest.raises(InvalidArgument, match="step"):
         ids.configure("a", ahead=8)
-
-
-def test_a_segment_of_two_periods_takes_the_next_one_for_begun(
-    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The mutation of the one before."""
     monkeypatch.setattr(making, "SEGMENT_MOST", 2**62)
+    ids.create("without", step=2**41, **DAILY)
+    ids.issue("without")
+    at("2026-11-21 12:00:00")
+    assert shown(ids.issue("without"))[0] == "20261122"
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+def at_its_limit(ids: Issuer, limit: int) -> None:
+    with pytest.raises(LimitReached) as ended:
+        ids.next("a")
+    assert (ended.value.limit, ended.value.value) == (limit, limit)
+
+
+@BOTH
+def test_a_limit_that_is_set_raised_or_lowered_goes_on_with_the_next_number_for_all(make: Make, at: Set) -> None:
+    ids, other = make(), make()
+    at("2026-11-20 12:00:00")
+    ids.create("a", **DAILY)
+    assert [each.next("a") for each in (ids, other, ids)] == [1, 2, 3]
+    ids.configure("a", limit=50)
+    assert [each.next("a") for each in (ids, other)] == [4, 5]
+    other.configure("a", limit=500)
+    assert ids.take("a", 45) == list(range(6, 51))
+    assert [each.next("a") for each in (other, ids)] == [51, 52]
+    other.configure("a", limit=54)
+    assert [each.next("a") for each in (ids, other)] == [53, 54]
+    for each in (other, ids):
+        at_its_limit(each, 54)
+    at("2026-11-21 12:00:00")
+    assert [shown(each.issue("a")) for each in (other, ids)] == [(DAY, 1), (DAY, 2)]
+
+
+def test_a_tag_at_its_limit_takes_no_number_for_calls_that_fail(make: Make, at: Set, store: MemoryStore) -> None:
+    ids, other = make(), make()
+    at("2026-11-20 12:00:00")
+    ids.create("a", limit=2, **DAILY)
+    assert [each.next("a") for each in (ids, other)] == [1, 2]
+    for each in (ids, other, ids, other, ids):
+        at_its_limit(each, 2)
+    record = store.get("a", timeout=1)
+    assert record is not None
+    assert record.max & SEQ_MOST == 2
+    ids.configure("a", limit=4)
+    assert [each.next("a") for each in (other, ids)] == [3, 4]
+    at_its_limit(other, 4)
+    at("2026-11-21 00:00:00")
+    assert [shown(each.issue("a")) for each in (other, ids)] == [(DAY, 1), (DAY, 2)]
+
+
+def test_a_reservation_that_comes_in_between_brings_none_beyond_the_limit(
+    make: Make, at: Set, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ids = make()
     at("2026-11-20 12:00:00")
-    ids.create("a", step=2**41, **DAILY)
-    ids.issue("a")
-    at("2026-11-21 12:00:00")
-    assert shown(ids.issue("a"))[0] == "20261122"
+    ids.create("a", limit=10, step=4, **DAILY)
+    reserve = store.reserve
+
+    def after_another(tag: str, *said: Any, **more: Any) -> Any:
+        reserve(tag, 3, at_least=0, reason="another", timeout=1)
+        return reserve(tag, *said, **more)
+
+    monkeypatch.setattr(store, "reserve", after_another)
+    assert ids.take("a", 4) == [4, 5, 6, 7]
+    at_its_limit(ids, 10)
+
+
+def test_a_period_near_its_limit_is_warned_of(make: Make, at: Set, caplog: pytest.LogCaptureFixture) -> None:
+    ids = make()
+    at("2026-11-20 12:00:00")
+    ids.create("a", limit=100, step=10, **DAILY)
+    warned = "tag 'a': 80 % of the period's numbers are reserved, 20 are left up to its limit 100: raise it in time"
+    for times, day in enumerate((EVE, DAY)):
+        at(f"2026-11-{day[-2:]} 12:00:00")
+        ids.take("a", 60)
+        assert caplog.text.count("its limit") == times
+        ids.take("a", 30)
+        ids.take("a", 5)
+        assert caplog.text.count(warned) == caplog.text.count("its limit") == times + 1
+    at("2026-11-22 12:00:00")
+    other = make()
+    other.next("a")
+    assert caplog.text.count("its limit") == 2, "the day before is over"
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ({}, "raise it with `issuer set --limit`"),
+        (
+            {"keyed": True, "format": "{key}/{date:%Y%m%d}-{seq}"},
+            "the parts of tag 'a' keep it, so go on with another tag until the next period begins",
+        ),
+        (
+            {"scramble": "k1", "scramble_strict": True},
+            "a tag with restart and scramble keeps it, so go on with another tag until the next period begins",
+        ),
+    ],
+)
+def test_the_error_at_the_limit_advises_what_is_possible(
+    make: Make, at: Set, said: dict[str, Any], advice: str
+) -> None:
+    ids = make(keys={"k1": b"0123456789abcdef"})
+    at("2026-11-20 12:00:00")
+    ids.create("a", limit=2, **{**DAILY, **said})
+    key: Any = {"restart_key": "acme"} if "keyed" in said else {}
+    for _ in range(2):
+        ids.issue("a", **key)
+    with pytest.raises(LimitReached) as ended:
+        ids.issue("a", **key)
+    assert str(ended.value).endswith(f"2 of 2 are reserved; {advice}")
+    if said:
+        with pytest.raises(SchemeError, match="limit"):
+            ids.configure("a", limit=3)
+        at("2026-11-21 12:00:00")
+        assert ids.issue("a", **key).period == "2026-11-21"
+
+
+def test_without_periods_the_series_of_a_key_end_for_good(make: Make) -> None:
+    ids = make()
+    ids.create("a", keyed=True, limit=1)
+    ids.issue("a", restart_key="acme")
+    with pytest.raises(LimitReached, match=r"1 of 1 .*the parts of tag 'a' keep it, so go on with another tag$"):
+        ids.issue("a", restart_key="acme")
+
+
+def test_while_the_limit_changes_under_threads_no_text_comes_twice(make: Make, at: Set) -> None:
+    both = make(), make()
+    at("2026-11-20 12:00:00")
+    both[0].create("a", step=7, limit=10_000, **DAILY)
+    with Drawers(both, "a") as drawing:
+        for limit in (20_000, 15_000, 30_000, 12_000):
+            drawing.more(40)
+            both[0].configure("a", limit=limit)
+    found = drawing.numbers
+    assert drawing.errors == []
+    assert repeats(found) == []
+    # Each change may cost a segment of 7 that was on its way.
+    assert max(found) <= len(found) + 4 * 7 * 2
+    both[1].configure("a", limit=max(found))
+    for each_issuer in both:
+        at_its_limit(each_issuer, max(found))
 
 
 # ------------------------------------------------------------------------------------------------ mutations
 
 
-def over_midnight(make: Make, at: Set) -> list[tuple[str, int]]:
-    """Draw by two processes that both have numbers of the day before in Redis; return what each text shows."""
+@pytest.mark.parametrize("guarded", [True, False])
+def test_without_the_end_of_the_period_in_the_draw_the_day_before_goes_on(
+    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    guard = "if not less(clock, till) then return {'over', clock} end"
+    text = script("next").text
+    assert text.count(guard) == 1
+    if not guarded:
+        without = text.replace(guard, "if till == '0' then return {'over', clock} end")
+        mutant = Script("next", without, hashlib.sha1(without.encode(), usedforsecurity=False).hexdigest())
+        monkeypatch.setattr(gateway, "script", lambda name: mutant if name == "next" else script(name))
     ids, other = make(), make()
     at("2026-11-20 23:59:00")
     ids.create("a", **DAILY)
     found = [shown(each.issue("a")) for each in (ids, other)]
     at("2026-11-21 12:00:00")
-    return found + [shown(each.issue("a")) for each in (ids, other)]
-
-
-def test_without_the_end_of_the_period_in_the_draw_the_day_before_goes_on(
-    make: Make, at: Set, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guard = "if not less(clock, till) then return {'over', clock} end"
-    text = script("next").text
-    assert text.count(guard) == 1
-    without = text.replace(guard, "if till == '0' then return {'over', clock} end")
-    mutant = Script("next", without, hashlib.sha1(without.encode(), usedforsecurity=False).hexdigest())
-    monkeypatch.setattr(gateway, "script", lambda name: mutant if name == "next" else script(name))
-    assert over_midnight(make, at) == [(EVE, 1), (EVE, 2), (EVE, 3), (EVE, 4)]
-
-
-def test_with_it_the_new_day_begins(make: Make, at: Set) -> None:
-    assert over_midnight(make, at) == [(EVE, 1), (EVE, 2), (DAY, 1), (DAY, 2)]
+    found += [shown(each.issue("a")) for each in (ids, other)]
+    assert found == [(EVE, 1), (EVE, 2), *([(DAY, 1), (DAY, 2)] if guarded else [(EVE, 3), (EVE, 4)])]
 
 
 def test_periods_that_each_process_decides_by_its_own_clock_split_the_day(

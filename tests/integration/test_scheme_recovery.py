@@ -1,5 +1,6 @@
-"""A store that lost a tag's scheme, or went back to an earlier one, gets it back from the journal."""
+"""A scheme that was lost, went back to an earlier one, or was written over in Redis, and what `recover` makes of it."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,15 @@ from persistence.journalled import Journalled
 from persistence.memory import MemoryStore, Snapshot
 from persistence.records import HIGHEST, Tag, now_ms
 from tests.colours import Connect
+from tests.integration.days import Make
+from tests.lua.hashes import GARBAGE
+from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
+
+pytestmark = pytest.mark.colours("blocking")  # all is decided in the core
 
 TIMEOUT = 5.0
 
-PLAIN: dict[str, Any] = {}
 ONE = {"stride": [{"from": 1, "first": 1, "stride": 1}], "format": "A{seq}", "id": "a"}
 #: The same values up to 99, every second one after.
 TWO = {"stride": [*ONE["stride"], {"from": 100, "first": 100, "stride": 2}], "format": "B{seq}", "id": "b"}
@@ -91,24 +96,18 @@ def _restored(world: World) -> None:
     assert world.record().scheme == ONE
 
 
-def test_a_restored_tag_gets_the_scheme_of_its_later_numbers(connect: Connect, world: World) -> None:
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_restored_tag_gets_the_scheme_of_its_later_numbers_or_values_come_again(
+    connect: Connect, world: World, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+) -> None:
+    if not guarded:
+        monkeypatch.setattr("issuer.core.retire._has_lost_its_scheme", lambda *_: False)
     _restored(world)
     for _ in range(2):
         world.recover(connect)
-        assert (world.record().scheme, world.record().max) == (TWO, 300)
+        assert (world.record().scheme, world.record().max) == (TWO if guarded else ONE, 300)
     world.give(6)
-    assert len(set(world.values)) == len(world.values)
-
-
-def test_mutation_with_the_scheme_of_the_old_copy_values_come_again(
-    connect: Connect, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("issuer.core.retire._has_lost_its_scheme", lambda *_: False)
-    _restored(world)
-    world.recover(connect)
-    assert (world.record().scheme, world.record().max) == (ONE, 300)
-    world.give(6)
-    assert len(set(world.values)) < len(world.values)
+    assert (len(set(world.values)) == len(world.values)) == guarded
 
 
 @pytest.mark.parametrize("step", ["configure", "recover"])
@@ -155,28 +154,41 @@ def test_a_scheme_that_somebody_without_a_journal_has_set_stays(connect: Connect
     assert (world.record().scheme, world.record().max) == (TWO, 100)
 
 
-def test_a_journal_kept_with_a_fast_clock_puts_no_earlier_scheme_in_place(
-    connect: Connect, world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_journal_kept_with_a_fast_clock_puts_an_earlier_scheme_in_place_only_by_the_time_alone(
+    connect: Connect, world: World, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
 ) -> None:
+    if not guarded:
+        monkeypatch.setattr(
+            "issuer.core.retire._has_lost_its_scheme", lambda record, said: record.timestamp < said.record.timestamp
+        )
     world.create(ONE)
     with monkeypatch.context() as fast:
         fast.setattr("persistence.records.now_ms", lambda: now_ms() + 60_000)
         world.give(2)
     world.memory.configure("a", scheme=TWO, timeout=TIMEOUT)
     world.recover(connect)
-    assert world.record().scheme == TWO
+    assert world.record().scheme == (TWO if guarded else ONE)
 
 
-def test_mutation_by_the_time_alone_an_earlier_scheme_comes_back(
-    connect: Connect, world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.covers("3.9")
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"order": "trend"}, {"stride": 2, "offset": 1}, {"restart": "daily", "format": "{date:%Y%m%d}-{seq:06d}"}],
+    ids=["plain", "trend", "stride", "daily"],
+)
+def test_a_tag_goes_on_after_garbage_in_redis_and_a_recovery(
+    make: Make, fake_server: FencedFakeServer, settings: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(
-        "issuer.core.retire._has_lost_its_scheme", lambda record, said: record.timestamp < said.record.timestamp
-    )
-    world.create(ONE)
-    with monkeypatch.context() as fast:
-        fast.setattr("persistence.records.now_ms", lambda: now_ms() + 60_000)
-        world.give(2)
-    world.memory.configure("a", scheme=TWO, timeout=TIMEOUT)
-    world.recover(connect)
-    assert world.record().scheme == ONE
+    ids = make()
+    ids.create("a", **settings)
+    before = ids.next("a")
+    with fake_server.client() as client:
+        for name, garbage in GARBAGE.items():
+            client.hset("issuer:{a}", "scheme", garbage or "")
+            with suppress(issuer.CorruptState):  # or it is put right by then
+                before, last = ids.next("a"), before
+                assert before > last, name
+            ids.recover("a")
+            before, last = ids.next("a"), before
+            assert before > last, name

@@ -1,6 +1,8 @@
-"""Strategies, plugins and the rejected handler through both faces, on a real Redis."""
+"""Strategies, plugins and the rejected handler on a real Redis."""
 
+import asyncio
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +16,14 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.core.steps import Steps
-from issuer.plugins import Call, History, Plugin, Rate
-from issuer.strategies import Context, Instance, Strategy, register
+from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Scrambler
+from issuer.strategies import Context, Instance, Strategy, register, registry
 from persistence.memory import MemoryStore
 from tests.audit import repeats
-from tests.colours import Connect
-from tests.servers.proxy import FaultProxy
+from tests.colours import BOTH, Connect
+from tests.waiting import eventually, run
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
 
 
 class Odd(Strategy):
@@ -35,16 +37,12 @@ class Odd(Strategy):
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def ids(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Issuer]:
     with connect(redis=redis_url, store=store) as made:
         yield made
 
 
+@BOTH
 @pytest.mark.covers("3.6", "3.39")
 def test_a_strategy_of_ones_own_serves_a_tag_by_name(ids: Issuer) -> None:
     register("odd", Odd)
@@ -74,18 +72,6 @@ def test_a_number_tells_who_has_its_machine_number(
         assert others.decode("h", number - (1 << 50), holder=True).holder == (None if machine == "store" else made)
 
 
-def test_who_has_a_machine_number_is_no_error_with_redis_away(
-    connect: Connect, redis_url: str, store: MemoryStore
-) -> None:
-    with connect(redis=redis_url, store=store) as ids:
-        ids.create("h", strategy="snowflake")
-        number = ids.next("h")
-    for away in ("redis://127.0.0.1:1/0", None):
-        with connect(redis=away, store=store) as ids:
-            found = ids.decode("h", number, holder=True)
-            assert (found.holder, found.value) == (None, number)
-
-
 @pytest.mark.covers("3.33", "3.34")
 def test_snowflakes_of_two_processes_never_meet(connect: Connect, redis_url: str, store: MemoryStore) -> None:
     with connect(redis=redis_url, store=store) as ids, connect(redis=redis_url, store=store) as others:
@@ -98,53 +84,20 @@ def test_snowflakes_of_two_processes_never_meet(connect: Connect, redis_url: str
         assert all(0 < number < 2**63 for number in numbers)
 
 
-def test_a_fixed_machine_number_needs_no_redis(connect: Connect) -> None:
-    with connect(redis=None, store="memory://", instance=Instance(machine=7)) as ids:
-        ids.create("s", strategy="snowflake", order="trend", options={"machine": "fixed"})
-        numbers = ids.take("s", 100)
-        assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.parametrize("name", ["nobody knows it", "", 3, None, ["segment"]])
-def test_a_strategy_that_nobody_knows_is_refused_by_the_name_of_the_setting(ids: Issuer, name: Any) -> None:
-    with pytest.raises(issuer.SchemeError, match=r"^strategy: ") as caught:
-        ids.create("x", strategy=name)
-    assert (caught.value.setting, caught.value.value, ids.tags()) == ("strategy", name, [])
-    ids.create("x")
-    with pytest.raises(issuer.SchemeError) as caught:
-        ids.configure("x", strategy=name)
-    assert caught.value.setting == "strategy"
-
-
-def test_settings_of_a_strategy_are_fixed_and_unknown_ones_refused(ids: Issuer) -> None:
-    for wrong in ({"namespace": ""}, {"namespace": "both", "lease": 60}):
-        with pytest.raises(issuer.SchemeError, match="options: option"):
-            ids.create("s", strategy="snowflake", options=wrong)
-    ids.create("s", strategy="snowflake", options={"machine_bits": 6})
-    with pytest.raises(issuer.SchemeError, match="options"):
-        ids.configure("s", options={"machine_bits": 8})
-    with pytest.raises(issuer.SchemeError, match="strategy"):
-        ids.configure("s", strategy="segment")
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [{"step": 5}, {"step": "auto"}, {"limit": "js"}, {"start": 7}, {"above": 7}, {"lease": 10}, {"ahead": 3}],
-)
-@pytest.mark.parametrize("strategy", ["snowflake", "odd"])
-def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(
-    ids: Issuer, strategy: str, setting: dict[str, Any]
-) -> None:
+def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(ids: Issuer) -> None:
     register("odd", Odd)
-    [name] = setting
-    with pytest.raises(issuer.SchemeError, match=f"^{name}: strategy '{strategy}' excludes") as caught:
-        ids.create("s", strategy=strategy, **setting)
-    assert (caught.value.setting, caught.value.tag, ids.tags()) == (name, "s", [])
-    made = ids.create("s", strategy=strategy)
-    with pytest.raises(issuer.SchemeError) as caught:
-        ids.configure("s", **setting)
-    assert caught.value.setting == name
-    assert ids.tags() == [made]
+    made = [ids.create("of odd", strategy="odd"), ids.create("of snowflake", strategy="snowflake")]
+    useless = {"step": 5, "limit": "js", "start": 7, "above": 7, "lease": 10, "ahead": 3}
+    for name, value in [*useless.items(), ("step", "auto")]:
+        setting: dict[str, Any] = {name: value}
+        for strategy in ("odd", "snowflake"):
+            with pytest.raises(issuer.SchemeError, match=f"^{name}: strategy '{strategy}' excludes") as caught:
+                ids.create("s", strategy=strategy, **setting)
+            assert (caught.value.setting, caught.value.tag) == (name, "s")
+            with pytest.raises(issuer.SchemeError) as caught:
+                ids.configure(f"of {strategy}", **setting)
+            assert caught.value.setting == name
+    assert ids.tags() == made
 
 
 class Failing(Odd):
@@ -180,25 +133,24 @@ class Failing(Odd):
             raise OSError("no disk")
 
 
-@pytest.mark.parametrize(
-    ("where", "cause"), [("check", ValueError), ("settled", KeyError), ("decode", ZeroDivisionError), ("init", OSError)]
-)
-def test_what_a_strategy_of_ones_own_raises_is_wrapped_wherever_it_is(
-    ids: Issuer, where: str, cause: type[Exception]
-) -> None:
+def test_what_a_strategy_of_ones_own_raises_is_wrapped_wherever_it_is(ids: Issuer) -> None:
     register("failing", Failing)
 
-    def use() -> None:
-        ids.create("f", strategy="failing", options={"fails": where})
-        ids.decode("f", 5)
-        ids.next("f")
+    def use(where: str) -> None:
+        ids.create(where, strategy="failing", options={"fails": where})
+        ids.decode(where, 5)
+        ids.next(where)
 
-    with pytest.raises(issuer.StrategyFailed, match=f"strategy 'failing' failed: {cause.__name__}") as caught:
-        use()
-    assert (caught.value.tag, caught.value.strategy, type(caught.value.__cause__)) == ("f", "failing", cause)
-    assert bool(ids.tags()) == (where in ("decode", "init"))
+    causes = {"check": ValueError, "settled": KeyError, "decode": ZeroDivisionError, "init": OSError}
+    for where, cause in causes.items():
+        with pytest.raises(issuer.StrategyFailed, match=f"strategy 'failing' failed: {cause.__name__}") as caught:
+            use(where)
+        assert (caught.value.tag, caught.value.strategy) == (where, "failing")
+        assert type(caught.value.__cause__) is cause
+    assert [tag.tag for tag in ids.tags()] == ["decode", "init"]
 
 
+@BOTH
 def test_a_holder_that_cannot_be_told_hides_nothing_else(ids: Issuer) -> None:
     register("failing", Failing)
     ids.create("f", strategy="failing", options={})
@@ -221,39 +173,6 @@ def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, sto
     assert ids.next("old") < ids.next("old")
 
 
-def test_a_strategy_that_needs_no_redis_goes_on_while_redis_is_away(
-    connect: Connect, redis_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    register("odd", Odd)
-    store = MemoryStore()
-    with connect(redis=redis_proxy.url, store=store) as maker:
-        maker.create("o", strategy="odd")
-    with connect(redis=redis_proxy.url, store=store, redis_timeout=0.3) as ids:
-        redis_proxy.refuse()
-        assert [ids.next("o", timeout=2), *ids.take("o", 2)] == [1, 3, 5]
-    assert "segments of this process" not in caplog.text
-
-
-@pytest.mark.covers("3.40")
-def test_the_rejected_handler_may_be_replaced(ids: Issuer) -> None:
-    told: list[tuple[str, str]] = []
-    ids._terms.rejections.handler = lambda tag, cause: told.append((tag, type(cause).__name__))
-    ids.create("a", limit=2)
-    ids.take("a", 2)
-    asked = (
-        lambda: ids.next("a"),
-        lambda: ids.take("a", 1),
-        lambda: next(ids.stream("a")),
-        lambda: ids.next("nobody"),
-        lambda: ids.warm("nobody"),
-        lambda: next(ids.stream("nobody")),
-    )
-    for ask in asked:
-        with pytest.raises(issuer.IssuerError):
-            ask()
-    assert told == [("a", "LimitReached")] * 3 + [("nobody", "UnknownTag")] * 3
-
-
 class Doubling(Plugin):
     """Twice the number, for tags of the counter."""
 
@@ -265,32 +184,31 @@ class Doubling(Plugin):
         return number * 2
 
 
+@BOTH
 @pytest.mark.covers("3.40")
 @pytest.mark.parametrize("plugins", [(), (Rate(),), (Doubling(),)])
 def test_the_rejected_handler_hears_of_every_call_whatever_the_plugins(
     connect: Connect, redis_url: str, plugins: Sequence[Plugin]
 ) -> None:
     told: list[tuple[str, str]] = []
-    with connect(
-        redis=redis_url,
-        store=MemoryStore(),
-        plugins=plugins,
-        rejected=lambda tag, cause: told.append((tag, type(cause).__name__)),
-    ) as ids:
+    with connect(redis=redis_url, store=MemoryStore(), plugins=plugins) as ids:
         ids.create("a", limit=1)
         assert ids.next("a") in (1, 2)
+        ids._terms.rejections.handler = lambda tag, cause: told.append((tag, type(cause).__name__))
         asked: tuple[Callable[[str], object], ...] = (
             ids.next,
             ids.issue,
+            ids.warm,
             lambda tag: ids.issue(tag, key="k"),
             lambda tag: ids.take(tag, 1),
             lambda tag: ids.reserve(tag, 1),
             lambda tag: next(ids.stream(tag)),
         )
-        for ask in asked:
+        for number, ask in enumerate(asked):
             with pytest.raises(issuer.UnknownTag):
-                ask("nosuch")
-        assert told == [("nosuch", "UnknownTag")] * len(asked)
+                ask(f"made up {number}")
+        assert told == [(f"made up {number}", "UnknownTag") for number in range(len(asked))]
+        assert [*ids._roster.lines] == ["a"], "tags that are not there leave nothing behind"
         told.clear()
         with pytest.raises(issuer.IssuerError) as caught:
             ids.issue("a")
@@ -318,6 +236,7 @@ class Ending(Odd):
         raise issuer.ConfigurationError("no numbers any more")
 
 
+@BOTH
 @pytest.mark.covers("3.40")
 def test_what_a_strategys_open_numbers_raise_is_told(ids: Issuer) -> None:
     told: list[str] = []
@@ -330,25 +249,7 @@ def test_what_a_strategys_open_numbers_raise_is_told(ids: Issuer) -> None:
     assert told == ["no numbers any more"]
 
 
-@pytest.mark.parametrize("plugins", [0, 1])
-def test_tags_that_are_not_there_leave_nothing_behind(connect: Connect, redis_url: str, plugins: int) -> None:
-    with connect(redis=redis_url, store=MemoryStore(), plugins=[History()][:plugins]) as ids:
-        asked: tuple[Callable[[str], object], ...] = (
-            ids.next,
-            ids.issue,
-            ids.peek,
-            ids.warm,
-            lambda tag: ids.take(tag, 2),
-            lambda tag: ids.decode(tag, 5),
-            lambda tag: ids.reserve(tag, 5),
-            lambda tag: next(ids.stream(tag)),
-        )
-        for number, ask in enumerate(asked):
-            with pytest.raises(issuer.UnknownTag):
-                ask(f"made-up-{number}")
-        assert not ids._roster.lines
-
-
+@BOTH
 @pytest.mark.covers("3.41", "3.42")
 def test_a_plugin_hears_of_each_number_also_of_leased_and_strategy_tags(
     connect: Connect, redis_url: str, store: MemoryStore
@@ -380,13 +281,12 @@ def test_a_deleted_tag_gives_its_machine_number_back(
             ids.next("s")
 
 
-@pytest.mark.parametrize(
-    ("scheme", "why"), [({"strategy": "snowflake"}, "its strategy"), ({"shards": True}, "in parts")]
-)
-def test_no_range_is_reserved_where_there_is_no_counter(ids: Issuer, scheme: dict[str, Any], why: str) -> None:
-    ids.create("s", order="trend", **scheme)
-    with pytest.raises(issuer.InvalidArgument, match=why):
-        ids.reserve("s", 10)
+def test_no_range_is_reserved_where_there_is_no_counter(ids: Issuer) -> None:
+    ids.create("s", order="trend", strategy="snowflake")
+    ids.create("p", order="trend", shards=True)
+    for tag, why in (("s", "its strategy"), ("p", "in parts")):
+        with pytest.raises(issuer.InvalidArgument, match=why):
+            ids.reserve(tag, 10)
 
 
 def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, store: MemoryStore) -> None:
@@ -400,3 +300,107 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
         ids.delete("s")
         ids._roster.lay_open(line, ready)
         assert "s" not in ids._laid
+
+
+# ------------------------------------------------------------------------------------------------ plugins
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "plugins.md"
+
+
+class Mirror:
+    """One to one over 0..999 999."""
+
+    def scramble(self, n: int) -> int:
+        return 999_999 - n
+
+
+@pytest.mark.covers("3.41")
+def test_history_rate_and_scrambling_around_one_issuer() -> None:
+    history, rate = History(), Rate()
+    with issuer.connect(redis=None, store="memory://", plugins=[Scrambler(Mirror()), history, rate]) as ids:
+        ids.create("a", limit=999_999, step=10)
+        numbers = [ids.next("a"), *ids.take("a", 25)]
+    assert numbers == [999_999 - n for n in range(1, 27)]
+    assert [record.number for record in history.find(tag="a")] == numbers[::-1]
+    assert rate.of("a").total == 26
+
+
+class Gate(AsyncPlugin):
+    """Keeps every third call waiting in one hook, for ever."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.calls = 0
+        self.kept = 0
+
+    async def _pass(self, where: str) -> None:
+        if where == self.where:
+            self.calls += 1
+            if self.calls % 3 == 0:
+                self.kept += 1
+                await asyncio.Event().wait()
+
+    async def before(self, call: Call) -> None:
+        assert call.n == 1
+        await self._pass("before")
+
+    async def after(self, call: Call, number: int) -> None:
+        assert (call.n, number > 0) == (1, True)
+        await self._pass("after")
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_tasks_that_are_cancelled_in_a_hook_leave_gaps_that_nobody_gets(where: str) -> None:
+    async def main() -> None:
+        gate, seen = Gate(where), History()
+        drawn = History(order=1000)  # the first to see a number
+        async with issuer.aconnect(redis=None, store="memory://", plugins=[gate, seen, drawn]) as ids:
+            await ids.create("a", step=50)
+            tasks = [asyncio.create_task(ids.next("a")) for _ in range(90)]
+            await eventually(lambda: sum(task.done() for task in tasks) + gate.kept == len(tasks), 60)
+            done = [task for task in tasks if task.done()]
+            kept = [task for task in tasks if not task.done()]
+            for task in kept:
+                task.cancel()
+            await asyncio.gather(*kept, return_exceptions=True)
+            given = [task.result() for task in done]
+            assert all(task.cancelled() for task in kept)
+            assert (len(given), len(kept)) == (60, 30)
+            assert repeats(given) == []
+            lost = {record.number for record in drawn.find()} - set(given)
+            assert len(lost) == (30 if where == "after" else 0)
+            assert {record.number for record in seen.find()} == set(given)
+            gate.where = ""
+            assert await ids.next("a") not in {*given, *lost}
+
+    run(main())
+
+
+@BOTH
+def test_a_plugin_names_strategies_that_are_known_or_registered(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong: list[tuple[Any, str]] = [(["segmnt"], "segmnt"), (("segment", "snowflaek"), "snowflaek"), ({""}, "")]
+    for names, name in wrong:
+        told = rf"^Rate\.strategies: no strategy '{name}'; there are .*segment, snowflake"
+        with pytest.raises(issuer.ConfigurationError, match=told):
+            connect(redis=None, store="memory://", plugins=[History(), Rate(strategies=names)])
+    monkeypatch.setitem(registry._registered, "own", Strategy)
+    with connect(redis=None, store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
+        ids.create("a")
+        assert ids.next("a") == 1
+
+
+# ------------------------------------------------------------------------------------------------ the page about them
+
+
+def test_the_python_of_the_page_runs() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    code, shown = re.subn(r"^( *)(\S.*?)  # (\d+|True)$", r"\1assert (\2) == \3", "\n".join(blocks), flags=re.MULTILINE)
+    page: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, str(DOCS), "exec"), page)  # noqa: S102 - the page is ours
+    for name in ("ids", "mirrored", "small"):
+        page[name].close()
+    assert len(blocks) == 7
+    assert shown == 9

@@ -2,9 +2,9 @@
 
 import asyncio
 import itertools
-import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ from tests.faults.test_fork import in_child
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+    pytest.mark.usefixtures("unhurried"),
+]
 
 
 def some(stream: Iterator[int], n: int) -> list[int]:
@@ -30,14 +33,12 @@ def some(stream: Iterator[int], n: int) -> list[int]:
     return list(itertools.islice(stream, n))
 
 
-@pytest.mark.parametrize("order", ["strict", "trend"])
-@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize(("order", "direct"), [("strict", False), ("trend", False), ("trend", True)])
 def test_a_stream_goes_on_over_the_borders_of_segments(
     connect: Connect, redis_url: str, order: Any, direct: bool
 ) -> None:
-    url = None if direct else redis_url
-    with connect(redis=url, store="memory://") as ids:
-        ids.create("a", step=70, order="trend" if direct else order)
+    with connect(redis=None if direct else redis_url, store="memory://") as ids:
+        ids.create("a", step=70, order=order)
         assert some(ids.stream("a"), 500) == list(range(1, 501))
 
 
@@ -60,29 +61,13 @@ def test_streams_in_many_threads_repeat_nothing_and_each_increases(redis_url: st
         runs: list[list[int]] = [[] for _ in range(8)]
 
         def draw(run: list[int], number: int) -> None:
-            run += some(ids.stream("a"), 3000) if number % 2 else [ids.next("a") for _ in range(3000)]
+            run += some(ids.stream("a"), 1500) if number % 2 else [ids.next("a") for _ in range(1500)]
 
-        threads = [threading.Thread(target=draw, args=(run, number)) for number, run in enumerate(runs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(draw, runs, range(8)))
         assert repeats(itertools.chain(*runs)) == []
         assert all(run == sorted(run) for run in runs)
         assert max(map(max, runs)) <= ids.inspect("a").store.max
-
-
-def test_an_abandoned_stream_loses_nothing(connect: Connect, redis_url: str) -> None:
-    store = MemoryStore()
-    with connect(redis=redis_url, store=store) as ids:
-        ids.create("a", step=10_000, order="trend")
-        stream = ids.stream("a")
-        assert some(stream, 5) == [1, 2, 3, 4, 5]
-        del stream
-        assert ids.next("a") == 6
-        assert some(ids.stream("a"), 3) == [7, 8, 9]
-    with connect(redis=redis_url, store=store) as ids:
-        assert ids.next("a") == 10
 
 
 def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_on(
@@ -90,7 +75,7 @@ def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_o
 ) -> None:
     with connect(redis=redis_url, store="memory://") as ids:
         ids.create("a", step=10, limit=25, order="trend")
-        stream = ids.stream("a", timeout=1)
+        stream = ids.stream("a")
         assert some(stream, 25) == list(range(1, 26))
         with pytest.raises(issuer.LimitReached):
             next(stream)
@@ -105,17 +90,23 @@ def test_a_stream_ends_with_the_error_that_next_would_raise_and_a_new_one_goes_o
         assert some(high, 3) == [HIGHEST - 2, HIGHEST - 1, HIGHEST]
 
 
-def test_a_stream_of_a_closed_issuer_says_so_and_what_lay_open_is_given_back(connect: Connect, redis_url: str) -> None:
+def test_an_abandoned_stream_loses_nothing_nor_does_one_whose_issuer_is_closed(
+    connect: Connect, redis_url: str
+) -> None:
     store = MemoryStore()
     with connect(redis=redis_url, store=store) as ids:
         ids.create("a", step=10_000, order="trend")
         stream = ids.stream("a")
-        assert some(stream, 3) == [1, 2, 3]
+        assert some(stream, 5) == [1, 2, 3, 4, 5]
+        del stream
+        assert ids.next("a") == 6
+        stream = ids.stream("a")
+        assert some(stream, 3) == [7, 8, 9]
         ids.close()
         with pytest.raises(issuer.IssuerError, match="closed"):
             next(stream)
     with connect(redis=redis_url, store=store) as ids:
-        assert ids.next("a") == 4
+        assert ids.next("a") == 10
 
 
 # ------------------------------------------------------------------ forks
@@ -139,11 +130,11 @@ def streamed_by_parent_and_children(ids: Issuer, stream: Iterator[int], children
 
 
 @pytest.mark.covers("U.14")
-@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize(("direct", "lease"), [(False, 0), (False, 300), (True, 0)])
 def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
-    redis_url: str, tmp_path: Path, direct: bool
+    redis_url: str, tmp_path: Path, direct: bool, lease: int
 ) -> None:
-    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), timeout=20) as ids:
+    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), lease=lease) as ids:
         ids.create("a", step=10**6, order="trend")
         for _ in range(2):
             runs = streamed_by_parent_and_children(ids, ids.stream("a"))
@@ -151,12 +142,9 @@ def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
             assert all(run == sorted(run) for run in runs)
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_a_hook_that_does_not_spend_what_lies_open_repeats(
-    redis_url: str, tmp_path: Path, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_that_does_not_spend_what_lies_open_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facade, "spend_all", dict.clear)
-    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), timeout=20) as ids:
+    with issuer.connect(redis=None, store=sqlite(tmp_path)) as ids:
         ids.create("a", step=10**6, order="trend")
         runs = streamed_by_parent_and_children(ids, ids.stream("a"), children=2)
         assert repeats(itertools.chain(*runs)) != []
@@ -176,39 +164,8 @@ def test_a_child_that_keeps_its_parents_leases_repeats(
         assert repeats(numbers + theirs) != []
 
 
-def drawn_into(queue: Any, ids: Issuer, stream: Iterator[int]) -> None:
-    queue.put([ids.next("a"), *some(stream, 100), *ids.take("a", 40)])
-
-
-@pytest.mark.covers("U.14")
-@pytest.mark.parametrize("scheduler", ["background", None])
-def test_eight_children_of_multiprocessing_repeat_nothing_of_leases_and_streams(
-    redis_url: str, tmp_path: Path, scheduler: Any
-) -> None:
-    context = multiprocessing.get_context("fork")
-    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=300, timeout=20, scheduler=scheduler) as ids:
-        ids.create("a", step=10**6, order="trend")
-        stream = ids.stream("a")
-        numbers = some(stream, 20)
-        queue: Any = context.SimpleQueue()
-        children = [context.Process(target=drawn_into, args=(queue, ids, stream)) for _ in range(8)]
-        for child in children:
-            child.start()
-        numbers += [*some(stream, 100), ids.next("a")]
-        for _ in children:
-            theirs = queue.get()
-            assert theirs == sorted(theirs)
-            numbers += theirs
-        for child in children:
-            child.join()
-            assert child.exitcode == 0
-        queue.close()
-        assert repeats(numbers) == []
-        assert len(numbers) == 121 + 8 * 141
-
-
 def test_forks_while_other_threads_stream_repeat_nothing(redis_url: str, tmp_path: Path) -> None:
-    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=50, timeout=20) as ids:
+    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=50) as ids:
         ids.create("a", step=10**6, order="trend")
         stop = threading.Event()
         streams = [ids.stream("a") for _ in range(3)]
@@ -236,54 +193,45 @@ def test_forks_while_other_threads_stream_repeat_nothing(redis_url: str, tmp_pat
 
 
 def test_a_child_goes_on_with_an_async_stream_of_its_parent(redis_url: str, tmp_path: Path) -> None:
-    def loop_of(call: Callable[[asyncio.AbstractEventLoop], list[int]]) -> list[int]:
-        loop = asyncio.new_event_loop()
-        try:
-            return call(loop)
-        finally:
-            loop.close()
-
     async def made() -> Any:
-        ids = issuer.aconnect(redis=redis_url, store=sqlite(tmp_path), scheduler=None, timeout=20)
+        ids = issuer.aconnect(redis=redis_url, store=sqlite(tmp_path), scheduler=None)
         await ids.create("a", step=5000, order="trend")
         return ids
 
-    def drawn(loop: asyncio.AbstractEventLoop, stream: Any, n: int) -> list[int]:
-        async def some_of() -> list[int]:
-            return [await anext(stream) for _ in range(n)]
+    async def drawn(stream: Any, n: int) -> list[int]:
+        return [await anext(stream) for _ in range(n)]
 
-        return loop.run_until_complete(some_of())
-
-    loop = asyncio.new_event_loop()
-    ids = loop.run_until_complete(made())
-    stream = ids.stream("a")
-    numbers = drawn(loop, stream, 20)
-    results = [in_child(lambda: loop_of(lambda fresh: drawn(fresh, stream, 50))) for _ in range(3)]
-    numbers += drawn(loop, stream, 20)
-    for result in results:
-        answer = result()
-        assert isinstance(answer, list), answer
-        numbers += answer
-    assert repeats(numbers) == []
-    loop.run_until_complete(ids.close())
-    loop.close()
+    with asyncio.Runner() as parent:
+        ids = parent.run(made())
+        stream = ids.stream("a")
+        numbers = parent.run(drawn(stream, 20))
+        results = [in_child(lambda: asyncio.run(drawn(stream, 50))) for _ in range(3)]
+        numbers += parent.run(drawn(stream, 20))
+        for result in results:
+            answer = result()
+            assert isinstance(answer, list), answer
+            numbers += answer
+        assert repeats(numbers) == []
+        parent.run(ids.close())
 
 
 def test_a_fork_while_another_thread_closes_the_issuer_repeats_nothing(redis_proxy: FaultProxy, tmp_path: Path) -> None:
-    ids = issuer.connect(redis=redis_proxy.url, store=sqlite(tmp_path), lease=100, timeout=20)
+    ids = issuer.connect(redis=redis_proxy.url, store=sqlite(tmp_path), lease=100)
     ids.create("a", step=10**6, order="trend")
     stream = ids.stream("a")
     assert some(stream, 10) == list(range(1, 11))
-    redis_proxy.delay_replies(0.7, match=script("lease").sha.encode())
+    redis_proxy.hold(match=script("lease").sha.encode(), times=1)
     numbers = some(stream, 15)  # the mark is passed, so a lease is on its way, and the rest of this one lies open
-    closing = threading.Thread(target=ids.close)
-    closing.start()
-    until(lambda: ids.closed)
-    child = in_child(lambda: some(stream, 5))
-    with suppress(issuer.IssuerError):
-        numbers += some(stream, 5)
-    theirs = child()
-    closing.join()
+    until(lambda: redis_proxy.held, 60)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(ids.close)
+        until(lambda: ids.closed, 60)
+        child = in_child(lambda: some(stream, 5))
+        with suppress(issuer.IssuerError):
+            numbers += some(stream, 5)
+        theirs = child()
+        redis_proxy.release()
+        closing.result()
     assert isinstance(theirs, list), theirs
     assert repeats([*numbers, *theirs]) == []
     with issuer.connect(redis=redis_proxy.url, store=sqlite(tmp_path), lease=100) as after:
@@ -301,12 +249,12 @@ class Blocked(dict[str, Iterator[int]]):
     def __setitem__(self, tag: str, numbers: Iterator[int]) -> None:
         if threading.get_ident() != self.mine:
             self.reached.set()
-            self.go_on.wait(10)
+            self.go_on.wait(60)
         super().__setitem__(tag, numbers)
 
 
 def test_a_fork_while_another_thread_lays_numbers_open_repeats_nothing(redis_url: str, tmp_path: Path) -> None:
-    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=100, timeout=20) as ids:
+    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=100) as ids:
         ids.create("a", step=10**6, order="trend")
         stream = ids.stream("a")
         numbers = [next(stream)]  # before it asks what lies open
@@ -315,7 +263,7 @@ def test_a_fork_while_another_thread_lays_numbers_open_repeats_nothing(redis_url
         hand._open = blocked = Blocked(ids._open)
         other = threading.Thread(target=lambda: numbers.extend(ids.take("a", 1)))
         other.start()
-        assert blocked.reached.wait(10)
+        assert blocked.reached.wait(60)
         child = in_child(lambda: some(stream, 5))
         blocked.go_on.set()
         other.join()

@@ -1,9 +1,7 @@
 """`verify` under load, `who`, `halt` and what `inspect` tells, from threads and tasks alike."""
 
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +15,11 @@ from persistence.contract import Store
 from persistence.memory import MemoryStore
 from persistence.opening import open_store
 from persistence.records import LedgerPage, Reservation
-from persistence.sqlite import SQLiteStore
-from tests.audit import repeats
-from tests.colours import Connect
+from tests.colours import BOTH, Connect
 from tests.contract.benches import TIMEOUT
-from tests.contract.conftest import mongo_bench_at
 from tests.drawers import Drawers, assert_sound
+from tests.integration.test_extension import SlowStore, buffers
+from tests.programs import PIPE, Program
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
@@ -35,20 +32,19 @@ threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).star
 print("ready", flush=True)
 rounds = 0
 while not end.is_set():
-    with issuer.connect(redis=None, store=sys.argv[1], scheduler=None, timeout=20, store_timeout=10) as ids:
+    with issuer.connect(redis=None, store=sys.argv[1], scheduler=None) as ids:
         ids.take("bulk", 13)
     rounds += 1
 print(rounds, flush=True)
 """
 
 
-@pytest.fixture(params=["sqlite", "mongodb"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'ids.db'}"
-    else:
-        for bench in mongo_bench_at(request.getfixturevalue("mongo_url")):
-            yield bench.url
+pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+
+#: Each colour and each store once: what a store answers is shown in tests/contract.
+COLOUR_AND_STORE = pytest.mark.parametrize(
+    ("connect", "store_url"), [("blocking", "mongodb"), ("asyncio", "sqlite")], indirect=True
+)
 
 
 @pytest.fixture
@@ -59,47 +55,48 @@ def store(store_url: str) -> Iterator[Store]:
 
 
 @pytest.mark.covers("N.5")
+@pytest.mark.parametrize(
+    ("store_url", "times"),
+    [
+        ("sqlite", 10),
+        pytest.param("mongodb", 10, marks=pytest.mark.soak),
+        pytest.param("sqlite", 200, marks=pytest.mark.soak),
+    ],
+    indirect=["store_url"],
+)
 def test_a_healthy_system_under_load_is_never_reported(
-    store_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    store_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Eight threads draw, of strict and of leased numbers; two processes reserve and hand back in the same tag."""
-    # Many borders of pages, where things go by unseen. The wire server of the tests takes 20 ms for a page, and more as
-    # its ledger grows.
-    page, times = (5, 40) if store_url.startswith("sqlite") else (50, 4)
-    monkeypatch.setattr(verification, "PAGE", page)
-    settings: dict[str, Any] = {"redis": redis_url, "store": store_url, "timeout": 20, "store_timeout": 10}
+    # Many borders of pages, where things go by unseen. The wire server of the tests takes 20 ms for each.
+    monkeypatch.setattr(verification, "PAGE", 5 if store_url.startswith("sqlite") else 50)
+    program = tmp_path / "handing_back.py"
+    program.write_text(_HANDING_BACK)
     with ExitStack() as ends:
-        ids = ends.enter_context(issuer.connect(**settings))
-        leased = ends.enter_context(issuer.connect(**settings, lease=7))
+        ids = ends.enter_context(issuer.connect(redis=redis_url, store=store_url))
+        leased = ends.enter_context(issuer.connect(redis=redis_url, store=store_url, lease=7))
         ids.create("a", step=200)
         ids.create("bulk", order="trend", step=20)
-        processes = [
-            ends.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", _HANDING_BACK, store_url],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                )
-            )
-            for _ in range(2)
-        ]  # fmt: skip
+        processes = [ends.enter_context(Program(str(program), store_url, stdin=PIPE, stdout=PIPE)) for _ in range(2)]
         for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
         strict = ends.enter_context(Drawers([ids], "a", threads=4))
         trend = ends.enter_context(Drawers([leased], "bulk", threads=4))
         for _ in range(times):
-            assert ids.verify(timeout=20) == []
+            assert ids.verify() == []
         strict.more(100)
         trend.more(100)
         for process in processes:
-            rounds, _ = process.communicate(timeout=60)
+            rounds, _ = process.communicate(timeout=120)
             assert int(rounds) > 0
-        assert ids.verify(timeout=20) == []
+        assert ids.verify() == []
     with closing(open_store(store_url)) as store:
         assert_sound(strict, store, "a")
         assert_sound(trend, store, "bulk", ordered=False)
 
 
+@COLOUR_AND_STORE
 @pytest.mark.covers("N.5")
 def test_every_segment_is_in_the_ledger_with_who_and_what_for(connect: Connect, redis_url: str, store: Store) -> None:
     with connect(redis=redis_url, store=store, scheduler=None) as ids:
@@ -107,11 +104,14 @@ def test_every_segment_is_in_the_ledger_with_who_and_what_for(connect: Connect, 
         numbers = ids.take("a", 35)
         ranged = ids.reserve("a", 7)
         for number in [*numbers, *ranged]:
-            (entry,) = ids.who("a", number).entries
+            found = ids.who("a", number)
+            assert found.in_redis is not None
+            (entry,) = found.entries
             assert entry.holds(number)
             assert (entry.reason == "reserve") == (number in ranged)
 
 
+@COLOUR_AND_STORE
 def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
     connect: Connect, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +140,7 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
             ids.who("b", 1)
 
 
+@COLOUR_AND_STORE
 def test_with_redis_away_who_and_verify_ask_the_store_alone(connect: Connect, store: Store) -> None:
     store.create("a", above=0, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
     store.reserve("a", 10, reason="test", timeout=TIMEOUT)
@@ -185,36 +186,14 @@ def test_with_redis_away_or_lost_on_the_way_the_ledger_is_held_against_the_store
         assert [type(each) for each in away] == [issuer.RedisUnseen, issuer.Overlap]
 
 
-def test_a_long_ledger_is_read_in_pages(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SQLiteStore(tmp_path / "ids.db")
-    store.create("a", above=0, step=1, limit=10**9, order="trend", description="", timeout=TIMEOUT)
-    for _ in range(50):
-        store.reserve("a", 10, reason="test", timeout=TIMEOUT)
-    sizes: list[int] = []
-    segments = SQLiteStore.segments
-
-    def counted(*arguments: object, count: int, **options: object) -> object:
-        sizes.append(count)
-        return segments(*arguments, count=count, **options)  # type: ignore[arg-type]  # passed on as they came
-
-    monkeypatch.setattr(SQLiteStore, "segments", counted)
-    monkeypatch.setattr(verification, "PAGE", 20)
-    with connect(redis=None, store=store, scheduler=None) as ids:
-        assert ids.verify("a") == []
-        assert sizes == [20, 20, 20]
-        with pytest.raises(issuer.UnknownTag):
-            ids.verify("b")
-    store.close()
-
-
 # ------------------------------------------------------------------------------------------------ halt
 
 
+@COLOUR_AND_STORE
 def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect, redis_url: str, store: Store) -> None:
     with (
-        # An election that a halt made vain stands for the store's timeout and a second.
-        connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as ids,
-        connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as other,
+        connect(redis=redis_url, store=store, scheduler=None) as ids,
+        connect(redis=redis_url, store=store, scheduler=None) as other,
     ):
         ids.create("a", step=10)
         numbers = ids.take("a", 4) + other.take("a", 1)
@@ -239,6 +218,7 @@ def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect,
 # ------------------------------------------------------------------------------------------------ inspect
 
 
+@COLOUR_AND_STORE
 def test_waste_is_what_no_entry_holds(connect: Connect, store: Store) -> None:
     store.create("a", above=50, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
     with connect(redis=None, store=store, scheduler=None) as ids:
@@ -264,44 +244,25 @@ def test_waste_is_what_no_entry_holds(connect: Connect, store: Store) -> None:
         assert later.last_extension >= before.last_extension
 
 
-class Held(SQLiteStore):
-    """A store that keeps reservations waiting until it is let go."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.go = threading.Event()
-
-    def reserve(self, *arguments: object, **options: object) -> Reservation:
-        assert self.go.wait(20)
-        return super().reserve(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
-
-
+@BOTH
 @pytest.mark.covers("1.18")
 def test_step_buffers_last_change_and_waiting_callers_can_be_looked_at_while_it_runs(
-    connect: Connect, redis_url: str, tmp_path: Path
+    connect: Connect, redis_url: str
 ) -> None:
-    store = Held(tmp_path / "ids.db")
-    store.go.set()
-    with connect(redis=redis_url, store=store, timeout=20, store_timeout=10) as ids:
+    store = SlowStore()
+    with connect(redis=redis_url, store=store) as ids:
         ids.create("a", step=100)
-        ids.take("a", 50)
-        until(lambda: ids.inspect("a").redis.next_max)  # type: ignore[union-attr]  # drawn from, so it is there
+        numbers = ids.take("a", 50)
+        until(lambda: buffers(ids) == (50, 100, 200), 60)
         seen = ids.inspect("a")
-        assert seen.redis is not None
-        assert (seen.store.step, seen.redis.cur, seen.redis.max, seen.redis.next_cur, seen.redis.next_max) == (
-            *(100, 50, 100, 100, 200),
-        )
+        assert (seen.store.step, seen.waiting) == (100, 0)
         assert seen.store.created <= seen.store.timestamp
-        assert seen.waiting == 0
-        store.go.clear()
-        numbers = ids.take("a", 150)
-        threads = [threading.Thread(target=lambda: numbers.append(ids.next("a"))) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        until(lambda: ids.inspect("a").waiting == len(threads))
-        store.go.set()
-        for thread in threads:
-            thread.join()
+        store.gate.clear()
+        numbers += ids.take("a", 150)
+        with ThreadPoolExecutor(5) as pool:
+            drawing = [pool.submit(ids.next, "a") for _ in range(5)]
+            until(lambda: ids.inspect("a").waiting == len(drawing), 60)
+            store.gate.set()
+            numbers += [each.result() for each in drawing]
         assert ids.inspect("a").waiting == 0
-        assert repeats(numbers) == []
-    store.close()
+        assert sorted(numbers) == list(range(1, 206))

@@ -20,7 +20,6 @@ FENCE = (
     "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)"
     " then return {'fenced'} end\n"
 )
-UNFENCED = mutated(next=[(FENCE, "")])
 
 
 class Pair:
@@ -33,12 +32,12 @@ class Pair:
         host, port = link.address
         with self.replica.client() as client:
             client.execute_command("REPLICAOF", host, port)
-        until(lambda: self.replica.replication().get("master_link_status") == "up", 20)
+        until(lambda: self.replica.replication().get("master_link_status") == "up", 60)
 
     def lag(self) -> None:
         """What was written so far has arrived; nothing does from now on."""
         offset = self.master.replication()["master_repl_offset"]
-        until(lambda: self.replica.replication()["master_repl_offset"] >= offset, 10, "the replica has caught up")
+        until(lambda: self.replica.replication()["master_repl_offset"] >= offset, 60, "the replica has caught up")
         self._link.blackhole()
 
 
@@ -134,30 +133,23 @@ def suffer(fault: Callable[[Start, SmallIssuer], None], start: Start, texts: Map
 
 @pytest.mark.covers("N.1", "3.20")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_with_the_fence_no_number_comes_twice(fault: Callable[..., None], start_redis: Start) -> None:
-    issued = suffer(fault, start_redis, INTACT).issued
+def test_with_the_fence_no_number_comes_twice_and_a_fault_costs_two_segments_at_most(
+    fault: Callable[..., None], start_redis: Start
+) -> None:
+    issuer = suffer(fault, start_redis, INTACT)
+    issued = issuer.issued
     assert len(issued) >= 750
     assert repeats(issued) == []
+    # The first replica begins a reign too, and in the split and the returns there are three masters in turn.
+    reigns = 1 if fault in (kill_and_older_snapshot, aof_tail_lost) else 4
+    in_hand = 2 * issuer.store.step
+    assert max(issued) - len(issued) <= reigns * 2 * issuer.store.step + in_hand
+    # Across reigns numbers increase once the old master has stopped.
+    if fault in (kill_and_older_snapshot, aof_tail_lost, failover_to_a_lagging_replica):
+        assert issued == sorted(issued)
 
 
 @pytest.mark.covers("N.1")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_the_fence_numbers_come_twice(fault: Callable[..., None], start_redis: Start) -> None:
-    assert repeats(suffer(fault, start_redis, UNFENCED).issued)
-
-
-@pytest.mark.parametrize("fault", [kill_and_older_snapshot, aof_tail_lost, failover_to_a_lagging_replica])
-def test_across_reigns_numbers_increase_when_the_old_master_has_stopped(
-    fault: Callable[..., None], start_redis: Start
-) -> None:
-    issued = suffer(fault, start_redis, INTACT).issued
-    assert issued == sorted(issued)
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_costs_two_segments_at_most(fault: Callable[..., None], start_redis: Start) -> None:
-    issuer = suffer(fault, start_redis, INTACT)
-    # The first replica begins a reign too, and in the split and the returns there are three masters in turn.
-    reigns = 1 if fault in (kill_and_older_snapshot, aof_tail_lost) else 4
-    in_hand = 2 * issuer.store.step
-    assert max(issuer.issued) - len(issuer.issued) <= reigns * 2 * issuer.store.step + in_hand
+    assert repeats(suffer(fault, start_redis, mutated(next=[(FENCE, "")])).issued)

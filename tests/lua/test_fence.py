@@ -153,9 +153,9 @@ def test_a_handover_by_the_failover_command_ends_the_reign_too(server: RedisServ
     master.put(50, 100, (100, 200))
     master.client.wait(1, 5000)
     command(master.client, "FAILOVER", "TO", other.host, str(other.port))
-    until(lambda: other.replication()["role"] == "master", 10, "the replica has taken over")
+    until(lambda: other.replication()["role"] == "master", 60, "the replica has taken over")
     assert_fenced(hash_on(other))
-    until(lambda: server.replication()["role"] == "slave", 10, "the master has given up")
+    until(lambda: server.replication()["role"] == "slave", 60, "the master has given up")
     assert master.next() == ["notmaster"]
 
 

@@ -1,7 +1,6 @@
 """`giveback` on real servers: when the tail of a lease comes back, and every reason why it is a gap."""
 
 import pytest
-import redis
 
 from issuer.core.arithmetic import mark
 from persistence.records import HIGHEST
@@ -44,9 +43,9 @@ class TestSpent:
         tag.client.delete(KEY)
         self.check(tag, "missing", tag.give_back(30, 50), {})
 
-    @pytest.mark.parametrize("reign", [OTHER_REIGN, "0", "x"])
-    def test_a_lease_of_another_reign(self, tag: TagHash, reign: str) -> None:
-        self.check(tag, "reign", tag.give_back(30, 50, reign=reign), tag.fields())
+    def test_a_lease_of_another_reign(self, tag: TagHash) -> None:
+        for reign in (OTHER_REIGN, "0", "x"):
+            self.check(tag, "reign", tag.give_back(30, 50, reign=reign), tag.fields())
 
     @pytest.mark.parametrize("fence", ["", OTHER_REIGN])
     def test_a_hash_of_another_reign(self, tag: TagHash, fence: str) -> None:
@@ -56,11 +55,9 @@ class TestSpent:
         # Not even with the reign that the hash is of.
         self.check(tag, "reign", tag.call("giveback", 30, 50, fence, BORN), before)
 
-    @pytest.mark.parametrize("born", ["", "born-0", BORN + " "])
-    def test_another_arming(self, tag: TagHash, born: str) -> None:
-        self.check(tag, "born", tag.call("giveback", 30, 50, tag.reign(), born), tag.fields())
-
-    def test_a_hash_without_born(self, tag: TagHash) -> None:
+    def test_another_arming_or_none(self, tag: TagHash) -> None:
+        for born in ("", "born-0", BORN + " "):
+            self.check(tag, "born", tag.call("giveback", 30, 50, tag.reign(), born), tag.fields())
         tag.client.hdel(KEY, "born")
         self.check(tag, "born", tag.call("giveback", 30, 50, tag.reign(), ""), tag.fields())
 
@@ -78,18 +75,18 @@ class TestSpent:
         tag.next(1)
         self.check(tag, "cur", tag.give_back(30, 50), tag.fields())
 
-    @pytest.mark.parametrize("backs", [1, "", "00", "x", HIGHEST])
-    def test_another_count_than_the_hash_has(self, tag: TagHash, backs: int | str) -> None:
-        self.check(tag, "backs", tag.give_back(30, 50, backs=backs), tag.fields())
+    def test_another_count_than_the_hash_has(self, tag: TagHash) -> None:
+        for backs in (1, "", "00", "x", HIGHEST):
+            self.check(tag, "backs", tag.give_back(30, 50, backs=backs), tag.fields())
 
     def test_a_later_lease_was_given_back_only_in_part(self, tag: TagHash) -> None:
         tag.lease(10)
         assert tag.give_back(51, 60) == ["back"]
         self.check(tag, "cur", tag.give_back(30, 50), tag.fields())
 
-    @pytest.mark.parametrize("high", [49, 51, 100, 5, 500])
-    def test_another_end_than_that_of_the_last_draw(self, tag: TagHash, high: int) -> None:
-        self.check(tag, "cur", tag.give_back(3, high), tag.fields())
+    def test_another_end_than_that_of_the_last_draw(self, tag: TagHash) -> None:
+        for high in (49, 51, 100, 5, 500):
+            self.check(tag, "cur", tag.give_back(3, high), tag.fields())
 
     def test_a_second_copy(self, tag: TagHash) -> None:
         assert tag.give_back(30, 50) == ["back"]
@@ -130,16 +127,16 @@ def test_each_lease_comes_back_before_the_next_one_is_drawn(tag: TagHash) -> Non
     assert numbers(tag.next(100)) == range(11, 101)
 
 
-@pytest.mark.parametrize("others", range(1, 9))
-def test_a_second_copy_is_refused_however_many_others_have_drawn(tag: TagHash, others: int) -> None:
+def test_a_second_copy_is_refused_however_many_others_have_drawn(tag: TagHash) -> None:
     """Six of them end exactly where the lease did, and the first copy found everything as the second one does."""
-    tag.put(0, 100)
-    tag.lease(10)
-    issued = [1, 2, 3, 4]
-    assert tag.give_back(4, 10) == ["back"]
-    issued += numbers(tag.next(others))
-    assert tag.give_back(4, 10) == ["spent", "backs" if others == 6 else "cur"]
-    assert repeats([*issued, *numbers(tag.next(100))]) == []
+    for others in range(1, 9):
+        tag.put(0, 100)
+        tag.lease(10)
+        issued = [1, 2, 3, 4]
+        assert tag.give_back(4, 10) == ["back"]
+        issued += numbers(tag.next(others))
+        assert tag.give_back(4, 10) == ["spent", "backs" if others == 6 else "cur"]
+        assert repeats([*issued, *numbers(tag.next(100))]) == []
 
 
 def test_a_copy_of_a_floor_brings_no_tail_back(tag: TagHash) -> None:
@@ -236,26 +233,3 @@ class TestElection:
         tag.lease(30)
         assert tag.give_back(10, 30) == ["back"]
         assert tag.next(20) == ["ok", "10", "30"]
-
-
-@pytest.mark.parametrize(
-    ("used", "high"),
-    [
-        *[("50", "50"), ("51", "50"), ("100", "50"), ("", "50"), ("30", ""), ("-1", "50"), ("30", "5e1")],
-        *[("30.0", "50"), ("030", "50"), ("30", "050"), (" 30", "50"), ("x", "50")],
-        *[("30", str(HIGHEST + 1)), ("30", "9" * 20)],
-    ],
-)
-def test_what_is_no_tail_is_an_error_and_changes_nothing(tag: TagHash, used: str, high: str) -> None:
-    tag.put(50, 100)
-    before = tag.fields()
-    with pytest.raises(redis.ResponseError, match=r"^BADARG a tail needs 0 <= used < high <= 2\^63-1$"):
-        tag.give_back(used, high)
-    assert tag.fields() == before
-
-
-def test_a_key_of_another_type_is_an_error(tag: TagHash) -> None:
-    tag.client.sadd(KEY, "a")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        tag.give_back(30, 50)
-    assert tag.client.type(KEY) == "set"

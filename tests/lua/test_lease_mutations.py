@@ -1,6 +1,5 @@
 """The guards of `lease` and `giveback`: each is taken out once, and the harm that it prevents must show."""
 
-import random
 from contextlib import suppress
 
 import pytest
@@ -9,7 +8,19 @@ import redis
 from tests.audit import repeats
 from tests.lua.hashes import BORN, INTACT, OTHER_STORE, WINDOW, mutated, numbers
 from tests.lua.test_faults import FENCE
-from tests.lua.test_mutations import MOMENT, NOTMASTER, NOW_SINCE, Harm, Mutation, Start, Texts, draw_all, hash_on
+from tests.lua.test_mutations import (
+    MOMENT,
+    NOTMASTER,
+    NOW_SINCE,
+    Harm,
+    Mutation,
+    Scenario,
+    Start,
+    Texts,
+    draw_all,
+    hash_on,
+    scenarios,
+)
 
 pytestmark = pytest.mark.live
 
@@ -104,55 +115,6 @@ def tail_of_a_gap(start: Start, texts: Texts) -> Harm:
     others = list(range(101, 201))
     tag.give_back(70, 100)
     return [*repeats([*range(1, 71), *others, *draw_all(tag)])]
-
-
-def traffic(start: Start, texts: Texts) -> Harm:
-    """Draws, leases given back once or twice at any time, loads with gaps and without, and floors, in any order.
-
-    Harm: a number that is somebody's already, or was never reserved, or lies at or below a floor.
-    """
-    server = start()
-    tag = hash_on(server, texts)
-    harm: Harm = []
-    seen: set[str] = set()
-    for seed in range(8):
-        chance = random.Random(seed)
-        tag.client.delete(tag.key)
-        _, reign, born, *_ = tag.open(f"{seed}")
-        reserved: set[int] = set()
-        taken: set[int] = set()
-        tails: list[tuple[int, int, str, int]] = []
-        back: set[tuple[int, int, str, int]] = set()
-        top = floor = 0
-        for turn in range(250):
-            does = chance.choice(["next", "lease", "lease", "back", "back", "back", "load", "floor"])
-            if does == "load":
-                low = top + chance.choice([0, 0, 5])
-                if tag.load(low, low + 20, reign=reign, born=born)[0] in ("current", "next"):
-                    reserved |= set(range(low + 1, low + 21))
-                    top = low + 20
-            elif does == "floor" and chance.random() < 0.1:
-                floor = max(floor, chance.randint(0, top))
-                tag.floor(floor, born=f"{seed}.{turn}")
-                born = tag.born()
-            elif does == "back" and tails:
-                tail = chance.choice(tails[-4:])
-                used, high, of, backs = tail
-                status, *why = tag.give_back(used, high, reign=reign, born=of, backs=backs)
-                seen |= {status, *why}
-                if status == "back" and tail not in back:
-                    taken -= set(range(used + 1, high + 1))
-                    back.add(tail)
-            elif does in ("next", "lease"):
-                reply = tag.call(does, chance.randint(1, 25), -1)
-                if reply[0] == "ok":
-                    drawn = set(numbers(reply))
-                    harm += sorted((drawn & taken) | (drawn - reserved) | {one for one in drawn if one <= floor})
-                    taken |= drawn
-                    used = chance.randint(int(reply[1]), int(reply[2]) - 1)
-                    tails += [(used, int(reply[2]), born, int(reply[5]))] if does == "lease" else []
-    assert texts is not INTACT or seen == {"back", "spent", "cur", "born", "backs"}
-    return harm
 
 
 def tail_after_everything_began_anew(start: Start, texts: Texts) -> Harm:
@@ -263,28 +225,25 @@ COUNT = "redis.call('HINCRBY', key, 'backs', 1)\n"
 ASKED = "if less(used, mark) then redis.call('HDEL', key, 'asked') end\n"
 BADARG = "if not (whole(used) and whole(high)) or not less(used, high) then\n"
 
+# Any order of events, with each of these guards gone: tests/property and tests/model.
 MUTATIONS = [
     Mutation("lease: the fence", lease_across_a_rollback, {"lease": [(FENCE, "")]}),
     Mutation("lease: born", lease_without_born, {"lease": [(LEASE_BORN, "")]}),
     Mutation("lease: one election", leases_at_once, {"lease": [(f"not ({NOW_SINCE})", "true")]}),
     Mutation("cur is high", tail_after_others_drew, {"giveback": [(CUR, "")]}),
     Mutation("cur is high, across a gap", tail_of_a_gap, {"giveback": [(CUR, "")]}),
-    Mutation("cur is high, in any order of things", traffic, {"giveback": [(CUR, "")]}),
     Mutation(
         "cur is high, not only not below it",
         tail_after_others_drew,
         {"giveback": [(CUR, CUR.replace("cur ~= high", "less(cur, high)"))]},
     ),
     Mutation("backs is the lease's", tail_that_came_twice, {"giveback": [(ROW, "")]}),
-    Mutation("backs is the lease's, in any order of things", traffic, {"giveback": [(ROW, "")]}),
     Mutation("a row of returns comes down", tail_that_came_twice, {"giveback": [(LOW, "")]}),
-    Mutation("a row of returns comes down, in any order of things", traffic, {"giveback": [(LOW, "")]}),
     Mutation(
         "a row of returns begins at one count",
         tail_that_came_twice_after_another_row,
         {"giveback": [(BEFORE, "")]},
     ),
-    Mutation("a row of returns begins at one count, in any order of things", traffic, {"giveback": [(BEFORE, "")]}),
     Mutation("backs is counted", tail_that_came_twice, {"giveback": [(COUNT, "")]}),
     Mutation(
         "backs is counted, not only marked",
@@ -313,9 +272,14 @@ MUTATIONS = [
 
 
 @pytest.mark.covers("N.1")
+@pytest.mark.parametrize("scenario", scenarios(MUTATIONS))
+def test_with_every_guard_there_is_no_harm(scenario: Scenario, start_redis: Start) -> None:
+    assert scenario(start_redis, INTACT) == []
+
+
+@pytest.mark.covers("N.1")
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.guard)
-def test_without_the_guard_the_harm_shows_and_with_it_there_is_none(mutation: Mutation, start_redis: Start) -> None:
-    assert mutation.scenario(start_redis, INTACT) == []
+def test_without_the_guard_the_harm_shows(mutation: Mutation, start_redis: Start) -> None:
     assert mutation.scenario(start_redis, mutated(**mutation.changes))
 
 

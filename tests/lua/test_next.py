@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 import redis
@@ -10,7 +11,7 @@ import redis
 from issuer.core.arithmetic import mark
 from persistence.records import HIGHEST
 from tests.audit import repeats
-from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash, numbers
+from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash, at_moment, numbers
 from tests.lua.issuing import RangeStore
 from tests.servers.redis import RedisServer
 
@@ -48,50 +49,16 @@ class TestStatuses:
             assert tag.next(n) == ["exhausted"]
         assert tag.fields() == before
 
-    @pytest.mark.parametrize("fence", ["", "0" * 40, "0" * 39, "f" * 41, ":", "\r\n", ".*", "%x+"])
-    def test_a_hash_of_another_reign_is_fenced_and_stays_as_it_is(self, tag: TagHash, fence: str) -> None:
-        tag.put(5, 100, (100, 200), fence=fence)
-        before = tag.fields()
-        assert tag.next() == ["fenced"]
-        assert tag.fields() == before
-
-    def test_a_part_of_this_reigns_name_is_another_name(self, tag: TagHash) -> None:
-        for fence in (tag.reign()[:39], tag.reign()[1:], tag.reign() + "\r", tag.reign().upper() + " "):
-            tag.put(5, 100, fence=fence)
-            assert tag.next() == ["fenced"]
-
-    def test_a_hash_without_a_fence_is_fenced(self, tag: TagHash) -> None:
-        tag.put(5, 100)
-        tag.client.hdel(KEY, "fence")
-        before = tag.fields()
-        assert tag.next() == ["fenced"]
-        assert tag.fields() == before
-
-    @pytest.mark.parametrize("n", ["0", "-1", "1.0", "", "x", "01", " 1", "1e3", str(HIGHEST + 1), "1" * 20])
-    def test_a_draw_of_no_whole_number_is_an_error_and_changes_nothing(self, tag: TagHash, n: str) -> None:
-        tag.put(5, 100)
-        before = tag.fields()
-        with pytest.raises(redis.ResponseError, match=r"^BADARG"):
-            tag.next(n)
-        assert tag.fields() == before
-
-    @pytest.mark.parametrize("window", ["", "soon"])
-    def test_a_window_of_no_number_is_an_error_and_changes_nothing(self, tag: TagHash, window: str) -> None:
-        tag.put(5, 100)
-        before = tag.fields()
-        with pytest.raises(redis.ResponseError, match=r"^BADARG"):
-            tag.next(1, window)
-        assert tag.fields() == before
-
-    def test_an_error_of_ours_carries_no_line_number(self, tag: TagHash) -> None:
-        with pytest.raises(redis.ResponseError, match=r"^BADARG n must be 1\.\.2\^63-1, the window milliseconds$"):
-            tag.next("x")
-
-    def test_a_key_of_another_type_is_an_error_and_stays_as_it_is(self, tag: TagHash) -> None:
-        tag.client.set(KEY, "text")
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            tag.next()
-        assert tag.client.get(KEY) == "text"
+    def test_a_hash_of_another_reign_is_fenced_and_stays_as_it_is(self, tag: TagHash) -> None:
+        reign = tag.reign()
+        parts = (reign[:39], reign[1:], reign + "\r", reign.upper() + " ")
+        for fence in ("", "0" * 40, "0" * 39, "f" * 41, ":", "\r\n", ".*", "%x+", *parts, None):
+            tag.put(5, 100, (100, 200), fence=fence or "")
+            if fence is None:
+                tag.client.hdel(KEY, "fence")
+            before = tag.fields()
+            assert (fence, tag.next()) == (fence, ["fenced"])
+            assert tag.fields() == before
 
 
 class TestNumbers:
@@ -114,12 +81,12 @@ class TestNumbers:
         assert numbers(tag.next(7)) == range(1, 8)
         assert numbers(tag.next(1)) == range(8, 9)
 
-    @pytest.mark.parametrize("n", [11, 12, 1000, 2**53 + 1, HIGHEST])
-    def test_a_draw_beyond_the_end_is_granted_short(self, tag: TagHash, n: int) -> None:
-        tag.put(90, 100, mark=100)
-        assert tag.next(n) == ["ok", "90", "100", "extend", "100"]
-        assert tag.field("cur") == "100"
-        assert tag.next(n) == ["exhausted"]
+    def test_a_draw_beyond_the_end_is_granted_short(self, tag: TagHash) -> None:
+        for n in (11, 12, 1000, 2**53 + 1, HIGHEST):
+            tag.put(90, 100, mark=100)
+            assert tag.next(n) == ["ok", "90", "100", "extend", "100"]
+            assert tag.field("cur") == "100"
+            assert tag.next(n) == ["exhausted"]
 
     def test_a_draw_that_ends_exactly_at_the_end_is_granted_whole(self, tag: TagHash) -> None:
         tag.put(90, 100, (100, 200))
@@ -137,28 +104,24 @@ class TestNumbers:
         assert [tag.next()[2] for _ in range(2)] == ["1000", "1001"]
         assert tag.next() == ["exhausted"]
 
-    @pytest.mark.parametrize("cur", AROUND_2_53)
-    @pytest.mark.parametrize("n", [1, 2, 3])
-    def test_around_2_53_every_number_is_exact(self, tag: TagHash, cur: int, n: int) -> None:
-        tag.put(cur, 2**53 + 100, mark=2**53 + 100)
-        assert tag.next(n) == ["ok", str(cur), str(cur + n)]
+    def test_around_2_53_every_number_and_the_end_are_exact(self, tag: TagHash) -> None:
+        for at in AROUND_2_53:
+            for n in (1, 2, 3):
+                tag.put(at, 2**53 + 100, mark=2**53 + 100)
+                assert tag.next(n) == ["ok", str(at), str(at + n)]
+            tag.put(at - 2, at, mark=at)
+            assert numbers(tag.next(5)) == range(at - 1, at + 1)
+            assert tag.next() == ["exhausted"]
 
-    @pytest.mark.parametrize("end", AROUND_2_53)
-    def test_around_2_53_the_end_is_exact(self, tag: TagHash, end: int) -> None:
-        tag.put(end - 2, end, mark=end)
-        assert numbers(tag.next(5)) == range(end - 1, end + 1)
-        assert tag.next() == ["exhausted"]
-
-    @pytest.mark.parametrize("n", [1, 2, 5, 2**53 + 1, HIGHEST])
-    @pytest.mark.parametrize("left", [1, 2, 3])
-    def test_the_last_numbers_there_are_come_once_and_never_wrap(self, tag: TagHash, n: int, left: int) -> None:
-        tag.put(HIGHEST - left, HIGHEST, mark=HIGHEST)
-        drawn: list[int] = []
-        while (reply := tag.next(n))[0] == "ok":
-            drawn += numbers(reply)
-        assert reply == ["exhausted"]
-        assert drawn == list(range(HIGHEST - left + 1, HIGHEST + 1))
-        assert tag.field("cur") == str(HIGHEST)
+    def test_the_last_numbers_there_are_come_once_and_never_wrap(self, tag: TagHash) -> None:
+        for n, left in product((1, 2, 5, 2**53 + 1, HIGHEST), (1, 2, 3)):
+            tag.put(HIGHEST - left, HIGHEST, mark=HIGHEST)
+            drawn: list[int] = []
+            while (reply := tag.next(n))[0] == "ok":
+                drawn += numbers(reply)
+            assert reply == ["exhausted"]
+            assert (n, drawn) == (n, list(range(HIGHEST - left + 1, HIGHEST + 1)))
+            assert tag.field("cur") == str(HIGHEST)
 
     def test_all_numbers_there_are_can_be_drawn_in_one_call(self, tag: TagHash) -> None:
         tag.put(0, HIGHEST, mark=HIGHEST)
@@ -241,17 +204,16 @@ class TestElection:
         elected = [number for number in range(1, 101) if len(tag.next()) > 3]
         assert elected == [20]
 
-    @pytest.mark.parametrize("n", [20, 21, 50, 100, 1000])
-    def test_a_draw_that_jumps_over_the_mark_is_elected(self, tag: TagHash, n: int) -> None:
-        tag.put(0, 100)
-        assert tag.next(n)[3:] == ["extend", "100"]
+    def test_a_draw_that_jumps_over_the_mark_is_elected(self, tag: TagHash) -> None:
+        for n in (20, 21, 50, 100, 1000):
+            tag.put(0, 100)
+            assert (n, tag.next(n)[3:]) == (n, ["extend", "100"])
 
-    @pytest.mark.parametrize("low", [0, 2**53 - 7, 2**53 + 1, HIGHEST - 11])
-    @pytest.mark.parametrize("size", [1, 4, 5, 6, 11])
-    def test_it_is_exact_wherever_the_segment_lies(self, tag: TagHash, low: int, size: int) -> None:
-        tag.put(low, low + size)
-        elected = [number for number in range(low + 1, low + size + 1) if len(tag.next()) > 3]
-        assert elected == [mark(low, low + size)]
+    def test_it_is_exact_wherever_the_segment_lies(self, tag: TagHash) -> None:
+        for low, size in product((0, 2**53 - 7, 2**53 + 1, HIGHEST - 11), (1, 4, 5, 6, 11)):
+            tag.put(low, low + size)
+            elected = [number for number in range(low + 1, low + size + 1) if len(tag.next()) > 3]
+            assert elected == [mark(low, low + size)]
 
     def test_it_happens_once_among_a_hundred_connections(self, tag: TagHash, any_redis: RedisServer) -> None:
         tag.put(0, 500)
@@ -265,24 +227,23 @@ class TestElection:
         tag.next()
         assert before <= int(tag.field("asked") or 0) <= tag.now()
 
-    def test_another_one_is_elected_when_the_window_has_passed(self, tag: TagHash) -> None:
-        tag.put(50, 100, mark=20, asked=tag.now() - WINDOW - 1)
-        assert tag.next()[3:] == ["extend", "100"]
+    @pytest.mark.parametrize(("ago", "elected"), [(-1, True), (0, False), (WINDOW, False), (WINDOW + 1, True)])
+    def test_another_one_is_elected_once_the_window_has_passed_or_the_clock_went_back(
+        self, tag: TagHash, ago: int, elected: bool
+    ) -> None:
+        now = 1_700_000_000_123
+        tag.texts = at_moment(now)
+        tag.put(50, 100, mark=20, asked=now - ago)
+        assert tag.next()[3:] == (["extend", "100"] if elected else [])
+        assert tag.field("asked") == str(now if elected else now - ago)
         assert tag.next()[3:] == []
 
-    def test_nobody_else_is_elected_within_the_window(self, tag: TagHash) -> None:
-        tag.put(50, 100, mark=20, asked=tag.now() - WINDOW + 2000)
-        assert tag.next()[3:] == []
-
-    def test_another_one_is_elected_when_the_clock_went_back(self, tag: TagHash) -> None:
-        tag.put(50, 100, mark=20, asked=tag.now() + 1_000_000)
-        assert tag.next()[3:] == ["extend", "100"]
-        assert int(tag.field("asked") or 0) <= tag.now()
-
-    @pytest.mark.parametrize("asked", ["", "x", "nan", "inf", "-inf", "-1", "1e300"])
-    def test_a_date_that_makes_no_sense_hinders_nobody(self, tag: TagHash, asked: str) -> None:
-        tag.put(50, 100, mark=20, asked=asked)
-        assert tag.next()[3:] == ["extend", "100"]
+    def test_a_date_that_makes_no_sense_hinders_nobody(self, tag: TagHash) -> None:
+        for asked in ("", "x", "nan", "inf", "-inf", "-1", "1e300"):
+            tag.put(50, 100, mark=20, asked=asked)
+            assert (asked, tag.next()[3:]) == (asked, ["extend", "100"])
+            tag.put(50, 100, mark=20, asked=asked)
+            assert (asked, tag.open()[5:]) == (asked, ["1", "1"])
 
     def test_nobody_is_elected_while_buffer_2_is_full(self, tag: TagHash) -> None:
         tag.put(0, 100, (100, 200))

@@ -52,7 +52,7 @@ def mine(any_redis: RedisServer) -> Iterator[TagHash]:
 
 @contextmanager
 def connected(server: RedisServer, user: str = "") -> Iterator[Connections]:
-    connections = Connections.from_url(server.url.replace("://", f"://{user}"), 2.0, "main")
+    connections = Connections.from_url(server.url.replace("://", f"://{user}"), 60.0, "main")
     yield connections
     connections.close()
 
@@ -78,7 +78,7 @@ class TestRights:
         tag.client.script_flush()
         with connected(any_redis, f"{USER}:secret@") as connections:
             # INFO server, EVALSHA, NOSCRIPT, SCRIPT LOAD, EVALSHA.
-            assert connections.call(gateway.draw(KEY, 1, 4), Deadline(2)).status == "empty"
+            assert connections.call(gateway.draw(KEY, 1, 4), Deadline(60)).status == "empty"
         _, reign, born, *_ = mine.open()
         assert mine.load(0, 100, reign=reign, born=born) == ["current"]
         assert mine.next(30)[3:] == ["extend", "100"]
@@ -99,12 +99,12 @@ class TestRights:
         with pytest.raises(redis.ResponseError):
             mine.next()
         with connected(any_redis, f"{USER}:secret@") as connections, pytest.raises(FenceError, match=r"\+info"):
-            connections.call(CALLS[script], Deadline(2))
+            connections.call(CALLS[script], Deadline(60))
         # The server's own check asks INFO as well; the script must be refused without it, too.
         with connected(any_redis, f"{USER}:secret@") as connections:
             connections._route.checked.add(Address())
             with pytest.raises(FenceError, match=r"\+info"):
-                connections.call(CALLS[script], Deadline(2))
+                connections.call(CALLS[script], Deadline(60))
         assert tag.fields() == before
 
     @pytest.mark.parametrize("denied", ["hincrby", "hmget", "evalsha"])
@@ -115,7 +115,7 @@ class TestRights:
         before = tag.fields()
         user_with(tag, "~*", "+@all", f"-{denied}")
         with connected(any_redis, f"{USER}:secret@") as connections, pytest.raises(FenceError):
-            connections.call(CALLS["next"], Deadline(2))
+            connections.call(CALLS["next"], Deadline(60))
         assert tag.fields() == before
 
     @pytest.mark.parametrize("denied", ["hset", "hget", "time"])
@@ -166,13 +166,13 @@ class TestRefusals:
         with configured(tag, **settings), connected(any_redis) as connections:
             for _ in range(3):
                 with pytest.raises(RedisUnavailable, match="can't serve now"):
-                    connections.call(CALLS["next"], Deadline(2))
+                    connections.call(CALLS["next"], Deadline(60))
             with pytest.raises(RedisUnavailable, match="can't serve now"):
-                connections.call(CALLS["lease"], Deadline(2))
+                connections.call(CALLS["lease"], Deadline(60))
             with pytest.raises(RedisUnavailable, match="can't serve now"):
-                connections.call(gateway.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN, backs=0), Deadline(2))
+                connections.call(gateway.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN, backs=0), Deadline(60))
             with pytest.raises(RedisUnavailable, match="can't serve now"):
-                connections.call(CALLS["floor"], Deadline(2))
+                connections.call(CALLS["floor"], Deadline(60))
         assert tag.fields() == before
         assert numbers(tag.next())[0] == cur + 1
 
@@ -188,7 +188,7 @@ class TestStuckScript:
     def stuck(self, server: RedisServer, script: str) -> Iterator[None]:
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(server.client(socket_timeout=30).eval, script, 1, "elsewhere")
-            until(lambda: self.is_busy(server), message="the server is busy with the script")
+            until(lambda: self.is_busy(server), message="the server is busy with the script", timeout=60)
             yield
             with pytest.raises(redis.RedisError):
                 running.result()
@@ -207,7 +207,7 @@ class TestStuckScript:
             with connected(server) as connections:
                 connections._route.checked.add(Address())
                 with pytest.raises(RedisUnavailable, match="BUSY"):
-                    connections.call(CALLS["next"], Deadline(2))
+                    connections.call(CALLS["next"], Deadline(60))
             server.client().script_kill()
         assert TagHash(server.client(decode_responses=True)).next() == ["ok", "50", "51"]
 
@@ -221,7 +221,7 @@ class TestStuckScript:
                 server.client().script_kill()
             with pytest.raises(redis.ConnectionError):
                 command(server.client(), "SHUTDOWN", "NOSAVE")
-        until(lambda: not server.running, message="the server has shut down")
+        until(lambda: not server.running, message="the server has shut down", timeout=60)
         server.start()
         assert TagHash(server.client(decode_responses=True)).next() == ["fenced"]
 
@@ -231,6 +231,8 @@ class TestStuckScript:
         assert all(word in runbook for word in ("BUSY", "SCRIPT KILL", "UNKILLABLE", "SHUTDOWN NOSAVE", "fenced"))
 
 
+# In `make test` tests/unit/test_scripts.py says that no script has a loop, on which all of it hangs.
+@pytest.mark.soak
 class TestCost:
     def usec_per_draw(self, tag: TagHash) -> float:
         """The server's own count, the best of five rounds."""
@@ -254,7 +256,6 @@ class TestCost:
 
     @pytest.mark.covers("3.11")
     def test_others_are_answered_promptly_while_tags_are_drawn_from(self, tag: TagHash, any_redis: RedisServer) -> None:
-        """That no script has a loop, tests/unit/test_scripts.py says."""
         tag.put(0, 10**9, mark=10**9)
         sha = tag.client.script_load(tag.texts["next"])
         done = threading.Event()

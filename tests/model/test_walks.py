@@ -1,7 +1,6 @@
 """The model goes where the real scripts go, on long random walks; a change of either is seen."""
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from tests.model.extension import ExtensionWalk
 from tests.model.guards import without
 from tests.model.store_walk import DisagreementError
 from tests.model.walk import Walk
+from tests.seeds import seeded
 from tests.servers.binaries import find_servers
 from tests.servers.redis import RedisServer
 
@@ -50,12 +50,19 @@ def pair(start: Start, binary: Path | None = None) -> list[RedisServer]:
     return [start("--replica-read-only", "no", binary=binary) for _ in range(2)]
 
 
+def seeds(*fixed: int) -> pytest.MarkDecorator:
+    """Walk by these; in `make soak` by twenty that are fresh."""
+    return pytest.mark.parametrize(
+        "seeds", [fixed, pytest.param([seeded(each) for each in range(100, 120)], marks=pytest.mark.soak)]
+    )
+
+
 @pytest.mark.covers("1.11")
-def test_the_model_walks_as_the_real_scripts_do(start_redis: Start) -> None:
-    """A seed of the day beside the fixed ones: a failure tells it."""
+@seeds(1, 2, 3, 10)
+def test_the_model_walks_as_the_real_scripts_do(seeds: Sequence[int], start_redis: Start) -> None:
     servers = pair(start_redis)
     met: set[str] = set()
-    for seed in (1, 2, 3, 10, random.SystemRandom().randrange(10**9)):
+    for seed in seeds:
         walk = Walk([server.wipe().start() for server in servers], seed)
         walk.go(700)
         met |= walk.seen
@@ -114,12 +121,20 @@ CHANGES = {
 }
 
 
+#: What shows only where a server changes its reign or its role, which takes up to half a second each time.
+NEW_REIGNS = ("fence", "reign", "replica")
+
+
+def changing(what: str) -> int:
+    return 40 if any(word in what for word in NEW_REIGNS) else 0
+
+
 @pytest.mark.covers("N.1")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_script_that_was_changed_alone_leaves_the_model(change: str, start_redis: Start) -> None:
     servers = pair(start_redis)
     with pytest.raises(DisagreementError, match=r"seed 1, step \d+: "):
-        Walk(servers, 1, texts=mutated(**CHANGES[change]), changing=40).go(3000)
+        Walk(servers, 1, texts=mutated(**CHANGES[change]), changing=changing(change)).go(3000)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +149,7 @@ def test_a_script_that_was_changed_alone_leaves_the_model(change: str, start_red
 def test_a_model_that_was_changed_alone_leaves_the_scripts(guard: str, start_redis: Start) -> None:
     servers = pair(start_redis)
     with pytest.raises(DisagreementError):
-        Walk(servers, 1, guards=without(guard), changing=40).go(3000)
+        Walk(servers, 1, guards=without(guard), changing=changing(guard)).go(3000)
 
 
 # ------------------------------------------------------------------------------------------------ issuer.core.extend
@@ -152,10 +167,11 @@ ENDINGS = {
 }
 
 
-def test_the_model_extends_as_the_core_does(start_redis: Start) -> None:
+@seeds(1, 2)
+def test_the_model_extends_as_the_core_does(seeds: Sequence[int], start_redis: Start) -> None:
     server = start_redis()
     met: set[str] = set()
-    for seed in (1, 2, random.SystemRandom().randrange(10**9)):
+    for seed in seeds:
         walk = ExtensionWalk([server.wipe().start()], seed)
         walk.go(1500)
         met |= walk.seen

@@ -47,6 +47,7 @@ SMALL = {
     "keys, forgotten": World({"flush": 1, "forget": 1, "lost": 1}, step=2, highest=2, keys=1),
     "keys, and a promotion": World({"promote": 1}, nodes=2, step=2, highest=2, keys=1),
     "the scheme changes, one process": World({"change": 1}, step=2, highest=4, processes=1),
+    "the scheme changes, two processes": World({"change": 1}, step=2, highest=2),
     "the scheme changes, direct": World({"change": 1, "cut": 2}, step=1, highest=2, nodes=0, strict=False),
     "the scheme changes, ranges": World({"change": 1, "cut": 1}, step=1, highest=4, nodes=0, range=2, strict=False),
     "periods, one process": World({"tick": 1, "back": 1}, step=1, highest=5, processes=1, scheme=(0,), periods=True),
@@ -54,7 +55,7 @@ SMALL = {
     "what one fault costs": World({"crash": 1, "flush": 1}, step=2, highest=6, processes=1, gap=4),
 }
 
-#: Searched by `make test` as well.
+#: Searched by `make soak`, each time that the model was changed.
 LARGE = {
     "crashes, lost replies and keys, longer segments": World({"crash": 1, "lost": 1, "flush": 1}),
     "a lagging replica is promoted, two segments": World({"promote": 1}, nodes=2, step=2, highest=4),

@@ -37,8 +37,10 @@ class FencedFakeServer(FakeServer):
         self.role = "master"
         self.master_replid = new_replid()
         self.master_replid2 = _NO_REPLID
+        self.clock = time.time
+        """Where TIME comes from; a test may put another one in its place."""
         self.time_offset = 0.0
-        """Seconds that TIME is ahead of the machine's clock; negative: behind."""
+        """Seconds that TIME is ahead of that clock; negative: behind."""
         self.info_denied = False
         """Answer INFO as a server does whose user lacks +info."""
 
@@ -112,7 +114,7 @@ class _FencedCommands:
         return bytes(self._server.info(sections))
 
     def time(self) -> list[bytes]:
-        micros = round((time.time() + self._server.time_offset) * 1_000_000)
+        micros = round((self._server.clock() + self._server.time_offset) * 1_000_000)
         return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
 
 

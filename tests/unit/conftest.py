@@ -1,9 +1,11 @@
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from issuer import clock
+from tests.servers import fake
 from tests.servers.fake import FencedFakeServer
 from tests.strategies import Host, MovedClock, Opener
 from tests.surrounding import COLOURS, Face, Faced
@@ -17,8 +19,11 @@ def face(request: pytest.FixtureRequest) -> Faced:
 
 @pytest.fixture
 def host(fake_server: FencedFakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    """A host whose processes keep a copy of their machine number."""
-    return Host(fake_server, tmp_path, monkeypatch)
+    """A host whose processes keep a copy of their machine number. The server's clock, too, moves as the test says."""
+    made = Host(fake_server, tmp_path, monkeypatch)
+    began = made.moved.ns / 1e9
+    monkeypatch.setattr(fake, "time", SimpleNamespace(time=lambda: began))
+    return made
 
 
 @pytest.fixture

@@ -20,22 +20,16 @@ def expected(low: int, high: int) -> int:
 
 
 class TestMark:
-    @pytest.mark.parametrize(
-        ("size", "after"), [(1, 1), (2, 1), (4, 1), (5, 1), (6, 2), (10, 2), (11, 3), (100, 20), (101, 21), (1000, 200)]
-    )
-    def test_it_lies_a_fifth_into_the_segment_rounded_up(self, size: int, after: int) -> None:
-        assert mark(0, size) == after
-        assert mark(4711, 4711 + size) == 4711 + after
+    def test_it_lies_a_fifth_into_the_segment_rounded_up(self) -> None:
+        after = {1: 1, 2: 1, 4: 1, 5: 1, 6: 2, 10: 2, 11: 3, 100: 20, 101: 21, 1000: 200}
+        assert {size: mark(4711, 4711 + size) - 4711 for size in after} == after
 
-    @pytest.mark.parametrize("size", [*range(1, 300), *NEAR_2_53, *NEAR_THE_END])
-    def test_it_is_exact_for_every_size(self, size: int) -> None:
-        assert mark(0, size) == expected(0, size)
-
-    @pytest.mark.parametrize("low", [*NEAR_2_53, *(end - 1001 for end in NEAR_THE_END)])
-    def test_it_is_exact_wherever_the_segment_lies(self, low: int) -> None:
-        assert [mark(low, low + size) for size in range(1, 1002)] == [
-            expected(low, low + size) for size in range(1, 1002)
-        ]
+    def test_it_is_exact_for_every_size_wherever_the_segment_lies(self) -> None:
+        for size in (*range(1, 300), *NEAR_2_53, *NEAR_THE_END):
+            assert mark(0, size) == expected(0, size), size
+        for low in (*NEAR_2_53, *(end - 301 for end in NEAR_THE_END)):
+            for size in range(1, 302):
+                assert mark(low, low + size) == expected(low, low + size), (low, size)
 
     def test_floats_would_get_it_wrong(self) -> None:
         assert ceil(HIGHEST * 0.2) != mark(0, HIGHEST)
@@ -52,26 +46,19 @@ def entry(low: int, high: int, time: int) -> LedgerEntry:
 
 
 class TestRate:
-    def test_too_few_reservations_tell_nothing(self) -> None:
+    def test_too_few_reservations_or_a_clock_that_stood_or_went_back_tell_nothing(self) -> None:
         assert rate([], 0) is None
         assert rate([entry(0, 1000, 5)], 10) is None
-
-    def test_reservations_in_the_same_millisecond_tell_nothing(self) -> None:
         assert rate([entry(1000, 2000, 5), entry(0, 1000, 5)], 5) is None
-
-    def test_a_clock_that_went_back_tells_nothing(self) -> None:
         assert rate([entry(1000, 2000, 5), entry(0, 1000, 9)], 9) is None
 
     def test_each_reservation_says_that_the_one_before_was_used_since(self) -> None:
         newest_first = [entry(3000, 9000, 20_000), entry(1000, 3000, 10_000), entry(0, 1000, 0)]
         assert rate(newest_first, 20_000) == pytest.approx(3000 / 20)
 
-    def test_a_pause_no_longer_than_the_average_interval_changes_nothing(self) -> None:
+    def test_a_pause_longer_than_the_average_interval_counts_as_time_without_use(self) -> None:
         newest_first = [entry(1000, 2000, 10_000), entry(0, 1000, 0)]
         assert rate(newest_first, 20_000) == rate(newest_first, 10_000) == pytest.approx(100)
-
-    def test_a_longer_pause_counts_as_time_without_use(self) -> None:
-        newest_first = [entry(1000, 2000, 10_000), entry(0, 1000, 0)]
         assert rate(newest_first, 30_000) == pytest.approx(1000 / 20)
 
     @given(st.integers(1, 10**6), st.integers(0, 10**9))
@@ -83,36 +70,23 @@ class TestRate:
         assert 0 < late <= soon
 
 
-class TestRunway:
-    def test_it_is_what_is_left_over_the_rate(self) -> None:
-        assert runway(1000, 50.0) == pytest.approx(20)
-        assert runway(0, 50.0) == 0
-
-    @pytest.mark.parametrize(("left", "per_second"), [(None, 1.0), (1, None), (None, None), (1, 0.0)])
-    def test_what_is_unknown_stays_unknown(self, left: int | None, per_second: float | None) -> None:
-        assert runway(left, per_second) is None
+def test_the_runway_is_what_is_left_over_the_rate_if_both_are_known() -> None:
+    assert runway(1000, 50.0) == pytest.approx(20)
+    assert runway(0, 50.0) == 0
+    for left, per_second in ((None, 1.0), (1, None), (None, None), (1, 0.0)):
+        assert runway(left, per_second) is None, (left, per_second)
 
 
-class TestTelling:
-    """Of what few numbers a young tag gave, nobody can tell its rate."""
+def test_of_what_few_numbers_a_young_tag_gave_nobody_can_tell_its_rate() -> None:
+    def told(*moments: int, size: int = 10) -> bool:
+        return telling([entry(0, size, moment) for moment in sorted(moments, reverse=True)], 10, 100)
 
-    @staticmethod
-    def reservations(*moments: int, size: int = 10) -> list[LedgerEntry]:
-        """Return ledger entries of those times, in ms, the newest first."""
-        return [
-            LedgerEntry(tag="orders", low=0, high=size, time=moment, host="h", pid=1, reason="load")
-            for moment in sorted(moments, reverse=True)
-        ]
-
-    def test_two_segments_that_followed_the_first_tell_it_if_they_took_some_seconds(self) -> None:
-        assert telling(self.reservations(0, 5, BURST), 10, 100)
-        assert not telling(self.reservations(0, 5, BURST - 1), 10, 100)
-        assert not telling(self.reservations(0, BURST), 10, 100)
-        assert not telling([], 10, 100)
-
-    def test_what_was_handed_back_tells_nothing(self) -> None:
-        assert not telling(self.reservations(0, BURST, 2 * BURST, size=3), 10, 100)
-
-    def test_so_many_in_a_row_tell_it_however_fast_they_came(self) -> None:
-        assert telling(self.reservations(*range(100)), 10, 100)
-        assert not telling(self.reservations(*range(99)), 10, 100)
+    # Two segments that followed the first, if they took some seconds.
+    assert told(0, 5, BURST)
+    assert not told(0, 5, BURST - 1)
+    assert not told(0, BURST)
+    assert not told()
+    # What was handed back tells nothing; a hundred in a row do, however fast they came.
+    assert not told(0, BURST, 2 * BURST, size=3)
+    assert told(*range(100))
+    assert not told(*range(99))

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from issuer.errors import ConfigurationError
-from issuer.plugins import AsyncChain, AsyncPlugin, Call, Chain, Plugin, Refused
+from issuer.plugins import AsyncChain, AsyncPlugin, Call, Chain, History, Plugin, Rate, Refused, Scrambler
 from tests.surrounding import CALL, Changing, Faced, Refusing, Telling, drawing, never
-
-# ------------------------------------------------------------------------------------------------ order
+from tests.unit.refusals import refused
+from tests.unit.test_scrambler import Times
 
 
 @pytest.mark.covers("3.43")
@@ -39,12 +39,9 @@ def test_the_class_may_say_the_order_and_an_instance_another_one() -> None:
     plugins = [Late(), Late(order=3), WithoutBase()]
     assert [plugin.order for plugin in Chain(plugins).plugins] == [3, 8, 9]
     assert [plugin.strategies for plugin in plugins] == [None, None, None]
-
-
-def test_after_runs_for_each_number_of_a_call(face: Faced) -> None:
-    told: list[tuple[str, str, Any]] = []
-    assert face(Telling("a", told)).around(Call("a", 250), drawing(range(1, 251))) == list(range(1, 251))
-    assert told == [("a", "before", 250), *[("a", "after", number) for number in range(1, 251)]]
+    said: dict[str, Any] = {"order": 5, "strategies": ("own",)}
+    for ours in (History(**said), Rate(**said), Scrambler(Times(2), **said)):
+        assert (ours.order, ours.strategies) == (5, ("own",))
 
 
 @pytest.mark.covers("3.42")
@@ -52,6 +49,7 @@ def test_one_plugin_on_two_strategies_and_two_on_one(face: Faced) -> None:
     told: list[tuple[str, str, Any]] = []
     both = Telling("both", told, strategies=("segment", "snowflake"))
     every = Telling("every", told)
+    Telling("not registered", told)
     chain = face(both, every, Telling("own", told, strategies=["own"]))
     seen = {}
     for strategy in ("segment", "snowflake", "own", "other"):
@@ -64,15 +62,7 @@ def test_one_plugin_on_two_strategies_and_two_on_one(face: Faced) -> None:
         "own": ["every", "own"],
         "other": ["every"],
     }
-
-
-@pytest.mark.covers("3.42")
-def test_a_plugin_that_is_not_registered_is_silent(face: Faced) -> None:
-    told: list[tuple[str, str, Any]] = []
-    silent = Telling("silent", told)
     assert face().around(CALL, drawing()) == [7]
-    assert face(Telling("other", [])).around(CALL, drawing()) == [7]
-    assert told == silent.told == []
 
 
 def test_an_empty_chain_is_false_and_one_knows_which_strategies_it_surrounds() -> None:
@@ -105,37 +95,26 @@ def test_hooks_see_the_call(face: Faced) -> None:
         given.tag = "other"  # type: ignore[misc]
 
 
-# ------------------------------------------------------------------------------------------------ refusals
-
-
 @pytest.mark.covers("3.44")
-@pytest.mark.parametrize("answer", [False, 0, ""])
-def test_a_refusal_draws_nothing_and_runs_no_later_plugin(face: Faced, answer: Any) -> None:
-    told: list[tuple[str, str, Any]] = []
-    plugins = [Telling("first", told, order=1), Refusing(answer, order=2), Telling("later", told, order=3)]
-    with pytest.raises(Refused, match="'a': the call was refused by ") as refused:
-        face(*plugins).around(CALL, never)
-    assert told == [("first", "before", 1)]
-    assert refused.value.tag == "a"
-    assert refused.value.plugin in ("Refusing", "Awaited")
-    assert refused.value.reason == ""
-
-
-@pytest.mark.parametrize("answer", [None, True, 1, "yes"])
-def test_anything_else_goes_on(face: Faced, answer: Any) -> None:
-    assert face(Refusing(answer)).around(CALL, drawing()) == [7]
+def test_a_refusal_draws_nothing_and_runs_no_later_plugin(face: Faced) -> None:
+    for answer in (False, 0, ""):
+        told: list[tuple[str, str, Any]] = []
+        plugins = [Telling("first", told, order=1), Refusing(answer, order=2), Telling("later", told, order=3)]
+        error = refused(Refused, "'a': the call was refused by ", face(*plugins).around, CALL, never)
+        assert told == [("first", "before", 1)]
+        assert (error.tag, error.reason) == ("a", "")
+        assert error.plugin in ("Refusing", "Awaited")
+    for other in (None, True, 1, "yes"):
+        assert face(Refusing(other)).around(CALL, drawing()) == [7], other
 
 
 def test_a_plugin_may_say_why_it_refuses(face: Faced) -> None:
     why = Refused("a", reason="no orders on Sundays")
-    with pytest.raises(Refused, match="refused by a plugin: no orders on Sundays") as refused:
-        face(Refusing(why)).around(CALL, never)
-    assert refused.value.plugin in ("Refusing", "Awaited")
-    copy = pickle.loads(pickle.dumps(refused.value))  # noqa: S301 - our own
-    assert (str(copy), copy.plugin, copy.reason) == (str(why), refused.value.plugin, "no orders on Sundays")
-
-
-# ------------------------------------------------------------------------------------------------ registering
+    said = "refused by a plugin: no orders on Sundays"
+    error = refused(Refused, said, face(Refusing(why)).around, CALL, never)
+    assert error.plugin in ("Refusing", "Awaited")
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert (str(copy), copy.plugin, copy.reason) == (str(why), error.plugin, "no orders on Sundays")
 
 
 class Sync(AsyncPlugin):
@@ -149,9 +128,8 @@ class Async(Plugin):
 
 
 @pytest.mark.parametrize("chain", [Chain, AsyncChain])
-@pytest.mark.parametrize(
-    ("plugin", "told"),
-    [
+def test_what_cannot_be_registered_is_refused_at_once(chain: Any) -> None:
+    wrong: list[tuple[Any, str]] = [
         (Plugin, "Plugin is a class"),
         (object(), "is no plugin"),
         (None, "None is no plugin"),
@@ -161,24 +139,18 @@ class Async(Plugin):
         (Plugin(strategies="segment"), "Plugin.strategies are names"),
         (Plugin(strategies=[1]), "Plugin.strategies are names"),  # type: ignore[list-item]
         (Plugin(strategies=7), "Plugin.strategies are names"),  # type: ignore[arg-type]
-    ],
-)
-def test_what_cannot_be_registered_is_refused_at_once(chain: Any, plugin: Any, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        chain([plugin])
+    ]
+    for plugin, told in wrong:
+        refused(ConfigurationError, told, chain, [plugin])
+    twice = Plugin()
+    refused(ConfigurationError, "twice", chain, [twice, Plugin(), twice])
+    assert chain([twice])
+    assert chain([twice])
 
 
 def test_only_asyncio_takes_async_plugins() -> None:
-    with pytest.raises(ConfigurationError, match="AsyncPlugin is an AsyncPlugin: only an AsyncIssuer can await it"):
-        Chain([AsyncPlugin()])  # type: ignore[list-item]
-    with pytest.raises(ConfigurationError, match="Sync is a plugin of kind AsyncPlugin, but its before is an `def`"):
-        AsyncChain([Sync()])
+    said = "AsyncPlugin is an AsyncPlugin: only an AsyncIssuer can await it"
+    refused(ConfigurationError, said, Chain, [AsyncPlugin()])
+    said = "Sync is a plugin of kind AsyncPlugin, but its before is an `def`"
+    refused(ConfigurationError, said, AsyncChain, [Sync()])
     assert AsyncChain([AsyncPlugin(), Plugin()])
-
-
-def test_one_plugin_is_not_registered_twice_in_a_chain_but_may_be_in_two() -> None:
-    plugin = Plugin()
-    with pytest.raises(ConfigurationError, match="twice"):
-        Chain([plugin, Plugin(), plugin])
-    assert Chain([plugin])
-    assert AsyncChain([plugin])

@@ -1,4 +1,4 @@
-"""Threads and tasks that share a chain."""
+"""Threads and tasks that share a chain of plugins."""
 
 import asyncio
 import threading
@@ -8,9 +8,9 @@ import pytest
 from issuer.plugins import AsyncChain, AsyncPlugin, Call, Chain, Plugin
 from issuer.plugins import hooks as module
 from tests.surrounding import CALL, Awaited, Changing, Raising, Telling, drawing
+from tests.unit.refusals import refused
+from tests.unit.together import together
 from tests.waiting import run
-
-# ------------------------------------------------------------------------------------------------ threads and tasks
 
 
 def test_threads_that_share_a_chain_neither_lose_nor_repeat_numbers() -> None:
@@ -28,18 +28,11 @@ def test_threads_that_share_a_chain_neither_lose_nor_repeat_numbers() -> None:
             return [next(counter)]
 
     chain = Chain([Noting(), Raising(ValueError("mine"), "before", "after", "on_error"), Changing(add=10**6)])
-    got: list[list[int]] = [[] for _ in range(8)]
 
-    def work(numbers: list[int]) -> None:
-        for _ in range(300):
-            numbers += chain.around(CALL, draw)
+    def work() -> list[int]:
+        return [number for _ in range(300) for number in chain.around(CALL, draw)]
 
-    threads = [threading.Thread(target=work, args=(numbers,)) for numbers in got]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    issued = sorted(number for numbers in got for number in numbers)
+    issued = sorted(number for numbers in together(*[work] * 8) for number in numbers)
     assert issued == [10**6 + number for number in range(1, 2401)]
     assert sorted(after) == issued
 
@@ -102,52 +95,22 @@ def test_a_cancelled_callers_number_is_a_gap_and_nobody_elses(where: str) -> Non
     run(main())
 
 
+async def seven() -> list[int]:
+    return [7]
+
+
 @pytest.mark.parametrize("where", ["before", "after", "on_error"])
 def test_a_cancellation_of_the_plugins_own_making_is_its_failure(where: str) -> None:
     failing = Raising(asyncio.CancelledError(), where, *(["before"] if where == "on_error" else []))
 
-    async def draw() -> list[int]:
-        return [7]
-
     async def main() -> None:
-        assert await AsyncChain([Awaited(failing)]).around(CALL, draw) == [7]
-        assert await AsyncChain([failing]).around(CALL, draw) == [7]
+        assert await AsyncChain([Awaited(failing)]).around(CALL, seven) == [7]
+        assert await AsyncChain([failing]).around(CALL, seven) == [7]
 
     run(main())
     assert Chain([failing]).around(CALL, drawing()) == [7]
     assert len(failing.seen) == 3
     assert all("waited for was cancelled" in str(error) for error in failing.seen)
-
-
-@pytest.mark.parametrize("whose", ["plugin", "caller"])
-def test_without_telling_whose_cancellation_it_is_numbers_are_lost_or_callers_never_end(
-    monkeypatch: pytest.MonkeyPatch, whose: str
-) -> None:
-    def as_the_callers(plugin: Plugin, error: BaseException) -> Exception:
-        del plugin
-        raise error
-
-    def as_the_plugins(plugin: Plugin, error: BaseException) -> Exception:
-        del plugin
-        return RuntimeError(error)
-
-    async def draw() -> list[int]:
-        return [7]
-
-    async def lost() -> None:
-        monkeypatch.setattr(module, "_own", as_the_callers)
-        with pytest.raises(asyncio.CancelledError):
-            await AsyncChain([Raising(asyncio.CancelledError(), "after")]).around(CALL, draw)
-
-    async def unending() -> None:
-        monkeypatch.setattr(module, "_own", as_the_plugins)
-        waiting = Waiting("after")
-        caller = asyncio.create_task(AsyncChain([waiting]).around(CALL, draw))
-        await waiting.there.wait()
-        caller.cancel()
-        assert await caller == [7]
-
-    run(lost() if whose == "plugin" else unending())
 
 
 def test_many_numbers_leave_the_loop_its_turns() -> None:
@@ -173,9 +136,4 @@ def test_many_numbers_leave_the_loop_its_turns() -> None:
 
 
 def test_a_blocking_draw_that_waits_for_a_loop_is_an_error() -> None:
-    async def waiting() -> list[int]:
-        await asyncio.sleep(0)
-        return [7]
-
-    with pytest.raises(RuntimeError, match="waits for an event loop"):
-        module.finished(waiting())
+    refused(RuntimeError, "waits for an event loop", module.finished, asyncio.sleep(0))

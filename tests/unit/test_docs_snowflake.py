@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from issuer.strategies import Layout, registry, stored
+from issuer.strategies import Layout, known, registry, stored
 from issuer.strategies.machines import LEASE, MARGIN
 from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
 from tests.strategies import Desk
@@ -14,6 +14,7 @@ from tests.strategies import Desk
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "snowflake.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.covers("3.6")
 def test_the_snippets_run_and_the_strategy_serves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -24,8 +25,9 @@ def test_the_snippets_run_and_the_strategy_serves(
     for snippet in snippets:
         exec(snippet, names)  # noqa: S102 - what users are told to run
     assert capsys.readouterr().out.strip() in TEXT
+    assert known() == ["evens", "segment", "snowflake"]
     with Desk("evens", {"above": 10}) as desk:
-        assert desk.take(3) == [12, 14, 16]
+        assert [desk.next(), *desk.take(2)] == [12, 14, 16]
 
 
 def test_every_option_stands_in_the_table_with_its_default() -> None:

@@ -1,9 +1,8 @@
 """What a host keeps of a fixed machine number, in a file: restarts, clocks that are set, locks that are removed."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,45 +12,45 @@ from issuer.strategies import Layout
 from issuer.strategies.files import Properties
 from issuer.strategies.local import Fixed
 from tests.audit import repeats
-from tests.strategies import MovedClock, Opener, each_ms, started
+from tests.strategies import Desk, MovedClock, Opener, each_ms, started
+from tests.unit.refusals import refused
 
 
-def restarted(desk: Opener, moved: MovedClock, *, crash: bool) -> tuple[list[int], list[int]]:
-    """Numbers of a process, and of the next one with its machine number, whose clock is 2 s behind."""
-    first = desk()
-    before = first.take(10)
-    if crash:
-        # What a kill leaves: the file, and no lock.
-        strategy: Any = first.serving.strategy
-        strategy._machines._file.unlock()
-    else:
-        first.close()
-    moved.step(-2000)
-    second = desk()
-    after: list[int] = []
-    for _ in range(8):
-        with suppress(Unavailable):
-            after += second.take(10)
-        moved.sleep(1)
-        second.sweep()
-    return before, after
+def killed(desk: Desk) -> None:
+    """What a kill leaves: the file, and no lock."""
+    strategy: Any = desk.serving.strategy
+    strategy._machines._file.unlock()
+
+
+def the_file(desk: Opener, kind: str = "properties") -> Path:
+    (found,) = desk.directory.glob(f"*.{kind}")
+    return found
 
 
 @pytest.mark.covers("3.38")
-@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("end", [Desk.close, killed])
 def test_a_restart_goes_on_above_the_last_timestamp_though_the_clock_went_back(
-    desk: Opener, moved: MovedClock, crash: bool
+    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch, end: Any
 ) -> None:
-    before, after = restarted(desk, moved, crash=crash)
-    assert after
+    def restarted() -> tuple[list[int], list[int]]:
+        """Numbers of a process, and of the next one with its machine number, whose clock is 2 s behind."""
+        first = desk()
+        before = first.take(10)
+        end(first)
+        moved.step(-2000)
+        second, after = desk(), list[int]()
+        for _ in range(8):
+            with suppress(Unavailable):
+                after += second.take(10)
+            moved.sleep(1)
+            second.sweep()
+        second.close()
+        return before, after
+
+    before, after = restarted()
     assert min(after) > max(before)
-
-
-def test_without_the_last_timestamp_a_restart_repeats(
-    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("issuer.strategies.local.whole", lambda *_: 0)
-    before, after = restarted(desk, moved, crash=False)
+    before, after = restarted()
     assert min(after) < max(before)
 
 
@@ -61,22 +60,25 @@ def test_after_a_kill_the_next_process_waits_three_seconds_at_most_and_no_alarm_
 ) -> None:
     first = desk()
     before = first.take(10)
-    strategy: Any = first.serving.strategy
-    strategy._machines._file.unlock()
+    killed(first)
     second, slept = desk(), moved.slept
-    with pytest.raises(ClockBehind):
-        second.take(1, timeout=1)
+    refused(ClockBehind, "", second.take, 1, timeout=1)
     assert second.next() > max(before)
     assert 2.9 < moved.slept - slept <= 3.01
     assert second.alarms == []
     moved.step(-2000)
-    with pytest.raises(ClockBehind):
-        second.next()
+    refused(ClockBehind, "", second.next)
     assert len(second.alarms) == 1
 
 
-def set_back(desk: Opener, moved: MovedClock) -> tuple[list[int], list[int]]:
-    """Numbers; the clock is set back, a heartbeat comes, the process is killed; numbers of the next one."""
+@pytest.mark.covers("3.38")
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_heartbeat_after_the_clock_was_set_back_keeps_the_ceiling_without_which_a_restart_repeats(
+    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    if not guarded:
+        written = Fixed._written
+        monkeypatch.setattr(Fixed, "_written", lambda self, floor, _before: written(self, floor, floor))
     first = desk()
     before = first.take(10)
     for _ in range(100):
@@ -85,26 +87,12 @@ def set_back(desk: Opener, moved: MovedClock) -> tuple[list[int], list[int]]:
     moved.step(-5500)
     moved.sleep(1.1)
     first.sweep()
-    strategy: Any = first.serving.strategy
-    strategy._machines._file.unlock()
-    second = desk()
-    return before, each_ms(second, moved.sleep)
-
-
-@pytest.mark.covers("3.38")
-def test_a_heartbeat_after_the_clock_was_set_back_forgets_nothing(desk: Opener, moved: MovedClock) -> None:
-    before, after = set_back(desk, moved)
-    assert after
-    assert min(after) > max(before)
-
-
-def test_if_the_ceiling_went_back_with_the_clock_a_restart_repeats(
-    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = Fixed._written
-    monkeypatch.setattr(Fixed, "_written", lambda self, floor, _before: written(self, floor, floor))
-    before, after = set_back(desk, moved)
-    assert set(before) & set(after)
+    killed(first)
+    after = each_ms(desk(), moved.sleep)
+    if guarded:
+        assert min(after) > max(before)
+    else:
+        assert set(before) & set(after)
 
 
 def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedClock) -> None:
@@ -113,37 +101,37 @@ def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedCloc
     for _ in range(5):
         moved.sleep(10)
         number = ids.next()
-        (file,) = desk.directory.glob("*.properties")
-        last = dict(line.split("=") for line in file.read_text().splitlines())["last"]
+        last = dict(line.split("=") for line in the_file(desk).read_text().splitlines())["last"]
         assert Layout().decompose(number).timestamp <= int(last)
 
 
 def test_a_file_that_cannot_be_written_stops_the_numbers(desk: Opener, moved: MovedClock) -> None:
     ids = desk()
     started(ids)
-    (file,) = desk.directory.glob("*.properties")
+    file = the_file(desk)
     file.with_name(file.name + ".new").mkdir()
     moved.sleep(2)
     assert ids.next()
     moved.sleep(2)
-    with pytest.raises(Unavailable, match="can't be written"):
-        ids.next()
+    refused(Unavailable, "can't be written", ids.next)
     file.with_name(file.name + ".new").rmdir()
     assert ids.next()
 
 
 def test_two_with_one_fixed_number_on_a_host_are_told(desk: Opener) -> None:
     started(desk(machine=5))
-    with pytest.raises(ConfigurationError, match="in use"):
-        desk(machine=5).next()
+    refused(ConfigurationError, "in use", desk(machine=5).next)
 
 
-def without_its_lock(desk: Opener, moved: MovedClock) -> list[int]:
-    """Numbers of a process whose lock was removed, and of a twin that has come since."""
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_process_whose_lock_was_removed_stops_where_a_twin_begins_or_they_repeat(
+    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    if not guarded:
+        monkeypatch.setattr(Properties, "_check_lock", lambda _file: None)
     first = desk()
     numbers = first.take(10)
-    (lock,) = desk.directory.glob("*.lock")
-    lock.unlink()
+    the_file(desk, "lock").unlink()
     second = desk()
     for _ in range(100):
         moved.sleep(0.1)
@@ -151,26 +139,17 @@ def without_its_lock(desk: Opener, moved: MovedClock) -> list[int]:
             with suppress(Unavailable, ConfigurationError):
                 each.sweep()
                 numbers += each.take(10)
-    return numbers
-
-
-def test_a_process_whose_lock_was_removed_stops_where_a_twin_begins(desk: Opener, moved: MovedClock) -> None:
-    assert not repeats(without_its_lock(desk, moved))
-    with pytest.raises(ConfigurationError, match="in use: another process of this host"):
-        desk.opened[0].next()
-
-
-def test_without_a_look_at_the_lock_twins_repeat(
-    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Properties, "_check_lock", lambda _file: None)
-    assert repeats(without_its_lock(desk, moved))
+    if guarded:
+        assert not repeats(numbers)
+        refused(ConfigurationError, "in use: another process of this host", first.next)
+    else:
+        assert repeats(numbers)
 
 
 def test_a_lock_that_was_removed_is_taken_again_if_nobody_else_has(desk: Opener, moved: MovedClock) -> None:
     ids = desk()
     numbers = ids.take(10)
-    (lock,) = desk.directory.glob("*.lock")
+    lock = the_file(desk, "lock")
     lock.unlink()
     for _ in range(10):
         moved.sleep(1)
@@ -186,7 +165,7 @@ def test_a_lock_that_is_held_looks_used(desk: Opener, moved: MovedClock) -> None
     """What tidies up goes by the age of files."""
     ids = desk()
     started(ids)
-    (lock,) = desk.directory.glob("*.lock")
+    lock = the_file(desk, "lock")
     os.utime(lock, (0, 0))
     moved.sleep(2)
     ids.sweep()

@@ -5,16 +5,30 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
 from issuer.errors import InvalidArgument
-from issuer.plugins import AsyncChain, Call, Chain, History, Plugin, Record, Scrambler, noted
+from issuer.plugins import AsyncChain, Call, Chain, History, Record, noted
 from issuer.plugins.history import KEPT
 from tests.clocks import Clock
 from tests.surrounding import Faced, drawing
+from tests.unit.refusals import refused
+from tests.unit.together import together
 from tests.waiting import run
+
+
+def drawn(number: int) -> Callable[[], Coroutine[Any, Any, list[int]]]:
+    """Return a draw of that number that lets others have a turn."""
+
+    async def draw() -> list[int]:
+        await asyncio.sleep(0)
+        return [number]
+
+    return draw
 
 
 class Ticking(Clock):
@@ -43,41 +57,26 @@ def test_it_tells_who_got_what_when(face: Faced) -> None:
     assert json.loads(json.dumps(second.content()))["number"] == 7
 
 
-def test_it_names_the_thread_or_the_task() -> None:
-    history = History()
-    thread = threading.Thread(target=Chain([history]).around, args=(Call("a"), drawing((1,))), name="worker-7")
-    thread.start()
-    thread.join()
-
-    async def draw() -> list[int]:
-        return [2]
-
-    async def main() -> None:
-        await asyncio.create_task(AsyncChain([history]).around(Call("a"), draw), name="request-8")
-
-    run(main())
-    assert [record.caller for record in history.find()] == ["request-8", "worker-7"]
-
-
-def test_contexts_belong_to_their_task_and_end_with_their_block() -> None:
+def test_it_names_the_thread_or_the_task_whose_context_ends_with_its_block() -> None:
     history = History()
     chain = AsyncChain([history])
 
     async def request(number: int) -> None:
-        async def draw() -> list[int]:
-            await asyncio.sleep(0)
-            return [number]
-
         with noted(f"request {number}"):
-            await chain.around(Call("a"), draw)
-        await chain.around(Call("after"), draw)
+            await chain.around(Call("a"), drawn(number))
+        await chain.around(Call("after"), drawn(number))
 
     async def main() -> None:
-        await asyncio.gather(*[request(number) for number in range(20)])
+        await asyncio.gather(*[asyncio.create_task(request(each), name=f"task-{each}") for each in range(20)])
 
     run(main())
-    assert {record.number: record.context for record in history.find(tag="a")} == {n: f"request {n}" for n in range(20)}
+    seen = {record.number: (record.caller, record.context) for record in history.find(tag="a")}
+    assert seen == {each: (f"task-{each}", f"request {each}") for each in range(20)}
     assert {record.context for record in history.find(tag="after")} == {""}
+    thread = threading.Thread(target=Chain([history]).around, args=(Call("b"), drawing((1,))), name="worker-7")
+    thread.start()
+    thread.join()
+    assert [record.caller for record in history.find(tag="b")] == ["worker-7"]
 
 
 def test_blocks_within_blocks_come_back_to_the_outer_words() -> None:
@@ -86,19 +85,8 @@ def test_blocks_within_blocks_come_back_to_the_outer_words() -> None:
         with noted("inner"):
             history.after(Call("a"), 1)
         history.after(Call("a"), 2)
-    with pytest.raises(InvalidArgument, match="is a text, not 7"), noted(7):  # type: ignore[arg-type]
-        pass
     assert [record.context for record in history.find()] == ["outer", "inner"]
-
-
-def test_it_sees_the_number_that_the_caller_gets(face: Faced) -> None:
-    class Mirror:
-        def scramble(self, n: int) -> int:
-            return 999 - n
-
-    history = History()
-    assert face(Scrambler(Mirror()), history).around(Call("a"), drawing((7,))) == [992]
-    assert [record.number for record in history.find()] == [992]
+    refused(InvalidArgument, "is a text, not 7", noted(7).__enter__)  # type: ignore[arg-type]
 
 
 def test_it_finds_by_all_that_is_given() -> None:
@@ -123,18 +111,13 @@ def test_it_finds_by_all_that_is_given() -> None:
     assert found(limit=2, tag="odd", since=1000) == [9, 7]
 
 
-@pytest.mark.parametrize(
-    "wanted", [{"limit": 0}, {"limit": True}, {"limit": 1.0}, {"number": "7"}, {"number": -1}, {"since": "now"}]
-)
-def test_what_cannot_be_looked_for_is_told(wanted: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument):
-        History().find(**wanted)
-
-
-@pytest.mark.parametrize("kept", [0, -1, True, 1.5, "10", 1_000_001])
-def test_how_much_it_may_keep(kept: Any) -> None:
-    with pytest.raises(InvalidArgument, match="kept must be"):
-        History(kept)
+def test_what_cannot_be_looked_for_or_kept_is_told() -> None:
+    wrong: list[tuple[str, list[Any]]] = [("limit", [0, True, 1.0]), ("number", ["7", -1]), ("since", ["now"])]
+    for name, values in wrong:
+        for value in values:
+            refused(InvalidArgument, "", History().find, **{name: value})
+    for kept in (0, -1, True, 1.5, "10", 1_000_001):
+        refused(InvalidArgument, "kept must be", History, kept)
 
 
 def test_it_forgets_exactly_the_oldest() -> None:
@@ -151,45 +134,23 @@ def test_it_forgets_exactly_the_oldest() -> None:
 def test_eight_threads_fill_it_to_its_bound_while_it_is_searched(kept: int) -> None:
     history = History(kept)
     chain = Chain([history])
-    done = threading.Event()
-    searches: list[int] = []
-    errors: list[BaseException] = []
+    filled: list[str] = []
 
     def search() -> None:
-        try:
-            while not done.is_set():
-                searches.append(len(history.find(tag="3")))
-        except BaseException as error:  # noqa: BLE001 - the test shows it
-            errors.append(error)
+        while len(filled) < 8:
+            history.find(tag="3")
 
     def fill(tag: str) -> None:
-        for number in range(1000):
-            chain.around(Call(tag), lambda number=number: [number])  # type: ignore[misc]
+        try:
+            for number in range(600):
+                chain.around(Call(tag), drawing((number,)))
+        finally:
+            filled.append(tag)
 
-    searcher = threading.Thread(target=search)
-    searcher.start()
-    threads = [threading.Thread(target=fill, args=(str(index),)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    searcher.join()
-    assert errors == []
-    assert searches
+    together(search, *(partial(fill, str(index)) for index in range(8)))
     records = history.find()
-    assert len(history) == len(records) == min(8000, kept)
+    assert len(history) == len(records) == min(8 * 600, kept)
     for index in range(8):
         theirs = [record.number for record in records if record.tag == str(index)]
         # The last of each, without a hole.
-        assert theirs == list(range(999, 999 - len(theirs), -1))
-
-
-def test_it_surrounds_what_it_is_told_to() -> None:
-    history = History(strategies=("snowflake",), order=5)
-    assert isinstance(history, Plugin)
-    chain = Chain([history])
-    chain.around(Call("a"), drawing((1,)))
-    chain.around(Call("b", strategy="snowflake"), drawing((2,)))
-    assert [record.tag for record in history.find()] == ["b"]
-    assert history.order == 5
+        assert theirs == list(range(599, 599 - len(theirs), -1))

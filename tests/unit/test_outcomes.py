@@ -1,28 +1,32 @@
-"""What a store answers, as the error that users see."""
+"""What stores and scripts answer, as the errors that users see."""
 
-from __future__ import annotations
+import re
 
-from issuer.core.outcomes import store_error
-from issuer.errors import ConfigurationError, InvalidArgument, StoreUnavailable
-from persistence.errors import LeaseOnStrict, SchemeMismatch, VersionMoved
+import pytest
 
+from issuer.core.outcomes import refused, store_error
+from issuer.errors import ConfigurationError, CorruptState, FenceError, ForeignHash, InvalidArgument, StoreUnavailable
+from issuer.gateway import Drawn, GivenBack, Leased, Loaded, Opened
+from persistence import errors
 
-def test_a_lease_on_a_strict_tag_is_an_invalid_argument() -> None:
-    error = store_error(LeaseOnStrict("orders", 500), "orders")
-    assert isinstance(error, InvalidArgument)
-    assert (error.tag, error.value) == ("orders", 500)
-    assert "strict" in str(error)
+KEY = "issuer:{orders}"
 
 
-def test_a_tag_made_again_in_another_way_is_told_what_to_do() -> None:
-    error = store_error(SchemeMismatch("orders"), None)
-    assert isinstance(error, ConfigurationError)
-    assert error.tag == "orders"
-    assert "give it the same one, or another name" in str(error)
-
-
-def test_a_record_that_moved_is_to_be_read_again() -> None:
-    error = store_error(VersionMoved("orders"), None)
-    assert isinstance(error, StoreUnavailable)
-    assert error.tag == "orders"
-    assert "read it and change it again" in str(error)
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (store_error(errors.LeaseOnStrict("orders", 500), None), InvalidArgument, "lease 500: .* strict"),
+        (store_error(errors.SchemeMismatch("orders"), None), ConfigurationError, "give it the same one, or another"),
+        (store_error(errors.VersionMoved("orders"), None), StoreUnavailable, "read it and change it again"),
+        (refused(Drawn("notmaster"), "orders", KEY), FenceError, "point the issuer at the master"),
+        (refused(GivenBack("notmaster"), "orders", KEY), FenceError, "point the issuer at the master"),
+        (refused(Loaded("corrupt"), "orders", KEY), CorruptState, KEY),
+        (refused(Leased("corrupt"), "orders", KEY), CorruptState, KEY),
+        (refused(Opened("otherstore", store="s9"), "orders", KEY, "s1"), ForeignHash, "s9.*s1"),
+    ],
+)
+def test_each_answer_is_an_error_that_says_what_to_do(error: Exception, kind: type[Exception], says: str) -> None:
+    assert type(error) is kind
+    assert getattr(error, "tag", None) == "orders"
+    assert re.search(says, str(error))
+    assert kind is not InvalidArgument or getattr(error, "value", None) == 500

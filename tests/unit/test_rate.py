@@ -1,15 +1,14 @@
 """How fast numbers are given, by a clock that the test moves."""
 
 import json
-import threading
+from functools import partial
 
 import pytest
 
 from issuer.plugins import Call, Chain, Rate, Rates
 from tests.clocks import Clock
 from tests.surrounding import Faced, drawing
-
-CALL = Call("a")
+from tests.unit.together import together
 
 
 @pytest.fixture
@@ -34,12 +33,9 @@ def test_it_counts_what_was_given(face: Faced, clock: Clock) -> None:
     assert json.loads(json.dumps(rate.of("a").content()))["total"] == 600
 
 
-def test_a_tag_that_gave_nothing_has_rates_of_nothing(rate: Rate) -> None:
+def test_tags_are_counted_apart(rate: Rate) -> None:
     assert rate.of("a") == Rates(0.0, 0.0, 0.0, 0)
     assert rate.all() == {}
-
-
-def test_tags_are_counted_apart(rate: Rate) -> None:
     give(rate, 60, "b")
     give(rate, 120, "a")
     assert {tag: (rates.minute, rates.total) for tag, rates in rate.all().items()} == {"a": (2.0, 120), "b": (1.0, 60)}
@@ -48,21 +44,17 @@ def test_tags_are_counted_apart(rate: Rate) -> None:
 
 def test_numbers_leave_one_window_after_the_other(rate: Rate, clock: Clock) -> None:
     give(rate, 600)
-    seen = []
-    for moment in (0.9, 1.2, 9.0, 11.1, 59.0, 61.1, 10_000.0):
+    for moment, seen in {
+        0.9: (600.0, 60.0, 10.0),
+        1.2: (0.0, 60.0, 10.0),
+        9.0: (0.0, 60.0, 10.0),
+        11.1: (0.0, 0.0, 10.0),
+        59.0: (0.0, 0.0, 10.0),
+        61.1: (0.0, 0.0, 0.0),
+        10_000.0: (0.0, 0.0, 0.0),
+    }.items():
         clock.now = 5000.0 + moment
-        rates = rate.of("a")
-        seen.append((rates.second, rates.ten_seconds, rates.minute))
-        assert rates.total == 600
-    assert seen == [
-        (600.0, 60.0, 10.0),
-        (0.0, 60.0, 10.0),
-        (0.0, 60.0, 10.0),
-        (0.0, 0.0, 10.0),
-        (0.0, 0.0, 10.0),
-        (0.0, 0.0, 0.0),
-        (0.0, 0.0, 0.0),
-    ]
+        assert rate.of("a") == Rates(*seen, total=600), moment
 
 
 def test_a_steady_rate_is_the_same_over_every_window_and_at_every_moment(rate: Rate, clock: Clock) -> None:
@@ -95,26 +87,19 @@ def test_slices_are_used_again_without_what_they_held(rate: Rate, clock: Clock) 
 
 def test_eight_threads_lose_no_count(rate: Rate) -> None:
     chain = Chain([rate])
-    shown: list[Rates] = []
 
-    def fill(tag: str) -> None:
+    def fill(tag: str) -> Rates:
         for _ in range(2000):
             chain.around(Call(tag), drawing((1,)))
-        shown.append(rate.of("a"))
+        return rate.of("a")
 
-    threads = [threading.Thread(target=fill, args=("a" if index < 6 else "b",)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(fill, "a" if index < 6 else "b") for index in range(8)))
     assert rate.of("a") == Rates(second=12_000.0, ten_seconds=1200.0, minute=200.0, total=12_000)
     assert rate.of("b").total == 4000
-    assert len(shown) == 8
 
 
 def test_it_goes_by_the_monotonic_clock_unless_told_otherwise() -> None:
-    rate = Rate(strategies=("segment",), order=7)
+    rate = Rate()
     give(rate, 10)
     assert rate.of("a").total == 10
     assert 0 < rate.of("a").minute <= 10 / 60
-    assert (rate.order, rate.strategies) == (7, ("segment",))

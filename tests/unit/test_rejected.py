@@ -1,17 +1,16 @@
 """Who is told that no number can be given, and how often."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import issuer
-from issuer.errors import ConfigurationError, InvalidArgument, IssuerError, LimitReached, UnknownTag
-from issuer.plugins import Call, Chain, Logged, Plugin, Refused, Rejections, rejected, sparing
+from issuer.errors import ConfigurationError, InvalidArgument, LimitReached, UnknownTag
+from issuer.plugins import Call, Logged, Plugin, Refused, Rejections, sparing
+from persistence.memory import MemoryStore
 from tests.clocks import Clock
-from tests.surrounding import Raising
+from tests.unit.refusals import refused
 
 LIMIT = LimitReached("a", limit=9, value=9)
 
@@ -20,9 +19,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     found = [line.getMessage() for line in caplog.records]
     caplog.clear()
     return found
-
-
-# ------------------------------------------------------------------------------------------------ the default one
 
 
 @pytest.mark.covers("3.40")
@@ -40,22 +36,18 @@ def test_the_default_one_logs_once_per_tag_and_cause_and_minute(caplog: pytest.L
     ]
     clock.now += sparing.QUIET - 0.001
     logged("a", LIMIT)
-    assert lines(caplog) == []
+    assert caplog.records == []
     clock.now += 0.001
     logged("a", LIMIT)
     logged("b", LIMIT)
+    line = caplog.records[0]
+    assert (line.name, line.levelno, line.exc_info) == ("issuer.rejected", logging.WARNING, None)
     first, second = lines(caplog)
     assert first.endswith("(and 5 times since this was last said)")
     assert "since" not in second
     clock.now += sparing.QUIET
     logged("a", LIMIT)
     assert "since" not in lines(caplog)[0]
-
-
-def test_it_logs_to_a_logger_of_its_own_as_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    Logged()("a", LIMIT)
-    [line] = caplog.records
-    assert (line.name, line.levelno, line.exc_info) == ("issuer.rejected", logging.WARNING, None)
 
 
 def test_made_up_tags_fill_neither_the_memory_nor_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,33 +69,27 @@ def test_what_is_said_about_a_tag_that_cannot_be_one(caplog: pytest.LogCaptureFi
     assert lines(caplog) == ["tag ['no', 'tag']: no number was given: InvalidArgument: bad tag"]
 
 
-# ------------------------------------------------------------------------------------------------ one's own
-
-
 @pytest.mark.covers("3.40")
-def test_ones_own_gets_tag_and_cause_instead(caplog: pytest.LogCaptureFixture) -> None:
+def test_ones_own_gets_tag_and_cause_instead_and_may_be_replaced_at_any_time(caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[str, Exception]] = []
-    Rejections(lambda tag, cause: told.append((tag, cause))).tell("a", LIMIT)
-    assert told == [("a", LIMIT)]
-    assert lines(caplog) == []
-
-
-def test_it_may_be_replaced_at_any_time(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[str] = []
-    rejections = Rejections()
+    rejections = Rejections(lambda tag, cause: told.append((tag, cause)))
     rejections.tell("a", LIMIT)
-    assert len(lines(caplog)) == 1
-    rejections.handler = lambda tag, cause: told.append(f"{tag}: {type(cause).__name__}")
-    rejections.tell("b", LIMIT)
+    assert lines(caplog) == []
     rejections.handler = Logged()
+    rejections.tell("b", LIMIT)
+    assert [line[:7] for line in lines(caplog)] == ["tag 'b'"]
+    rejections.handler = lambda tag, cause: told.append((tag, cause))
     rejections.tell("c", LIMIT)
-    assert told == ["b: LimitReached"]
-    assert [line[:7] for line in lines(caplog)] == ["tag 'c'"]
+    assert told == [("a", LIMIT), ("c", LIMIT)]
 
 
-def test_one_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def failing(tag: str, cause: Exception) -> None:
-        raise OSError(tag, cause)
+def failing(tag: str, cause: Exception) -> None:
+    raise OSError(tag, cause)
+
+
+def test_one_that_raises_is_logged_and_one_that_ends_the_program_does(caplog: pytest.LogCaptureFixture) -> None:
+    def ending(tag: str, cause: Exception) -> None:
+        raise SystemExit(tag, cause)
 
     rejections = Rejections(failing)
     for _ in range(3):
@@ -112,14 +98,7 @@ def test_one_that_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert line.getMessage() == "tag 'a': the rejected handler failed"
     assert line.exc_info is not None
     assert isinstance(line.exc_info[1], OSError)
-
-
-def test_one_that_ends_the_program_does() -> None:
-    def ending(tag: str, cause: Exception) -> None:
-        raise SystemExit(tag, cause)
-
-    with pytest.raises(SystemExit):
-        Rejections(ending).tell("a", LIMIT)
+    refused(SystemExit, "", Rejections(ending).tell, "a", LIMIT)
 
 
 async def _awaited(tag: str, cause: Exception) -> None:
@@ -131,38 +110,13 @@ class _Awaited:
         raise NotImplementedError(tag, cause)
 
 
-@pytest.mark.parametrize("handler", [7, "log", _awaited, _Awaited()])
-def test_what_cannot_be_called_is_refused_and_changes_nothing(handler: Any) -> None:
-    with pytest.raises(ConfigurationError, match="a rejected handler is a function of tag and cause"):
-        Rejections(handler)
-    rejections = Rejections()
-    before = rejections.handler
-    with pytest.raises(ConfigurationError):
-        rejections.handler = handler
-    assert rejections.handler is before
-
-
-# ------------------------------------------------------------------------------------------------ around an issuer
-
-Take = Callable[[int], list[int]]
-
-
-@contextmanager
-def surrounded(*plugins: Plugin, told: Callable[[str, Exception], object]) -> Iterator[Take]:
-    """A tag "a" of ten numbers, and a `take` that does what the faces do."""
-    rejections = Rejections(told)
-    chain = Chain(plugins)
-    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
-        ids.create("a", limit=10)
-
-        def take(n: int) -> list[int]:
-            try:
-                return chain.around(Call("a", n), lambda: ids.take("a", n))
-            except IssuerError as error:
-                rejections.tell("a", error)
-                raise
-
-        yield take
+def test_what_cannot_be_called_is_refused_and_changes_nothing() -> None:
+    for handler in (7, "log", _awaited, _Awaited()):
+        refused(ConfigurationError, "a rejected handler is a function of tag and cause", Rejections, handler)
+        rejections = Rejections()
+        before = rejections.handler
+        refused(ConfigurationError, "", setattr, rejections, "handler", handler)
+        assert rejections.handler is before
 
 
 class Sundays(Plugin):
@@ -173,31 +127,19 @@ class Sundays(Plugin):
 @pytest.mark.covers("3.44")
 def test_a_plugins_refusal_is_told_and_draws_nothing() -> None:
     told: list[tuple[str, type]] = []
-    with surrounded(Sundays(), told=lambda tag, cause: told.append((tag, type(cause)))) as take:
-        assert take(2) == [1, 2]
-        with pytest.raises(Refused, match="refused by Sundays"):
-            take(7)
-        assert take(1) == [3]
-        with pytest.raises(LimitReached) as reached:
-            take(8)
-        assert reached.value.drawn == [4, 5, 6, 7, 8, 9, 10]
+    store = MemoryStore()
+    with issuer.connect(
+        redis=None,
+        store=store,
+        scheduler=None,
+        plugins=[Sundays()],
+        rejected=lambda tag, cause: told.append((tag, type(cause))),
+    ) as ids:
+        ids.create("a", limit=10)
+        assert ids.take("a", 2) == [1, 2]
+        refused(Refused, "refused by Sundays", ids.take, "a", 7)
+        assert ids.take("a", 1) == [3]
+        assert refused(LimitReached, "", ids.take, "a", 8).drawn == [4, 5, 6, 7, 8, 9, 10]
     assert told == [("a", Refused), ("a", LimitReached)]
-
-
-def test_the_caller_gets_the_cause_when_the_handler_fails() -> None:
-    def failing(tag: str, cause: Exception) -> None:
-        raise OSError(tag, cause)
-
-    with surrounded(Raising(ValueError(), "before", "after"), told=failing) as take:
-        assert take(10) == list(range(1, 11))
-        with pytest.raises(LimitReached):
-            take(1)
-
-
-def test_without_the_guard_the_caller_gets_the_handlers_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(tag: str, cause: Exception) -> None:
-        raise OSError(tag, cause)
-
-    monkeypatch.setattr(rejected.Rejections, "tell", lambda self, tag, cause: self.handler(tag, cause))
-    with surrounded(told=failing) as take, pytest.raises(OSError, match="has reached its limit"):
-        take(11)
+    with issuer.connect(redis=None, store=store, scheduler=None, rejected=failing) as ids:
+        refused(LimitReached, "", ids.next, "a")  # not the handler's own error

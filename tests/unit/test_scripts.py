@@ -4,17 +4,15 @@
 """
 
 import hashlib
-import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from issuer import gateway, machine_calls, scripts
 from issuer.errors import ConfigurationError
+from tests.unit.refusals import refused
 
 LUA = scripts.folder()
 README = (LUA / "README.md").read_text(encoding="utf-8")
@@ -105,89 +103,52 @@ def script(request: pytest.FixtureRequest) -> scripts.Script:
     return scripts.script(request.param)
 
 
-def test_each_script_is_what_its_header_says(script: scripts.Script) -> None:
+@pytest.mark.covers("3.11")
+def test_each_script_is_what_its_header_says_and_is_named_by_the_sha1_of_its_text(script: scripts.Script) -> None:
     assert complaints(script.name, script.text) == []
+    assert "@include" not in script.text
+    assert script.sha == hashlib.sha1(script.text.encode(), usedforsecurity=False).hexdigest()
 
 
-def test_each_lua_file_is_a_known_script_and_the_other_way_round() -> None:
+def test_each_lua_file_is_a_known_script_and_each_fragment_is_included() -> None:
     assert sorted(path.stem for path in LUA.glob("*.lua")) == sorted(scripts.NAMES)
-
-
-def test_each_include_exists_and_each_fragment_is_included() -> None:
     included = {
         name
         for path in LUA.glob("*.lua")
         for name in re.findall(r"^--@include (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     assert included == {path.stem for path in (LUA / "include").glob("*")}
-
-
-def test_an_assembled_script_has_no_include_left_and_is_named_by_the_sha1_of_its_text(script: scripts.Script) -> None:
-    assert "@include" not in script.text
-    assert script.sha == hashlib.sha1(script.text.encode(), usedforsecurity=False).hexdigest()
-
-
-def test_an_unknown_script_is_refused_with_the_known_names() -> None:
-    with pytest.raises(ConfigurationError, match="next, lease, giveback, open, load, floor"):
-        scripts.script("drain")
+    refused(ConfigurationError, "next, lease, giveback, open, load, floor", scripts.script, "drain")
 
 
 # ------------------------------------------------------------------------------------------------ the gateway
 
 
-def words(packed: bytes) -> list[str]:
-    """Read a packed command, strictly."""
-    count, rest = packed.split(b"\r\n", 1)
-    found = []
-    for _ in range(int(count.removeprefix(b"*"))):
-        size, rest = rest.split(b"\r\n", 1)
-        length = int(size.removeprefix(b"$"))
-        found.append(rest[:length].decode())
-        assert rest[length : length + 2] == b"\r\n"
-        rest = rest[length + 2 :]
-    assert rest == b""
-    return found
+#: By the script: a call of it with all its arguments, and what its reply is decoded to.
+CALLS: dict[str, tuple[gateway.Call[Any], type]] = {
+    "next": (gateway.draw("k", 1, 1, "i"), gateway.Drawn),
+    "lease": (gateway.lease("k", 1, 1, "i"), gateway.Leased),
+    "giveback": (gateway.give_back("k", 1, 2, reign="r", born="b", backs=1), gateway.GivenBack),
+    "open": (gateway.open("k", "b", "s", 1, "look", scheme="i", until=1), gateway.Opened),
+    "load": (gateway.load("k", 0, 2, 1, reign="r", born="b"), gateway.Loaded),
+    "floor": (gateway.floor("k", 1, "b", "s", "keep", scheme="i", until=1), gateway.Floored),
+    "once": (gateway.once("k", "kept", 1, "s", 1), gateway.DrawnOnce),
+    "machine_claim": (
+        machine_calls.machine_claim("k", 1, "h", "t", 1, lease=1, margin=1, first=1, store="s"),
+        machine_calls.Claimed,
+    ),
+    "machine_renew": (machine_calls.machine_renew("k", 1, "t", 1, lease=1, margin=1), machine_calls.Renewed),
+    "machine_release": (machine_calls.machine_release("k", 1, "t", 1), machine_calls.Released),
+}
 
 
-def sample(kind: Any) -> Any:
-    if get_origin(kind) is Literal:
-        return get_args(kind)[0]
-    return {str: "text", str | None: "text", int: 1, float: 1.0, float | None: 1.0}[kind]
-
-
-def functions_of(module: ModuleType) -> list[Callable[..., Any]]:
-    """The public functions that are its own."""
-    found = inspect.getmembers(module, inspect.isfunction)
-    return [one for name, one in found if one.__module__ == module.__name__ and name[0] != "_"]
-
-
-def calls() -> dict[str, tuple[type, list[str]]]:
-    """By the SHA that each public function of the gateway sends: what it decodes to, and the words after that."""
-    found: dict[str, tuple[type, list[str]]] = {}
-    for function in [*functions_of(gateway), *functions_of(machine_calls)]:
-        hints = get_type_hints(function)
-        answer = hints.pop("return")
-        if get_origin(answer) is not gateway.Call:
-            continue
-        call = function(**{name: sample(kind) for name, kind in hints.items()})
-        sent = words(call.packed)
-        if sent[0] == "EVALSHA":
-            assert sent[1] not in found, f"{function.__name__} is the second function for one script"
-            assert call.text == next(one.text for one in map(scripts.script, scripts.NAMES) if one.sha == sent[1])
-            found[sent[1]] = (get_args(answer)[0], sent[2:])
-    return found
-
-
-def test_each_script_has_one_gateway_function_that_sends_as_many_keys_and_arguments_as_declared(
-    script: scripts.Script,
-) -> None:
-    _, (numkeys, *rest) = calls()[script.sha]
-    assert int(numkeys) == len(numbered(script.text, "KEYS"))
-    assert len(rest) == len(numbered(script.text, "KEYS")) + len(numbered(script.text, "ARGV"))
-
-
-def test_each_status_of_a_script_is_one_that_the_gateway_knows_and_the_other_way_round(script: scripts.Script) -> None:
-    record, _ = calls()[script.sha]
+def test_each_script_has_a_gateway_call_that_sends_and_knows_what_is_declared(script: scripts.Script) -> None:
+    call, record = CALLS[script.name]
+    keys, arguments = (len(numbered(script.text, array)) for array in ("KEYS", "ARGV"))
+    words = call.packed.split(b"\r\n")[2::2]
+    assert words[:3] == [b"EVALSHA", script.sha.encode(), b"%d" % keys]
+    assert len(words) == 3 + keys + arguments
+    assert call.text == script.text
     assert set(get_args(get_type_hints(record)["status"])) == promised(script.text) - {"BADARG"}
 
 
@@ -232,10 +193,6 @@ def test_the_readme_says_that_another_database_or_thread_does_not_help() -> None
     assert "Another database or another thread of the same server does not help" in README
 
 
-def test_the_readme_is_shipped_beside_the_scripts() -> None:
-    assert (Path(LUA) / "README.md").is_file()
-
-
 # ------------------------------------------------------------------------------------------------ the checker, checked
 
 MADE_UP = """\
@@ -259,40 +216,32 @@ return {'ok', cur, 'more'}
 """
 
 
-def test_the_checker_passes_a_script_that_is_in_order() -> None:
-    assert complaints("made", MADE_UP) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda text: "\n" + text, "the header is not the first thing"),
-        (lambda text: text.replace("made:", "other:"), "the header is not the first thing"),
-        (lambda text: text.replace("ARGV[1]\n", "ARGV[2]\n"), "ARGV[2] is read and not declared"),
-        (lambda text: text.replace(", ARGV[1]\n", ", '1'\n"), "ARGV[1] is declared and never read"),
-        (lambda text: text.replace("ARGV[1]  n", "ARGV[3]  n"), "ARGV are declared as [3]"),
-        (lambda text: text.replace("= KEYS[1]", "= KEYS[2]"), "KEYS[1] is declared and never read"),
-        (lambda text: text.replace("key, n = KEYS[1]", "key, n = KEYS[#KEYS]"), "KEYS is used otherwise"),
-        (lambda text: text + "redis.call('DEL', unpack(KEYS))", "KEYS is used otherwise"),
-        (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "gone is returned and not in the header"),
-        (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "empty is in the header and never returned"),
-        (lambda text: text.replace("BADARG n is none')", "BADKEY n')"), "BADKEY is returned and not in the header"),
-        (lambda text: text.replace("cur, 'more'}\n", "cur, 'less'}\n"), "less is returned and not in the header"),
-        (lambda text: text + "while true do end", "a loop: while"),
-        (lambda text: text + "for i = 1, 2 do end", "a loop: for"),
-        (lambda text: text + "repeat until cur", "a loop: repeat"),
-        (lambda text: text + "local c = tonumber(cur)", "tonumber(cur)"),
-        (lambda text: text + "local c = tonumber(hash[1] or next_max)", "tonumber(hash[1] or next_max)"),
-        (lambda text: text + "local c = cur + 1", "arithmetic: cur + 1"),
-        (lambda text: text + "local c = 1 + high", "arithmetic: 1 + high"),
-    ],
-)
-def test_the_checker_finds_what_is_wrong_with_a_made_up_script(change: Callable[[str], str], complaint: str) -> None:
-    assert change(MADE_UP) != MADE_UP
+CHANGES: list[tuple[Callable[[str], str], str]] = [
+    (lambda text: "\n" + text, "the header is not the first thing"),
+    (lambda text: text.replace("made:", "other:"), "the header is not the first thing"),
+    (lambda text: text.replace("ARGV[1]\n", "ARGV[2]\n"), "ARGV[2] is read and not declared"),
+    (lambda text: text.replace(", ARGV[1]\n", ", '1'\n"), "ARGV[1] is declared and never read"),
+    (lambda text: text.replace("ARGV[1]  n", "ARGV[3]  n"), "ARGV are declared as [3]"),
+    (lambda text: text.replace("= KEYS[1]", "= KEYS[2]"), "KEYS[1] is declared and never read"),
+    (lambda text: text.replace("key, n = KEYS[1]", "key, n = KEYS[#KEYS]"), "KEYS is used otherwise"),
+    (lambda text: text + "redis.call('DEL', unpack(KEYS))", "KEYS is used otherwise"),
+    (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "gone is returned and not in the header"),
+    (lambda text: text.replace("return {'empty'}", "return {'gone'}"), "empty is in the header and never returned"),
+    (lambda text: text.replace("BADARG n is none')", "BADKEY n')"), "BADKEY is returned and not in the header"),
+    (lambda text: text.replace("cur, 'more'}\n", "cur, 'less'}\n"), "less is returned and not in the header"),
+    (lambda text: text + "while true do end", "a loop: while"),
+    (lambda text: text + "for i = 1, 2 do end", "a loop: for"),
+    (lambda text: text + "repeat until cur", "a loop: repeat"),
+    (lambda text: text + "local c = tonumber(cur)", "tonumber(cur"),
     # With more characters of the found text, "(hash[1] or next_max" stays recognisable.
-    assert any(found.startswith(complaint.rstrip(")")) for found in complaints("made", change(MADE_UP)))
+    (lambda text: text + "local c = tonumber(hash[1] or next_max)", "tonumber(hash[1] or next_max"),
+    (lambda text: text + "local c = cur + 1", "arithmetic: cur + 1"),
+    (lambda text: text + "local c = 1 + high", "arithmetic: 1 + high"),
+]
 
 
-def test_reading_a_packed_command_notices_a_wrong_length() -> None:
-    with pytest.raises((AssertionError, ValueError)):
-        words(b"*2\r\n$3\r\nGET\r\n$2\r\nkey\r\n")
+def test_the_checker_finds_what_is_wrong_with_a_made_up_script_and_passes_one_that_is_in_order() -> None:
+    assert complaints("made", MADE_UP) == []
+    for change, complaint in CHANGES:
+        assert change(MADE_UP) != MADE_UP, complaint
+        assert any(found.startswith(complaint) for found in complaints("made", change(MADE_UP))), complaint

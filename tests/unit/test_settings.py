@@ -8,6 +8,7 @@ import pytest
 from issuer import settings
 from issuer.errors import ConfigurationError, InvalidArgument
 from issuer.settings import Setting, load, seconds
+from tests.unit.refusals import refused
 
 #: For every setting four values that differ: from the argument, the environment, the file, and the default.
 VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
@@ -50,9 +51,6 @@ def _with_store(name: str) -> str:
     return "" if name == "store_url" else 'store_url = "memory://base"\n'
 
 
-# ------------------------------------------------------------------------------------------------ precedence
-
-
 def test_every_setting_is_covered_here() -> None:
     assert [name for name in load(environ={}).named() if name != "keys"] == ALL
 
@@ -65,10 +63,9 @@ def test_keys_are_named_secrets_as_a_text_or_a_table(folder: Path) -> None:
     assert load({"keys": {"k": b"three"}}, environ=environ).keys == Setting({"k": b"three"}, "argument")
     (folder / "issuer.toml").unlink()
     assert load(environ=_environ(folder)).keys == Setting({}, "default")
-    for wrong in ({"": b"x"}, {"k": b""}, {"k": 5}, ["k"]):
-        with pytest.raises(ConfigurationError, match="key") as error:
-            load({"keys": wrong}, environ=_environ(folder))
-        assert "one" not in str(error.value)
+    for keys in ({"": b"x"}, {"k": b""}, {"k": 5}, ["k"]):
+        error = refused(ConfigurationError, "key", load, {"keys": keys}, environ=_environ(folder))
+        assert "one" not in str(error)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -91,16 +88,14 @@ def test_an_empty_variable_counts_as_none(folder: Path) -> None:
     assert load(environ=environ) == load(environ=_environ(folder))
 
 
-@pytest.mark.parametrize(
-    ("variables", "source"),
-    [
-        ({"MONGODB_URI": "mongodb://a", "MONGO_URL": "mongodb://b"}, "MONGODB_URI"),
-        ({"MONGO_URL": "mongodb://b"}, "MONGO_URL"),
-        ({"ISSUER_STORE_URL": "memory://", "MONGODB_URI": "mongodb://a"}, "ISSUER_STORE_URL"),
-    ],
-)
-def test_variables_of_other_programs_name_the_store_if_ours_does_not(variables: dict[str, str], source: str) -> None:
-    assert load(environ=variables).store_url == Setting(variables[source], source)
+def test_variables_of_other_programs_name_the_store_if_ours_does_not() -> None:
+    other = {"MONGO_URL": "mongodb://b"}
+    for source, variables in {
+        "MONGO_URL": other,
+        "MONGODB_URI": {**other, "MONGODB_URI": "mongodb://a"},
+        "ISSUER_STORE_URL": {**other, "MONGODB_URI": "mongodb://a", "ISSUER_STORE_URL": "memory://"},
+    }.items():
+        assert load(environ=variables).store_url == Setting(variables[source], source)
 
 
 def test_a_file_that_names_the_store_wins_over_other_programs_variables(folder: Path) -> None:
@@ -118,9 +113,6 @@ def test_redis_url_counts_only_where_a_store_is_named(arguments: dict[str, str],
     assert load(environ={"REDIS_URL": "redis://other"}).redis_url == Setting("none", "default")
     ours = load(arguments, environ={**environ, "ISSUER_REDIS_URL": "none"})
     assert ours.redis_url == Setting("none", "ISSUER_REDIS_URL")
-
-
-# ------------------------------------------------------------------------------------------------ files
 
 
 def test_the_first_file_there_is_is_the_only_one_read(folder: Path) -> None:
@@ -147,112 +139,93 @@ def test_without_xdg_variables_the_folders_are_those_of_the_home(folder: Path) -
     assert found.store_url.value == f"sqlite:///{folder}/.local/share/issuer/issuer.db"
 
 
-@pytest.mark.parametrize("named", ["argument", "variable"])
-def test_a_file_that_was_named_has_to_be_there(folder: Path, named: str) -> None:
+def test_a_file_that_was_named_has_to_be_there_and_to_be_a_file(folder: Path) -> None:
     gone = str(folder / "gone.toml")
-    config, environ = (gone, {}) if named == "argument" else (None, {"ISSUER_CONFIG": gone})
-    with pytest.raises(ConfigurationError, match=r"there is no settings file .*gone\.toml"):
-        load(environ=environ, config=config)
+    for options in ({"environ": {}, "config": gone}, {"environ": {"ISSUER_CONFIG": gone}}):
+        refused(ConfigurationError, r"there is no settings file .*gone\.toml", load, **options)
+    refused(ConfigurationError, "settings file", load, environ={}, config=folder)
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"prefix = ", "Invalid value"),
-        (b"\xff\xfe", "utf-8"),
-        (b'prefx = "a"\n', "unknown key 'prefx'; there are redis_url, store_url, prefix"),
-        (b'[redis]\nurl = "a"\n', "unknown key 'redis'"),
-    ],
-)
-def test_a_file_that_cannot_be_meant_is_named_and_refused(folder: Path, content: bytes, problem: str) -> None:
-    (folder / "issuer.toml").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=problem) as caught:
-        load(environ=_environ(folder))
-    assert "issuer.toml" in str(caught.value)
+def test_a_file_that_cannot_be_meant_is_named_and_refused(folder: Path) -> None:
+    for content, problem in {
+        b"prefix = ": "Invalid value",
+        b"\xff\xfe": "utf-8",
+        b'prefx = "a"\n': "unknown key 'prefx'; there are redis_url, store_url, prefix",
+        b'[redis]\nurl = "a"\n': "unknown key 'redis'",
+    }.items():
+        (folder / "issuer.toml").write_bytes(content)
+        assert "issuer.toml" in str(refused(ConfigurationError, problem, load, environ=_environ(folder)))
 
 
-def test_a_folder_in_place_of_the_file_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="settings file"):
-        load(environ={}, config=folder)
+def wrong(name: str, value: object, said: str) -> ConfigurationError:
+    """Return the error for that value of an argument, which says this."""
+    return refused(ConfigurationError, said, load, {name: value}, environ={"HOME": "/nonexistent"})
 
 
-# ------------------------------------------------------------------------------------------------ values
-
-
-@pytest.mark.parametrize("name", ["timeout", "store_timeout", "redis_timeout"])
-@pytest.mark.parametrize("value", ["-1", "soon", "nan", "inf", -0.1, True, [], float("nan")])
-def test_a_time_that_is_none_names_the_setting_and_its_source(name: str, value: object) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} from argument: {name} must be a number of seconds, "):
-        load({name: value}, environ={})
-
-
-@pytest.mark.parametrize("name", ["port_number", "machine", "rack"])
-@pytest.mark.parametrize("value", ["one", "1.5", 1.5, True, None, []])
-def test_a_number_that_is_none_names_the_setting_and_its_source(folder: Path, name: str, value: object) -> None:
-    if value is None:
-        (folder / "issuer.toml").write_text(f'{name} = "one"\n')
-    arguments, source = ({}, "issuer.toml") if value is None else ({name: value}, "argument")
-    with pytest.raises(ConfigurationError, match=f"{name} from .*{source}: must be a whole number, not "):
-        load(arguments, environ=_environ(folder))
-
-
-@pytest.mark.parametrize("text", ["a very secret secret", "k1=0123456789abcdef,a very secret secret"])
-def test_what_has_no_name_may_be_a_secret_and_is_not_told(text: str) -> None:
-    with pytest.raises(ConfigurationError, match='as in "k1=secret,k2=secret"') as caught:
-        load({"keys": text}, environ={})
-    assert "very" not in str(caught.value)
-
-
-def test_only_the_callers_timeout_may_be_zero() -> None:
-    assert load({"timeout": 0}, environ={}).timeout.value == 0.0
+def test_a_time_that_is_none_names_the_setting_and_its_source() -> None:
+    for name in ("timeout", "store_timeout", "redis_timeout"):
+        times: list[object] = ["-1", "soon", "nan", "inf", -0.1, True, [], float("nan")]
+        for value in times:
+            wrong(name, value, f"{name} from argument: {name} must be a number of seconds, ")
+    assert load({"timeout": 0}, environ={}).timeout.value == 0.0  # the caller's alone may be zero
     for name in ("store_timeout", "redis_timeout"):
-        with pytest.raises(ConfigurationError, match="above 0"):
-            load({name: 0}, environ={})
+        wrong(name, 0, "above 0")
+    for time in (-1, float("inf"), float("nan"), True, "1", None):
+        refused(InvalidArgument, "", seconds, time, "timeout", zero=True)
 
 
-@pytest.mark.parametrize("value", ["", "a{b", "a}", "a\n", "\x7f", 5])
-def test_a_prefix_that_cannot_stand_before_the_braces_is_refused(value: object) -> None:
-    with pytest.raises(ConfigurationError, match="prefix from argument: "):
-        load({"prefix": value}, environ={})
+def test_a_number_that_is_none_names_the_setting_and_its_source(folder: Path) -> None:
+    for name in ("port_number", "machine", "rack"):
+        numbers: list[object] = ["one", "1.5", 1.5, True, []]
+        for value in numbers:
+            wrong(name, value, f"{name} from argument: must be a whole number, not ")
+        (folder / "issuer.toml").write_text(f'{name} = "one"\n')
+        said = f"{name} from .*issuer.toml: must be a whole number, not "
+        refused(ConfigurationError, said, load, environ=_environ(folder))
+        (folder / "issuer.toml").unlink()
 
 
-@pytest.mark.parametrize("value", ["none", "None", " NONE "])
-def test_redis_can_be_switched_off_by_name(value: str) -> None:
-    found = load(environ={"ISSUER_REDIS_URL": value})
-    assert found.redis_url == Setting("none", "ISSUER_REDIS_URL")
+def test_what_has_no_name_may_be_a_secret_and_is_not_told() -> None:
+    for text in ("a very secret secret", "k1=0123456789abcdef,a very secret secret"):
+        assert "very" not in str(wrong("keys", text, 'as in "k1=secret,k2=secret"'))
 
 
-@pytest.mark.parametrize("source", ["argument", "ISSUER_REDIS_URL", "issuer.toml"])
-def test_redis_without_a_store_is_refused_wherever_it_was_named(folder: Path, source: str) -> None:
-    if source == "issuer.toml":
-        (folder / source).write_text('redis_url = "redis://r"\n')
-    environ = _environ(folder, **({source: "redis://r"} if source.startswith("ISSUER") else {}))
-    arguments = {"redis_url": "redis://r"} if source == "argument" else {}
-    with pytest.raises(ConfigurationError, match=rf"Redis is named \({source}\) but no store"):
-        load(arguments, environ=environ)
+def test_a_prefix_that_cannot_stand_before_the_braces_is_refused() -> None:
+    for value in ("", "a{b", "a}", "a\n", "\x7f", 5):
+        wrong("prefix", value, "prefix from argument: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "environ", "embedded"),
-    [
-        ({}, {}, True),
-        ({"prefix": "p", "timeout": 1}, {}, True),
-        ({}, {"REDIS_URL": "redis://r"}, True),
-        ({"redis_url": "none"}, {}, False),
-        ({"store_url": "memory://"}, {}, False),
-        ({}, {"MONGO_URL": "mongodb://m"}, False),
-    ],
-)
-def test_tags_are_made_by_themselves_only_where_nobody_named_a_server(
-    arguments: dict[str, Any], environ: dict[str, str], embedded: bool
-) -> None:
-    assert load(arguments, environ=environ).embedded is embedded
+def test_a_url_without_a_scheme_is_refused_with_that_reason() -> None:
+    for name in ("redis_url", "store_url"):
+        wrong(name, "localhost:6379", "scheme")
 
 
-@pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), True, "1", None])
-def test_seconds_refuses_what_is_no_duration(value: object) -> None:
-    with pytest.raises(InvalidArgument):
-        seconds(value, "timeout", zero=True)
+def test_redis_can_be_switched_off_by_name() -> None:
+    for value in ("none", "None", " NONE "):
+        assert load(environ={"ISSUER_REDIS_URL": value}).redis_url == Setting("none", "ISSUER_REDIS_URL")
+
+
+def test_redis_without_a_store_is_refused_wherever_it_was_named(folder: Path) -> None:
+    url = {"ISSUER_REDIS_URL": "redis://r"}
+    wrong("redis_url", "redis://r", r"Redis is named \(argument\) but no store")
+    refused(ConfigurationError, r"\(ISSUER_REDIS_URL\) but no store", load, environ=_environ(folder, **url))
+    (folder / "issuer.toml").write_text('redis_url = "redis://r"\n')
+    refused(ConfigurationError, r"\(issuer.toml\) but no store", load, environ=_environ(folder))
+
+
+def test_tags_are_made_by_themselves_only_where_nobody_named_a_server() -> None:
+    embedded: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({}, {}),
+        ({"prefix": "p", "timeout": 1}, {}),
+        ({}, {"REDIS_URL": "redis://r"}),
+    ]
+    named: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({"redis_url": "none"}, {}),
+        ({"store_url": "memory://"}, {}),
+        ({}, {"MONGO_URL": "mongodb://m"}),
+    ]
+    assert all(load(arguments, environ=environ).embedded for arguments, environ in embedded)
+    assert not any(load(arguments, environ=environ).embedded for arguments, environ in named)
 
 
 def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,35 +233,14 @@ def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.Monke
     assert settings.load().prefix == Setting("process", "ISSUER_PREFIX")
 
 
-def test_a_variable_of_ours_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="ISSUER_STORE;"):
-        load(environ={"ISSUER_STORE": "mongodb://localhost", "HOME": "/nonexistent"})
-
-
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "ISSUER_SERVICE_HOST",
-        "ISSUER_SERVICE_PORT",
-        "ISSUER_SERVICE_PORT_HTTP",
-        "ISSUER_PORT",
-        "ISSUER_PORT_80_TCP",
-        "ISSUER_PORT_80_TCP_ADDR",
-        "ISSUER_REDIS_SERVICE_HOST",
-        "ISSUER_REDIS_PORT_6379_TCP_PROTO",
-    ],
-)
-def test_what_kubernetes_sets_beside_a_service_of_our_name_is_let_pass(variable: str) -> None:
-    assert load(environ={variable: "10.0.0.1", "HOME": "/nonexistent"}) == load(environ={"HOME": "/nonexistent"})
-
-
-@pytest.mark.parametrize("variable", ["ISSUER_REDIS_ULR", "ISSUER_PORTS", "ISSUER_HOST", "ISSUER_STORE_PORT_X"])
-def test_what_only_looks_like_it_is_refused(variable: str) -> None:
-    with pytest.raises(ConfigurationError, match=variable):
-        load(environ={variable: "10.0.0.1", "HOME": "/nonexistent"})
-
-
-@pytest.mark.parametrize("name", ["redis_url", "store_url"])
-def test_a_url_without_a_scheme_is_refused_with_that_reason(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="scheme"):
-        load({name: "localhost:6379"}, environ={"HOME": "/nonexistent"})
+def test_a_variable_of_ours_that_means_nothing_is_refused_but_for_those_of_kubernetes() -> None:
+    home = {"HOME": "/nonexistent"}
+    refused(ConfigurationError, "ISSUER_STORE;", load, environ={"ISSUER_STORE": "mongodb://localhost", **home})
+    # What Kubernetes sets beside a service of our name.
+    for variable in (
+        *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"),
+        *("REDIS_SERVICE_HOST", "REDIS_PORT_6379_TCP_PROTO"),
+    ):
+        assert load(environ={f"ISSUER_{variable}": "10.0.0.1", **home}) == load(environ=home), variable
+    for variable in ("ISSUER_REDIS_ULR", "ISSUER_PORTS", "ISSUER_HOST", "ISSUER_STORE_PORT_X"):
+        refused(ConfigurationError, variable, load, environ={variable: "10.0.0.1", **home})

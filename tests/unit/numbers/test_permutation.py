@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from issuer.errors import InvalidArgument
 from issuer.numbers.permutation import Permutation
 from persistence.records import HIGHEST
+from tests.unit.refusals import refused
 
 KEYS = (b"0123456789abcdef", b"k" * 16, bytes(range(64)))
 
@@ -35,19 +36,13 @@ class TestBijection:
     @pytest.mark.covers("U.8", "3.3")
     @pytest.mark.parametrize("key", KEYS)
     def test_every_small_range_goes_onto_itself(self, key: bytes) -> None:
-        for size in range(1, 301):
+        for size in [*range(1, 131), 255, 256, 257, 300]:
             low = size * 7 % 50
             permutation = Permutation(key, low, low + size - 1)
             numbers = range(low, low + size)
             there = [permutation.forward(number) for number in numbers]
             assert sorted(there) == list(numbers)
             assert [permutation.backward(number) for number in there] == list(numbers)
-
-    @pytest.mark.parametrize("low", [0, 1, 10**4, HIGHEST - 99_999])
-    def test_larger_ranges_repeat_nothing(self, low: int) -> None:
-        permutation = Permutation(KEYS[0], low, low + 99_999)
-        there = {permutation.forward(number) for number in range(low, low + 100_000)}
-        assert there == set(range(low, low + 100_000))
 
     @given(st.binary(min_size=1, max_size=80), st.integers(0, HIGHEST), st.integers(0, HIGHEST), st.data())
     def test_it_is_undone_with_the_key(self, key: bytes, one: int, other: int, data: st.DataObject) -> None:
@@ -71,8 +66,10 @@ class TestBijection:
 
 class TestNothingShows:
     @pytest.mark.covers("3.3", "4.2")
-    @pytest.mark.parametrize("key", KEYS)
-    @pytest.mark.parametrize(("low", "high"), [(10**17, 10**18 - 1), (1, HIGHEST), (10**8, 10**9 - 1)])
+    @pytest.mark.parametrize(
+        ("key", "low", "high"),
+        [(KEYS[0], 10**17, 10**18 - 1), (KEYS[1], 1, HIGHEST), (KEYS[2], 10**8, 10**9 - 1)],
+    )
     def test_neighbours_land_anywhere_and_at_any_distance(self, key: bytes, low: int, high: int) -> None:
         size = high - low + 1
         permutation = Permutation(key, low, high)
@@ -103,33 +100,23 @@ class TestNothingShows:
         rising = sum(after > before for before, after in zip(there, there[apart:], strict=False))
         assert 0.48 < rising / SAMPLES < 0.52
 
-    def test_a_key_that_differs_in_one_bit_gives_another_order(self) -> None:
+    def test_a_key_that_differs_in_one_bit_or_another_range_gives_another_order(self) -> None:
         low, high = 10**11, 10**12 - 1
         one, other = Permutation(bytes(16), low, high), Permutation(bytes(15) + b"\x01", low, high)
         numbers = range(low, low + 2000)
         assert sum(one.forward(number) == other.forward(number) for number in numbers) < 3
         distances = [(one.forward(number) - other.forward(number)) % (high - low + 1) for number in numbers]
         assert chi_square(distances, high - low + 1) < CHI_SQUARE_MOST
-
-    def test_another_range_has_another_order(self) -> None:
-        one, other = Permutation(KEYS[0], 0, 10**9), Permutation(KEYS[0], 0, 10**9 + 1)
-        assert sum(one.forward(number) == other.forward(number) for number in range(2000)) < 3
+        longer = Permutation(bytes(16), low, high + 1)
+        assert sum(one.forward(number) == longer.forward(number) for number in numbers) < 3
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("low", "high"), [(1, 0), (-1, 5), (0, HIGHEST + 1)])
-    def test_what_is_no_range_is_refused(self, low: int, high: int) -> None:
-        with pytest.raises(InvalidArgument):
-            Permutation(KEYS[0], low, high)
-
-    def test_an_empty_key_is_refused(self) -> None:
-        with pytest.raises(InvalidArgument):
-            Permutation(b"", 0, 9)
-
-    @pytest.mark.parametrize("number", [9, 21, -1, HIGHEST])
-    def test_numbers_outside_the_range_are_refused(self, number: int) -> None:
+    def test_what_is_no_range_or_no_key_or_lies_outside_is_refused(self) -> None:
+        for low, high in ((1, 0), (-1, 5), (0, HIGHEST + 1)):
+            refused(InvalidArgument, "", Permutation, KEYS[0], low, high)
+        refused(InvalidArgument, "", Permutation, b"", 0, 9)
         permutation = Permutation(KEYS[0], 10, 20)
-        for way in (permutation.forward, permutation.backward):
-            with pytest.raises(InvalidArgument) as caught:
-                way(number)
-            assert caught.value.value == number
+        for number in (9, 21, -1, HIGHEST):
+            for way in (permutation.forward, permutation.backward):
+                assert refused(InvalidArgument, "", way, number).value == number

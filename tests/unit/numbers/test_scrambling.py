@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers.scrambling import Piece, Scrambling, fingerprint, may_begin
 from persistence.records import HIGHEST
+from tests.unit.refusals import refused
 
 KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210", "k3": bytes(range(32))}
 
@@ -17,7 +18,7 @@ def piece(start: int, key: str = "k1", limit: int = HIGHEST) -> Piece:
 
 class TestDigits:
     @pytest.mark.covers("U.8", "3.3")
-    @pytest.mark.parametrize("limit", [1, 9, 10, 777, 99_999, 123_456])
+    @pytest.mark.parametrize("limit", [1, 9, 10, 777, 12_345])
     def test_all_numbers_up_to_the_limit_go_onto_themselves_with_as_many_digits(self, limit: int) -> None:
         scrambling = Scrambling([piece(1, limit=limit)], KEYS)
         there = [scrambling.scramble(number) for number in range(1, limit + 1)]
@@ -25,12 +26,13 @@ class TestDigits:
         assert all(len(str(number)) == len(str(shown)) for number, shown in enumerate(there, 1))
         assert [scrambling.unscramble(shown) for shown in there] == list(range(1, limit + 1))
 
-    @pytest.mark.parametrize("start", [1, 5, 10, 100, 500, 999, 1000, 4711])
-    def test_numbers_below_the_first_key_stay_as_they_are(self, start: int) -> None:
-        scrambling = Scrambling([piece(start)], KEYS)
-        there = [scrambling.scramble(number) for number in range(1, 10_000)]
-        assert there[: start - 1] == list(range(1, start))
-        assert sorted(there) == list(range(1, 10_000))
+    def test_numbers_below_the_first_key_stay_as_they_are(self) -> None:
+        for start in (1, 5, 10, 100, 471, 999, 1000):
+            scrambling = Scrambling([piece(start)], KEYS)
+            there = [scrambling.scramble(number) for number in range(1, 2000)]
+            assert there[: start - 1] == list(range(1, start)), start
+            assert len({*there} & {*range(1, 1000)}) == 999
+            assert min(there[999:]) >= 1000
 
     @given(st.integers(1, HIGHEST), st.integers(1, HIGHEST), st.sampled_from(sorted(KEYS)))
     def test_it_is_undone_with_the_key(self, number: int, limit: int, key: str) -> None:
@@ -52,105 +54,41 @@ class TestDigits:
 
 
 class TestRotation:
-    @given(st.lists(st.tuples(st.integers(0, 4000), st.sampled_from(sorted(KEYS))), min_size=1, max_size=4))
-    def test_a_new_key_from_where_it_may_begin_repeats_nothing(self, changes: list[tuple[int, str]]) -> None:
-        pieces: list[Piece] = [piece(1)]
-        given_so_far: dict[int, int] = {}
-        most = 0
-        for more, key in changes:
-            scrambling = Scrambling(pieces, KEYS)
-            given_so_far |= {number: scrambling.scramble(number) for number in range(most + 1, most + more + 1)}
-            most += more
-            begins = scrambling.may_begin(most)
-            assert begins > most
-            pieces = [*(old for old in pieces if old.start < begins), piece(begins, key)]
-            if begins == 1:
-                pieces = [piece(1, key)]
-        scrambling = Scrambling(pieces, KEYS)
-        assert [scrambling.scramble(number) for number in given_so_far] == list(given_so_far.values())
-        following = {scrambling.scramble(number) for number in range(most + 1, most + 3000)}
-        assert len(following) == 2999
-        assert following.isdisjoint(given_so_far.values())
-
-    def test_a_key_that_begins_any_lower_repeats(self) -> None:
-        """The mutation of `may_begin`: within the digits that were given already."""
-        most = 150
-        before = Scrambling([piece(1)], KEYS)
-        shown = {before.scramble(number) for number in range(1, most + 1)}
-        after = Scrambling([piece(1), piece(most + 1, "k2")], KEYS)
-        assert shown & {after.scramble(number) for number in range(most + 1, 1000)}
-        right = Scrambling([piece(1), piece(before.may_begin(most), "k2")], KEYS)
-        assert not shown & {right.scramble(number) for number in range(most + 1, 5000)}
-
-    @pytest.mark.parametrize(("most", "begins"), [(0, 1), (1, 10), (9, 10), (10, 100), (99, 100), (999_999, 10**6)])
-    def test_it_is_the_first_number_with_more_digits(self, most: int, begins: int) -> None:
-        assert may_begin(most) == begins
-        assert Scrambling([piece(1)], KEYS).may_begin(most) == begins
-
-    def test_where_nothing_was_scrambled_it_is_the_next_number(self) -> None:
+    def test_it_is_the_first_number_with_more_digits_or_the_next_where_nothing_was_scrambled(self) -> None:
+        for most, begins in ((0, 1), (1, 10), (9, 10), (10, 100), (99, 100), (999_999, 10**6)):
+            assert may_begin(most) == Scrambling([piece(1)], KEYS).may_begin(most) == begins, most
         assert Scrambling([piece(1000)], KEYS).may_begin(150) == 151
-
-    def test_a_raised_limit_goes_on_above_the_old_one(self) -> None:
-        before = Scrambling([piece(1, limit=777)], KEYS)
-        after = Scrambling([piece(1, limit=777), piece(778, limit=5000)], KEYS)
-        there = [after.scramble(number) for number in range(1, 5001)]
-        assert there[:777] == [before.scramble(number) for number in range(1, 778)]
-        assert sorted(there) == list(range(1, 5001))
-
-    def test_a_raised_limit_without_a_border_repeats(self) -> None:
-        """The mutation: the limit is not part of the piece, so that the last domain grows with it."""
-        before = Scrambling([piece(1, limit=777)], KEYS)
-        after = Scrambling([piece(1, limit=5000)], KEYS)
-        shown = {before.scramble(number) for number in range(1, 701)}
-        assert shown & {after.scramble(number) for number in range(701, 5001)}
 
 
 class TestKeys:
-    @pytest.mark.parametrize("key", [b"", b"0123456789abcde"])
-    def test_a_short_key_is_refused_by_the_name_of_the_setting(self, key: bytes) -> None:
-        with pytest.raises(SchemeError, match=r"^keys: key 'k1' is too short") as caught:
-            Scrambling([piece(1)], {"k1": key})
-        assert (caught.value.setting, caught.value.value) == ("keys", "k1")
-
-    def test_a_text_is_no_key_and_is_not_shown(self) -> None:
-        with pytest.raises(SchemeError, match=r"^keys: key 'k1' must be bytes") as caught:
-            Scrambling([piece(1)], {"k1": "0123456789abcdefgh"})  # type: ignore[dict-item]
-        assert "abcdefgh" not in str(caught.value)
+    def test_what_is_no_key_is_refused_by_the_name_of_the_setting_and_not_shown(self) -> None:
+        for key in (b"", b"0123456789abcde"):
+            error = refused(SchemeError, r"^keys: key 'k1' is too short", Scrambling, [piece(1)], {"k1": key})
+            assert (error.setting, error.value) == ("keys", "k1")
+        error = refused(SchemeError, "^keys: key 'k1' must be bytes", Scrambling, [piece(1)], {"k1": "abcdefgh" * 3})
+        assert "abcdefgh" not in str(error)
 
     def test_a_key_that_this_process_lacks_is_refused(self) -> None:
-        with pytest.raises(SchemeError, match="no key 'k2', only k1: add it"):
-            Scrambling([piece(1), piece(100, "k2")], {"k1": KEYS["k1"]})
-        with pytest.raises(SchemeError, match="no key 'k1', none at all: add it"):
-            Scrambling([piece(1)], {})
+        both = [piece(1), piece(100, "k2")]
+        refused(SchemeError, "no key 'k2', only k1: add it", Scrambling, both, {"k1": KEYS["k1"]})
+        refused(SchemeError, "no key 'k1', none at all: add it", Scrambling, [piece(1)], {})
 
     def test_who_only_reads_needs_the_keys_of_what_is_read(self) -> None:
         pieces = [piece(1), piece(100, "k2")]
         both, reading = Scrambling(pieces, KEYS), Scrambling(pieces, {"k1": KEYS["k1"]}, reading=True)
         assert [reading.unscramble(both.scramble(number)) for number in range(1, 100)] == [*range(1, 100)]
         for number in (100, 5000):
-            with pytest.raises(SchemeError, match="no key 'k2'"):
-                reading.unscramble(both.scramble(number))
-        with pytest.raises(SchemeError, match="another one"):
-            Scrambling(pieces, {"k1": KEYS["k3"]}, reading=True)
+            refused(SchemeError, "no key 'k2'", reading.unscramble, both.scramble(number))
+        refused(SchemeError, "another one", Scrambling, pieces, {"k1": KEYS["k3"]}, reading=True)
 
     def test_another_key_under_the_name_is_refused_without_showing_it(self) -> None:
-        with pytest.raises(SchemeError, match="another one") as caught:
-            Scrambling([piece(1)], {"k1": KEYS["k2"]})
-        assert KEYS["k2"].decode() not in str(caught.value)
-
-    def test_another_key_under_the_name_would_repeat(self) -> None:
-        """The mutation: each process believes its own key."""
-        one = Scrambling([piece(1)], KEYS)
-        other = Scrambling([Piece(1, "k1", fingerprint(KEYS["k2"]))], {"k1": KEYS["k2"]})
-        assert {one.scramble(number) for number in range(100, 500)} & {
-            other.scramble(number) for number in range(500, 1000)
-        }
+        error = refused(SchemeError, "another one", Scrambling, [piece(1)], {"k1": KEYS["k2"]})
+        assert KEYS["k2"].decode() not in str(error)
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        "pieces",
-        [
+    def test_pieces_that_make_no_sense_are_refused(self) -> None:
+        for pieces in (
             [],
             [piece(0)],
             [piece(10, limit=9)],
@@ -158,17 +96,11 @@ class TestRefusals:
             [piece(100), piece(10)],
             [piece(1, limit=99), piece(1000)],
             [piece(1, limit=HIGHEST + 1)],
-        ],
-    )
-    def test_pieces_that_make_no_sense_are_refused(self, pieces: list[Piece]) -> None:
-        with pytest.raises(SchemeError) as caught:
-            Scrambling(pieces, KEYS)
-        assert caught.value.setting == "scramble"
+        ):
+            assert refused(SchemeError, "", Scrambling, pieces, KEYS).setting == "scramble"
 
     def test_numbers_above_the_limit_are_refused(self) -> None:
         scrambling = Scrambling([piece(1, limit=777)], KEYS)
         assert scrambling.highest == 777
-        with pytest.raises(InvalidArgument):
-            scrambling.scramble(778)
-        with pytest.raises(NotDecodable):
-            scrambling.unscramble(778)
+        refused(InvalidArgument, "", scrambling.scramble, 778)
+        refused(NotDecodable, "", scrambling.unscramble, 778)
