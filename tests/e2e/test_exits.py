@@ -248,6 +248,7 @@ def test_redis_without_a_store_is_a_configuration_error(cli: Cli) -> None:
     assert "--store" in ended.err
 
 
+@pytest.mark.live
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_disk_that_is_full_is_an_error_and_no_traceback(home: Path) -> None:
     told = []

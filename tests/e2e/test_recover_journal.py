@@ -81,26 +81,22 @@ def test_a_damaged_line_is_named_and_nothing_is_changed(journalled: Run, home: P
     assert ended.err.count("error: ") == 1
 
 
-def test_journals_that_cant_be_used_are_refused_once(journalled: Run, cli: Cli, home: Path) -> None:
-    ended = journalled("recover", "--all", "--from-journal", "missing", "--yes")
-    assert (ended.code, "'missing' does not exist" in ended.err) == (2, True)
+def test_journals_that_cant_be_used_are_refused_once_and_nothing_is_recovered(
+    journalled: Run, cli: Cli, home: Path
+) -> None:
+    (home / "empty").touch()
+    before, ours = journalled("tags", "--json").json(), str(home / "journal")
     elsewhere = ("--store", f"sqlite:///{home / 'other.db'}")
     for tag in ("a", "b"):
         cli(*elsewhere, "create", tag)
-    for more in (["--dry-run"], ["--yes"]):
-        ended = cli(*elsewhere, "recover", "--all", "--from-journal", str(home / "journal"), *more)
+    others = cli(*elsewhere, "tags", "--json").json()
+    for ended, said in (
+        (journalled("recover", "--all", "--from-journal", "missing", "--yes"), "'missing' does not exist"),
+        (journalled("recover", "orders", "--from-journal", ours, "--from-journal", "empty", "--yes"), "empty is empty"),
+        (journalled("recover", "--all", "--from-journal", "empty", "--yes"), "journal empty is empty"),
+        (cli(*elsewhere, "recover", "--all", "--from-journal", ours, "--dry-run"), "journals of another store"),
+        (cli(*elsewhere, "recover", "--all", "--from-journal", ours, "--yes"), "journals of another store"),
+    ):
         assert (ended.code, ended.out, ended.err.count("error: ")) == (2, "", 1)
-        assert "journals of another store" in ended.err
-    assert [tag["max"] for tag in cli(*elsewhere, "tags", "--json").json()] == [0, 0]
-
-
-def test_an_empty_file_is_no_journal_and_nothing_is_recovered(journalled: Run, home: Path) -> None:
-    empty = home / "empty"
-    empty.touch()
-    before = journalled("tags", "--json").json()
-    for named in (["orders"], ["--all"]):
-        files = ("--from-journal", str(home / "journal"), "--from-journal", str(empty))
-        ended = journalled("recover", *named, *files, "--yes")
-        assert (ended.code, ended.out, ended.err.count("error: ")) == (2, "", 1)
-        assert f"journal {empty} is empty" in ended.err
-    assert journalled("tags", "--json").json() == before
+        assert said in ended.err
+    assert (journalled("tags", "--json").json(), cli(*elsewhere, "tags", "--json").json()) == (before, others)
