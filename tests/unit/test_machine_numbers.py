@@ -221,7 +221,8 @@ def test_a_tag_named_like_a_namespace_ends_no_waiting_there_or_numbers_are_repea
     host.pass_time(41)
     numbers = desks[0].take(10)
     host.server.client().flushall()
-    elsewhere(host, "snow", "snow", **bits).found()
+    with elsewhere(host, "snow", "snow", **bits) as snow:
+        snow.found()  # and gives its number back
     for desk in desks[1:]:
         with suppress(NoMachineNumber):
             numbers += desk.take(10)
