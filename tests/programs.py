@@ -158,6 +158,8 @@ class Program:
         for reader in readers:
             reader.join(None if end is None else max(0.0, end - time.monotonic()))
         self.wait(None if end is None else max(0.0, end - time.monotonic()))
+        for stream in list(printed):  # read to its end, as Popen closes it then
+            stream.close()
         return tuple("" if each is None else printed.get(each, "") for each in (self.stdout, self.stderr))  # type: ignore[return-value]  # two of them
 
     def _stream(self, target: _Target, standard: int, theirs: list[int]) -> tuple[int, IO[str] | None]:

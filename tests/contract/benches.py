@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: Seconds that a call may take on a machine busy with other things.
 TIMEOUT = 60.0
 
+#: For a MongoDB URL: milliseconds that pymongo waits for a server. A call without a deadline of its own takes them.
+PATIENT = "serverSelectionTimeoutMS=60000&connectTimeoutMS=60000"
+
 #: A scheme with all that JSON has, and that a store could get wrong.
 SCHEME: dict[str, Any] = {
     "strategy": "segment",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 import pytest
 
-from tests.contract.benches import Bench, JournalledBench, MemoryBench, MongoBench, SQLiteBench
+from tests.contract.benches import PATIENT, Bench, JournalledBench, MemoryBench, MongoBench, SQLiteBench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +30,9 @@ def mongo_bench_at(url: str) -> Iterator[MongoBench]:
     """A database of its own on that server, which is gone afterwards."""
     base, _, query = url.partition("?")
     name = f"issuer_test_{secrets.token_hex(4)}"
-    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(url, serverSelectionTimeoutMS=5000)
-    bench = MongoBench(f"{base.rstrip('/')}/{name}{'?' if query else ''}{query}", client[name])
+    patient = f"{base.rstrip('/')}/{name}?{PATIENT}{query and '&'}{query}"
+    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(patient)
+    bench = MongoBench(patient, client[name])
     try:
         yield bench
     finally:

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ register("counted", Counted)
 
 def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening = Desk) -> Desk:
     """Open it for process `index` of those that share the place and the server."""
+    opening = partial(opening, timeout=60.0)  # on a machine busy with other things
     instance = Instance("tests", 8000 + index, "192.0.2.5", machine=None, directory=str(place))
     if kind == "segment":
         return _segment(place, opening)

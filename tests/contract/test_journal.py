@@ -383,33 +383,29 @@ def _failing(*_: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def _half(descriptor: int, line: bytes) -> int:
-    """Write as a disk does that is full in the middle of it."""
-    if len(line) < 10:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return _write(descriptor, line[: len(line) // 2])
-
-
-_write = os.write
-
-
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
-@pytest.mark.parametrize(
-    ("call", "fails", "message"), [("fsync", _failing, "Input/output error"), ("write", _half, "No space left")]
-)
+@pytest.mark.parametrize("disk", ["broken", "full"])
 def test_a_disk_that_fails_costs_one_segment_however_often_it_is_tried(
-    path: Path, monkeypatch: pytest.MonkeyPatch, call: str, fails: Callable[..., Any], message: str, *, guarded: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, disk: str, *, guarded: bool
 ) -> None:
-    memory = MemoryStore()
+    memory, write = MemoryStore(), os.write
     store = Journalled(memory, path)
     fill(store, 3)
     before = path.read_bytes()
+
+    def full(descriptor: int, line: bytes) -> int:
+        """Write what there is room for, which is less than a line."""
+        room = len(before) + 100 - os.fstat(descriptor).st_size
+        if room <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, line[:room])
+
     if not guarded:
         monkeypatch.setattr(journal_, "_try_to_write", lambda _: None)
     with monkeypatch.context() as broken:
-        broken.setattr(os, call, fails)
+        broken.setattr(*((os, "fsync", _failing) if disk == "broken" else (os, "write", full)))
         for _ in range(5):
-            with pytest.raises(Unavailable, match=message):
+            with pytest.raises(Unavailable, match=r"Input/output error|No space left"):
                 reserve(store)
         assert get(memory).max == 20 + (10 if guarded else 50)
         assert path.read_bytes() == before

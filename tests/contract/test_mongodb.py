@@ -14,11 +14,32 @@ from bson.int64 import Int64
 from pymongo import ReadPreference
 from pymongo.uri_parser import parse_uri
 
-from persistence.errors import Corrupt, LeaseOnStrict, Misconfigured, StoreError, Unavailable, VersionMoved
+from persistence.errors import (
+    Corrupt,
+    LeaseOnStrict,
+    LimitHit,
+    LimitTooLow,
+    Misconfigured,
+    StoreError,
+    TagPresent,
+    Unavailable,
+    VersionMoved,
+)
 from persistence.mongodb import SCHEMA, MongoStore, _Session
 from persistence.mongotags import stored
 from persistence.records import LEASE_MOST, now_ms
-from tests.contract.benches import SCHEME, TIMEOUT, MongoBench, check_contiguous, create, get, ranges, reserve, spans
+from tests.contract.benches import (
+    PATIENT,
+    SCHEME,
+    TIMEOUT,
+    MongoBench,
+    check_contiguous,
+    create,
+    get,
+    ranges,
+    reserve,
+    spans,
+)
 from tests.contract.processes import finish, run_python, segments
 from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
@@ -43,7 +64,7 @@ def proxy(mongo_bench: MongoBench) -> Iterator[FaultProxy]:
 def far(mongo_bench: MongoBench, proxy: FaultProxy) -> Iterator[MongoStore]:
     """A store that reaches the database through the proxy, and doesn't send anything twice by itself."""
     name = mongo_bench.database.name
-    options = "directConnection=true&retryWrites=false&retryReads=false"
+    options = f"directConnection=true&retryWrites=false&retryReads=false&{PATIENT}"
     store = MongoStore.open(f"mongodb://127.0.0.1:{proxy.port}/{name}?{options}")
     yield store
     store.close()
@@ -133,13 +154,33 @@ def test_a_delete_that_comes_late_buries_no_tag_that_was_made_again(
 @pytest.mark.covers("2.12")
 def test_who_loses_the_race_for_a_block_tries_again(mongo_bench: MongoBench, overtake: Overtake) -> None:
     other, won = mongo_bench.open(), []
-    create(other, step=10, limit=35)
-    for expected in ([(0, 10), (10, 20)], [(20, 30), (30, 35)]):  # the last one is exact: `max` must be what was read
-        overtake(lambda: won.append(reserve(other)))
-        # Fresh, so that it has to read; from what it read, it would have been the block that the other one won.
-        assert spans([*won[-1:], reserve(mongo_bench.open())])[-1:] == expected[1:]
-        assert spans(won[-1:]) == expected[:1]
-    assert ranges(other) == [(0, 10), (10, 20), (20, 30), (30, 35)]
+    create(other, step=10, limit=25)
+    overtake(lambda: won.append(reserve(other)))
+    assert spans([reserve(mongo_bench.open())]) == [(10, 20)]  # opened now, so that it has to read
+    overtake(lambda: won.append(reserve(other)))
+    with pytest.raises(LimitHit):
+        reserve(mongo_bench.open())
+    assert spans(won) == [(0, 10), (20, 25)]
+    assert ranges(other) == [(0, 10), (10, 20), (20, 25)]
+    other.delete("orders", timeout=TIMEOUT)
+    overtake(lambda: create(other, limit=100))  # and the race for a tombstone
+    with pytest.raises(TagPresent):
+        create(mongo_bench.store, limit=1000)
+    assert get(other).limit == 100
+
+
+def test_what_max_and_limit_have_become_meanwhile_holds(mongo_bench: MongoBench, overtake: Overtake) -> None:
+    store, other = mongo_bench.store, mongo_bench.open()
+    create(store, step=10, limit=1000)
+    overtake(lambda: reserve(other, 20))
+    with pytest.raises(LimitTooLow):
+        store.configure("orders", limit=15, timeout=TIMEOUT)
+    overtake(lambda: other.configure("orders", limit=500, timeout=TIMEOUT))
+    with pytest.raises(LimitTooLow):
+        store.configure("orders", raise_to=900, timeout=TIMEOUT)
+    assert (get(other).max, get(other).limit) == (20, 500)
+    overtake(lambda: reserve(other, 20))
+    assert store.configure("orders", raise_to=30, timeout=TIMEOUT).max == 40  # never lowered
 
 
 def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench) -> None:
@@ -150,9 +191,8 @@ def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench
     assert plain.version
     assert plain.replica_set is not None
     assert (plain.asked_concern, plain.retry_writes) == ({}, True)
-    query = "&" if "?" in mongo_bench.url else "?"
     options = "w=1&journal=false&retryWrites=false&readPreference=secondaryPreferred"
-    weak = MongoStore.open(f"{mongo_bench.url}{query}{options}")
+    weak = MongoStore.open(f"{mongo_bench.url}&{options}")
     with weak._session(TIMEOUT) as session:
         for collection in (session.tags, session.segments, session.meta):
             assert collection.write_concern.document == {"w": "majority", "j": True}
@@ -161,6 +201,8 @@ def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench
     weak.close()
     assert plain.write_concern == seen.write_concern == {"w": "majority", "j": True}
     assert (seen.asked_concern, seen.retry_writes) == ({"w": 1, "j": False}, False)
+    with pytest.raises(Misconfigured, match="w=0"):
+        MongoStore(mongo_bench.database.with_options(write_concern=pymongo.WriteConcern(w=0)))
 
 
 def test_a_reservation_is_one_update_and_one_insert(mongo_bench: MongoBench) -> None:
@@ -183,6 +225,8 @@ def test_a_reservation_is_one_update_and_one_insert(mongo_bench: MongoBench) -> 
     sent.clear()
     reserve(store)
     assert sent == ["findAndModify", "insert"]
+    keys = [list(each["key"].items()) for each in mongo_bench.database["segments"].list_indexes()]
+    assert [("tag", 1), ("high", -1), ("low", -1), ("_id", -1)] in keys
     store.close()
     assert client.admin.command("ping")["ok"]  # a client that isn't ours stays open
     client.close()
@@ -205,12 +249,6 @@ def test_a_newer_schema_is_refused(mongo_bench: MongoBench) -> None:
             reserve(mongo_bench.open())
 
 
-def test_the_ledger_has_an_index_by_tag_and_number(mongo_bench: MongoBench) -> None:
-    create(mongo_bench.store)
-    keys = [list(each["key"].items()) for each in mongo_bench.database["segments"].list_indexes()]
-    assert [("tag", 1), ("high", -1), ("low", -1), ("_id", -1)] in keys
-
-
 @pytest.mark.covers("2.6", "2.7", "2.14")
 def test_a_session_that_the_caller_has_bound_is_not_joined(mongo_bench: MongoBench) -> None:
     """Nor its transaction: rolled back, it would take the reservations with it."""
@@ -227,10 +265,6 @@ def test_a_session_that_the_caller_has_bound_is_not_joined(mongo_bench: MongoBen
 
 
 # ------------------------------------------------------------------------------------------------------------- faults
-
-
-#: Seconds that pymongo is told to wait for a server: a call that had no deadline of its own would take them.
-PATIENT = "serverSelectionTimeoutMS=60000&connectTimeoutMS=60000"
 
 
 def gives_up(call: Callable[[], object]) -> None:
@@ -298,12 +332,6 @@ def test_a_hand_back_that_arrives_late_cuts_nobody(mongo_bench: MongoBench, far:
 
 
 # ------------------------------------------------------------------------------------------------- set up wrongly; fork
-
-
-def test_a_database_without_acknowledgement_is_refused(mongo_bench: MongoBench) -> None:
-    unacknowledged = mongo_bench.database.with_options(write_concern=pymongo.WriteConcern(w=0))
-    with pytest.raises(Misconfigured, match="w=0"):
-        MongoStore(unacknowledged)
 
 
 def test_each_error_of_the_driver_has_its_meaning_here(
@@ -387,18 +415,6 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     return take
 
 
-def is_legal(store: MongoStore, other: Store, at_least: int) -> bool:
-    """Reserve, and say whether that was refused or gave what the record, as others see it, allows."""
-    try:
-        got = reserve(store, at_least=at_least)
-    except StoreError:
-        return True
-    now = get(other)
-    in_bounds = at_least <= got.low and got.high <= now.limit
-    sized = got.high - got.low == now.segment or got.high == now.limit
-    return in_bounds and sized and not now.halted and not now.deleted
-
-
 SPOILERS: dict[str, Callable[[Store], object]] = {
     "limit": lambda other: other.configure("orders", limit=12, timeout=TIMEOUT),
     "step": lambda other: other.configure("orders", step=77, timeout=TIMEOUT),
@@ -421,16 +437,19 @@ def test_mutation_each_guard_of_a_reservation_is_needed(
     SPOILERS[guard](other)
     if not guarded:
         without(*guard.split())
-    assert is_legal(store, other, at_least=15 if guard == "max $gte" else 0) is guarded
+    at_least = 15 if guard == "max $gte" else 0
+    try:
+        got = reserve(store, at_least=at_least)
+    except StoreError:
+        legal = True
+    else:  # what the record, as others see it, allows
+        now = get(other)
+        sized = got.high - got.low == now.segment or got.high == now.limit
+        legal = at_least <= got.low and got.high <= now.limit and sized and not now.halted and not now.deleted
+    assert legal is guarded
 
 
 # ------------------------------------------------------------------------------------------------------------- schemes
-
-
-def schema(bench: MongoBench) -> int:
-    found = bench.database["meta"].find_one({"_id": "store"})
-    assert found is not None
-    return int(found["schema"])
 
 
 def test_its_integers_are_sent_as_64_bits_and_nothing_else_is() -> None:
@@ -456,7 +475,8 @@ def test_a_program_that_knows_of_no_scheme_is_refused_once_a_tag_has_one(
     create(mongo_bench.store)
     create(mongo_bench.store, "users", scheme={})
     mongo_bench.store.configure("users", scheme={}, timeout=TIMEOUT)
-    assert schema(mongo_bench) == 1
+    meta = mongo_bench.database["meta"]
+    assert [each["schema"] for each in meta.find()] == [1]
     if way == "create":
         create(mongo_bench.store, "new", scheme=SCHEME)
     elif way == "configure":
@@ -464,7 +484,7 @@ def test_a_program_that_knows_of_no_scheme_is_refused_once_a_tag_has_one(
     else:
         mongo_bench.store.delete("orders", timeout=TIMEOUT)
         create(mongo_bench.store, scheme={"format": "{seq}"})
-    assert schema(mongo_bench) == 2
+    assert [each["schema"] for each in meta.find()] == [2]
     mongo_bench.store.configure("orders", scheme={}, timeout=TIMEOUT)
     assert get(mongo_bench.open()).scheme == {}
     monkeypatch.setattr("persistence.mongodb.SCHEMA", 1)

@@ -119,33 +119,6 @@ def test_handing_back_beside_reserving_gives_nothing_twice(bench: Bench) -> None
     assert sorted(kept) == sorted(numbers)
 
 
-def test_settings_change_beside_reserving(bench: Bench) -> None:
-    create(bench.store, step=10)
-    done = threading.Event()
-
-    def load() -> list[Reservation]:
-        got = []
-        while not done.is_set():
-            got.append(reserve(bench.store))
-        return got
-
-    def change() -> list[Reservation]:
-        try:
-            for step in range(11, 15):
-                bench.store.configure("orders", step=step, raise_to=get(bench.store).max + 1, timeout=TIMEOUT)
-                bench.store.recover("orders", at_least=0, timeout=TIMEOUT)
-        finally:
-            done.set()
-        return []
-
-    got: list[Reservation] = []
-    for answer in at_once([load, load, change]):
-        assert isinstance(answer, list), answer
-        got += answer
-    assert all(older[1] <= newer[0] for older, newer in pairwise(sorted(spans(got))))
-    assert reserve(bench.store).tag.step == 14
-
-
 @pytest.mark.live
 @pytest.mark.covers("2.13")
 def test_a_loader_killed_in_the_middle_leaves_nothing_to_be_given_twice(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,8 +79,10 @@ def test_a_locked_file_costs_no_more_than_the_timeout_and_changes_nothing(sqlite
     made = create(sqlite_bench.store)
     other = sqlite_bench.connect()
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Unavailable, match="locked"):  # and it is locked still
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match="locked"):
         sqlite_bench.store.reserve("orders", None, reason="test", timeout=0.05)
+    assert time.monotonic() - started < 20
     other.execute("ROLLBACK")
     other.close()
     assert get(sqlite_bench.store) == made

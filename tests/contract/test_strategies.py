@@ -286,24 +286,19 @@ def test_a_factory_that_makes_no_strategy_is_refused(monkeypatch: pytest.MonkeyP
 # ------------------------------------------------------------------------------------------------ without each guard
 
 
-@pytest.fixture
-def moved_snowflake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def test_without_the_guard_a_forked_child_repeats_its_parents_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moved = MovedClock()
     monkeypatch.setattr("issuer.clock.sleep", moved.sleep)
     monkeypatch.setitem(registry._registered, "moved", lambda context: Snowflake(context, clock=moved.clock))
     with Desk("moved", {}, instance=Instance(ip="192.0.2.5", machine=5, directory=str(tmp_path))) as desk:
-        yield desk
-
-
-def test_without_the_guard_a_forked_child_repeats_its_parents_numbers(
-    moved_snowflake: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved_snowflake.take(5)
-    assert in_a_child(moved_snowflake, 50) == ConfigurationError.__name__
-    monkeypatch.setattr(Serving, "_after_fork", lambda _serving: None)
-    drawn = in_a_child(moved_snowflake, 50)
-    assert isinstance(drawn, list)
-    assert len(repeats(drawn + moved_snowflake.take(50))) == 50
+        desk.take(5)
+        assert in_a_child(desk, 50) == ConfigurationError.__name__
+        monkeypatch.setattr(Serving, "_after_fork", lambda _serving: None)
+        drawn = in_a_child(desk, 50)
+        assert isinstance(drawn, list)
+        assert len(repeats(drawn + desk.take(50))) == 50
 
 
 def test_a_lease_counts_from_before_the_request_was_sent(
