@@ -21,6 +21,7 @@ from bson.int64 import Int64
 from pymongo import MongoClient, ReadPreference, ReturnDocument, UpdateOne, WriteConcern
 from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.read_concern import ReadConcern
+from pymongo.synchronous import client_session
 from pymongo.uri_parser import parse_uri
 
 from persistence import mongoledger, mongotags
@@ -73,6 +74,23 @@ _SCHEMA_WITHOUT_SCHEMES = 1
 
 _random = random.SystemRandom()
 _RESERVED_DATABASES = {"admin", "config", "local"}
+
+
+@contextmanager
+def _unbound() -> Iterator[None]:
+    """Leave out the session that the caller may have bound, and with it the transaction that may be rolled back.
+
+    Since 4.17 `ClientSession.bind` makes each operation of its client join it, and those of other clients fail.
+    """
+    bound = getattr(client_session, "_SESSION", None)
+    if bound is None or bound.get() is None:
+        yield
+        return
+    token = bound.set(None)
+    try:
+        yield
+    finally:
+        bound.reset(token)
 
 
 class _Session:
@@ -416,7 +434,7 @@ class MongoStore(Store):
     def _session(self, timeout: float) -> Iterator[_Session]:
         deadline = Deadline(timeout)
         try:
-            with pymongo.timeout(deadline.left()):
+            with _unbound(), pymongo.timeout(deadline.left()):
                 session = _Session(self._connected(), deadline)
                 if not self._store_id:
                     store_id = self._check_meta(session)

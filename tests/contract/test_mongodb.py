@@ -249,6 +249,21 @@ def test_a_newer_schema_is_refused(mongo_bench: MongoBench) -> None:
             reserve(mongo_bench.open())
 
 
+@pytest.mark.covers("2.6", "2.7", "2.14")
+def test_a_session_that_the_caller_has_bound_is_not_joined(mongo_bench: MongoBench) -> None:
+    """Nor its transaction: rolled back, it would take the reservations with it."""
+    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(mongo_bench.url)
+    lent = MongoStore(client.get_default_database())
+    create(lent, step=10)
+    with client.start_session() as session, session.bind(end_session=False):
+        session.start_transaction()
+        got = spans([reserve(lent), reserve(mongo_bench.store), reserve(lent)])
+        session.abort_transaction()
+    check_contiguous([*got, *spans([reserve(lent)])], 0, 40)
+    assert ranges(mongo_bench.store)[:-1] == got
+    client.close()
+
+
 # ------------------------------------------------------------------------------------------------------------- faults
 
 
