@@ -160,9 +160,7 @@ def test_a_lost_reply_of_a_draw_costs_a_gap_and_no_repeat(behind: Issuer, redis_
     assert numbers == [1, 3, 5, 7, 9, 11]
 
 
-def test_a_lost_reply_of_a_load_spends_the_segment_and_repeats_nothing(
-    behind: Issuer, redis_proxy: FaultProxy
-) -> None:
+def test_a_lost_reply_of_a_load_spends_the_segment_and_repeats_nothing(behind: Issuer, redis_proxy: FaultProxy) -> None:
     numbers = []
     for _ in range(5):
         redis_proxy.drop_replies(match=LOAD, times=1)
@@ -263,7 +261,7 @@ def test_a_wedged_loader_is_replaced_after_the_election_window(
         assert ids.next("a") > 10
 
 
-# ------------------------------------------------------------------------------------------------ replies that come late
+# ---------------------------------------------------------------------------------------------- late replies
 
 
 def late_then_other(connect: Connect, proxy: FaultProxy, how: str) -> int:
@@ -343,5 +341,3 @@ def test_kept_connections_would_take_it(
     monkeypatch.setattr(AsyncLink, "drop", async_keep)
     monkeypatch.setattr(AsyncLink, "ask", async_released)
     assert late_then_other(connect, redis_proxy, how) < 1000
-
-
