@@ -13,6 +13,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import AsyncIssuer, Issuer
+from issuer.core import refill
 from issuer.drivers.asyncio.line import Line
 from persistence.sqlite import SQLiteStore
 from tests.audit import repeats
@@ -193,14 +194,15 @@ def test_a_child_is_not_stopped_by_locks_that_threads_of_the_parent_hold(tmp_pat
 
 
 @pytest.mark.live
-def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path) -> None:
+def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refill, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of five segments
     theirs = BackgroundScheduler(timezone="UTC")
     theirs.start()
     try:
         with issuer.connect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs) as ids:
             ids.create("a", step=10)
             assert ids.next("a") == 1
-            answer = in_child(lambda: ids.take("a", 50))()
+            answer = in_child(lambda: ids.take("a", 50, timeout=40))()
             assert isinstance(answer, list), answer
             assert len(answer) == 50
     finally:
