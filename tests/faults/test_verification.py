@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ import redis
 import issuer
 from issuer import Issuer, gateway
 from issuer.core import verification
-from issuer.core.discrepancies import Discrepancy
 from issuer.core.extend import known
 from issuer.core.steps import Steps
 from issuer.core.verification import Audit
@@ -30,13 +30,15 @@ KEY = "issuer:{orders}"
 THEN = 1_000_000_000_000
 
 
-@pytest.fixture(params=["memory", "sqlite", "mongodb"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Each kind of store in turn."""
-    if request.param == "mongodb":
+@contextmanager
+def bench_of(kind: str, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """An empty store of that kind."""
+    if kind == "mongodb":
         yield from mongo_bench_at(request.getfixturevalue("mongo_url"))
-    elif request.param == "sqlite":
-        sqlite = SQLiteBench(tmp_path / "store.db")
+    elif kind == "sqlite":
+        directory = request.getfixturevalue("tmp_path") / secrets.token_hex(4)
+        directory.mkdir()
+        sqlite = SQLiteBench(directory / "store.db")
         yield sqlite
         sqlite.close()
     else:
@@ -58,9 +60,12 @@ class Scene:
         return {finding.kind for finding in self.ids.verify(TAG)}
 
 
-@pytest.fixture
-def scene(bench: Bench, redis_client: redis.Redis, redis_url: str) -> Iterator[Scene]:
-    with issuer.connect(redis=redis_url, store=bench.store, scheduler=None) as ids:
+@contextmanager
+def scene_on(kind: str, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A sound tag on a store of that kind, and in an empty Redis."""
+    url, client = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_client")
+    client.flushdb()
+    with bench_of(kind, request) as bench, issuer.connect(redis=url, store=bench.store, scheduler=None) as ids:
         ids.create(TAG, step=100)
         ids.take(TAG, 150)
         ids.tick()
@@ -68,7 +73,17 @@ def scene(bench: Bench, redis_client: redis.Redis, redis_url: str) -> Iterator[S
         ids.take(TAG, 150)
         ids.tick()
         assert ids.verify() == ids.verify(TAG) == []
-        yield Scene(ids, bench, redis_client)
+        yield Scene(ids, bench, client)
+
+
+@pytest.fixture(params=["memory", "sqlite", "mongodb"])
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """On each kind of store in turn, unless the test names one."""
+    with scene_on(request.param, request) as made:
+        yield made
+
+
+in_memory = pytest.mark.parametrize("scene", ["memory"], indirect=True)
 
 
 # ------------------------------------------------------------------------------------------------ each kind of harm
@@ -171,43 +186,41 @@ DAMAGES: dict[str, tuple[dict[str, object], str]] = {
     "buffer 2 empty": ({"next_cur": 9_000, "next_max": 9_000, "next_mark": 9_000}, "buffer 2 is empty"),
     "next_mark too high": ({"next_mark": 8_000_000}, "next_mark 8000000 is above next_max"),
 }
+
+
+def damaged(fields: dict[str, object], problem: str) -> Harm:
+    """Fields of the hash that can't be; those that are None are missing."""
+
+    def do(scene: Scene) -> None:
+        for name, value in fields.items():
+            scene.hset(**{name: value}) if value is not None else scene.client.hdel(KEY, name)
+
+    return Harm(do, "damaged hash", "damage", None, (problem,), lambda _: None)
+
+
+HARMS |= {name: damaged(*harm) for name, harm in DAMAGES.items()}
 HARMS |= {
-    name: Harm(
-        lambda scene, fields=fields: scene.hset(**fields),  # type: ignore[misc]  # bound here, not later
-        "damaged hash",
-        "damage",
-        None,
-        (problem,),
-        lambda _: None,
-    )
-    for name, (fields, problem) in DAMAGES.items()
-}
-HARMS |= {
-    f"no {name}": Harm(
-        lambda scene, name=name: scene.client.hdel(KEY, name),  # type: ignore[misc]  # the same
-        "damaged hash",
-        "damage",
-        None,
-        (f"field {name} is missing",),
-        lambda _: None,
-    )
+    f"no {name}": damaged({name: None}, f"field {name} is missing")
     for name in ("cur", "max", "mark", "next_cur", "next_max", "next_mark")
 }
 
 
 @pytest.mark.covers("N.5")
-@pytest.mark.parametrize("harm", HARMS.values(), ids=list(HARMS))
-def test_each_harm_is_found_and_without_its_check_it_is_not(
-    harm: Harm, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harm.do(scene)
-    for asked in (TAG, None):
-        found = [finding for finding in scene.ids.verify(asked) if finding.kind == harm.kind]
-        assert {finding.tag for finding in found} == {TAG}
-        assert all(any(words in str(finding) for finding in found) for words in harm.told)
-        assert harm.numbers is None or harm.numbers in [finding.numbers for finding in found]
-    monkeypatch.setattr(Audit if hasattr(Audit, harm.check) else verification, harm.check, harm.blind)
-    assert harm.kind not in scene.kinds()
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "mongodb"])
+def test_each_harm_is_found_and_without_its_check_it_is_not(kind: str, request: pytest.FixtureRequest) -> None:
+    """On one store those of the hash, which no store sees; on each of them those of the ledger."""
+    for name, harm in HARMS.items():
+        if kind != "memory" and "entr" not in name:
+            continue
+        with scene_on(kind, request) as scene, pytest.MonkeyPatch.context() as monkeypatch:
+            harm.do(scene)
+            for asked in (TAG, None):
+                found = [finding for finding in scene.ids.verify(asked) if finding.kind == harm.kind]
+                assert {finding.tag for finding in found} == {TAG}, name
+                assert all(any(words in str(finding) for finding in found) for words in harm.told), name
+                assert harm.numbers is None or harm.numbers in [finding.numbers for finding in found], name
+            monkeypatch.setattr(Audit if hasattr(Audit, harm.check) else verification, harm.check, harm.blind)
+            assert harm.kind not in scene.kinds(), name
 
 
 @pytest.mark.covers("N.5")
@@ -229,6 +242,7 @@ def test_every_entry_below_one_that_covers_many_is_told(scene: Scene) -> None:
     assert all("giant" in str(finding) for finding in found)
 
 
+@in_memory
 def test_a_ledger_full_of_overlaps_ends_after_a_hundred(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "PAGE", 7)
     for _ in range(130):
@@ -253,40 +267,33 @@ def test_a_sound_tag_through_its_whole_life_is_never_reported(scene: Scene, redi
     ids = scene.ids
     ids.create("bulk", order="trend", step=10)
 
-    def sound() -> None:
-        assert ids.verify() == []
+    def direct() -> None:
+        with issuer.connect(redis=None, store=scene.bench.open(), scheduler=None) as other:
+            other.take("bulk", 12)
+            other.take("bulk", 12)
+            assert ids.verify() == []
+            ids.reserve("bulk", 5)
 
-    ids.reserve("bulk", 25)
-    sound()
-    with issuer.connect(redis=redis_url, store=scene.bench.open(), scheduler=None, lease=7) as other:
-        other.take("bulk", 12)
-        sound()
-    sound()
-    with issuer.connect(redis=None, store=scene.bench.open(), scheduler=None) as other:
-        other.take("bulk", 12)
-        other.take("bulk", 12)
-        sound()
-        ids.reserve("bulk", 5)
-    sound()
-    ids.configure("bulk", above=1000, step=3)
-    sound()
-    ids.take("bulk", 10)
-    sound()
-    scene.client.flushall()
-    sound()
-    ids.take("bulk", 4)
-    ids.recover("bulk", at_least=2000)
-    sound()
-    ids.halt("bulk")
-    sound()
-    ids.recover("bulk")
-    ids.take("bulk", 4)
-    ids.delete("bulk")
-    sound()
-    ids.create("bulk")
-    sound()
-    ids.take("bulk", 4)
-    sound()
+    def leased() -> None:
+        with issuer.connect(redis=redis_url, store=scene.bench.open(), scheduler=None, lease=7) as other:
+            other.take("bulk", 12)
+            assert ids.verify() == []
+
+    for event in (
+        lambda: ids.reserve("bulk", 25),
+        leased,
+        direct,
+        lambda: ids.configure("bulk", above=1000, step=3),
+        lambda: ids.take("bulk", 10),
+        scene.client.flushall,
+        lambda: (ids.take("bulk", 4), ids.recover("bulk", at_least=2000)),
+        lambda: ids.halt("bulk"),
+        lambda: (ids.recover("bulk"), ids.take("bulk", 4), ids.delete("bulk")),
+        lambda: ids.create("bulk"),
+        lambda: ids.take("bulk", 4),
+    ):
+        event()
+        assert ids.verify() == []
 
 
 def test_what_was_pruned_is_no_finding(scene: Scene) -> None:
@@ -340,18 +347,20 @@ def unread(self: Audit, entries: Any) -> Steps[dict[str, LedgerEntry]]:
     yield self
 
 
-def alarms(
-    connect: Connect,
-    store: Staged,
-    patch: tuple[pytest.MonkeyPatch, str, Callable[..., Any]],
-    redis: str | None = None,
-) -> Iterator[list[Discrepancy]]:
-    """What is found as the code is, then with the mutation. The test sets the stage before each."""
-    monkeypatch, name, mutation = patch
-    with connect(redis=redis, store=store, scheduler=None) as ids:
-        yield ids.verify(TAG)
-        monkeypatch.setattr(Audit, name, mutation)
-        yield ids.verify(TAG)
+def check(
+    connect: Connect, store: Staged, stage: Callable[[], object], mutation: tuple[str, Callable[..., Any]], kind: str
+) -> None:
+    """On that stage nothing is found; with the mutation of the audit a finding of that kind is."""
+    with connect(redis=None, store=store, scheduler=None) as ids, pytest.MonkeyPatch.context() as monkeypatch:
+        stage()
+        assert ids.verify(TAG) == []
+        monkeypatch.setattr(Audit, *mutation)
+        stage()
+        assert [finding.kind for finding in ids.verify(TAG)] == [kind]
+
+
+def handed_back(store: Staged, held: Any) -> None:
+    assert store.hand_back([held], held.low + 10, timeout=1)
 
 
 def test_a_hand_back_between_two_pages_is_no_overlap(
@@ -361,44 +370,23 @@ def test_a_hand_back_between_two_pages_is_no_overlap(
 
     def stage() -> None:
         held = reserved(staged, 100)
+        staged.after["segments"] = lambda: (handed_back(staged, held), reserved(staged, 20))
 
-        def handed_back_and_reserved_again() -> None:
-            assert staged.hand_back([held], held.low + 10, timeout=1)
-            reserved(staged, 20)
-
-        staged.after["segments"] = handed_back_and_reserved_again
-
-    found = alarms(connect, staged, (monkeypatch, "_again", unread))
-    stage()
-    assert next(found) == []
-    stage()
-    assert [type(finding) for finding in next(found)] == [issuer.Overlap]
+    check(connect, staged, stage, ("_again", unread), "overlap")
 
 
-def test_a_hand_back_while_max_is_read_is_not_above_it(
-    connect: Connect, staged: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hand_back_while_max_is_read_is_not_above_it(connect: Connect, staged: Staged) -> None:
+    def reserved_meanwhile() -> None:
+        held = reserved(staged, 100)
+        staged.before["get"] = lambda: handed_back(staged, held)
+
     def stage() -> None:
-        def reserved_meanwhile() -> None:
-            held = reserved(staged, 100)
-
-            def handed_back() -> None:
-                assert staged.hand_back([held], held.low + 10, timeout=1)
-
-            staged.before["get"] = handed_back
-
         staged.before["segments"] = reserved_meanwhile
 
-    found = alarms(connect, staged, (monkeypatch, "_again", unread))
-    stage()
-    assert next(found) == []
-    stage()
-    assert [type(finding) for finding in next(found)] == [issuer.AboveMax]
+    check(connect, staged, stage, ("_again", unread), "above store max")
 
 
-def test_a_reservation_after_max_was_read_is_not_above_it(
-    connect: Connect, staged: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reservation_after_max_was_read_is_not_above_it(connect: Connect, staged: Staged) -> None:
     def stage() -> None:
         staged.before["segments"] = lambda: reserved(staged, 100)
 
@@ -409,11 +397,7 @@ def test_a_reservation_after_max_was_read_is_not_above_it(
             self._max, self._created = record.max, record.created
 
     reserved(staged, 5)
-    found = alarms(connect, staged, (monkeypatch, "_read_max", once))
-    stage()
-    assert next(found) == []
-    stage()
-    assert [type(finding) for finding in next(found)] == [issuer.AboveMax]
+    check(connect, staged, stage, ("_read_max", once), "above store max")
 
 
 def moved(self: Audit, key: str) -> Steps[bool]:
@@ -446,11 +430,12 @@ def test_a_tag_that_is_drained_meanwhile_is_sound(
 
         (staged.before if where == "segments" else staged.after)[where] = drained
 
-    found = alarms(issuer.connect, staged, (monkeypatch, "_unmoved", moved), redis=redis_url)
-    stage()
-    assert next(found) == []
-    stage()
-    assert kind in [finding.kind for finding in next(found)]
+    with issuer.connect(redis=redis_url, store=staged, scheduler=None) as ids:
+        stage()
+        assert ids.verify(TAG) == []
+        monkeypatch.setattr(Audit, "_unmoved", moved)
+        stage()
+        assert kind in [finding.kind for finding in ids.verify(TAG)]
 
 
 def test_a_buffer_whose_entry_may_have_been_pruned_is_sound(
@@ -465,11 +450,13 @@ def test_a_buffer_whose_entry_may_have_been_pruned_is_sound(
     tamper(staged, created=long_ago)
     staged._ledger = {name: replace(entry, time=long_ago) for name, entry in staged._ledger.items()}
     assert staged.prune(before=now_ms() - LEDGER_KEPT, timeout=1) == 1
-    found = alarms(connect, staged, (monkeypatch, "_certain", lambda *_: True), redis=redis_url)
-    assert next(found) == []
-    assert [finding.kind for finding in next(found)] == ["not in the ledger"]
+    with connect(redis=redis_url, store=staged, scheduler=None) as ids:
+        assert ids.verify(TAG) == []
+        monkeypatch.setattr(Audit, "_certain", lambda *_: True)
+        assert [finding.kind for finding in ids.verify(TAG)] == ["not in the ledger"]
 
 
+@in_memory
 def test_buffers_of_a_reign_that_is_over_are_sound(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """An old snapshot may hold what a restored ledger doesn't; the fence keeps it from being drawn."""
     gapped(scene)
