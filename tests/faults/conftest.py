@@ -1,6 +1,7 @@
 """A Redis server of a test's own, a proxy before it that can go wrong, and what most tests here share."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
@@ -34,6 +35,19 @@ def make(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Make]
     """Make issuers on the session's Redis, each of which stands for a process of its own."""
     with processes(connect, redis=redis_url, store=store) as make:
         yield make
+
+
+def covering(names: str, chosen: Sequence[tuple[object, ...]], *values: Iterable[object]) -> pytest.MarkDecorator:
+    """Parametrize by each combination of these values: the chosen ones in `make test`, the others in `make soak`."""
+    split = names.replace(" ", "").split(",")
+    combinations = [
+        each if each in chosen else pytest.param(*each, marks=pytest.mark.soak) for each in itertools.product(*values)
+    ]
+    return pytest.mark.parametrize(split, combinations, indirect=[name for name in split if name in INDIRECT])
+
+
+#: Fixtures that take the value of a combination.
+INDIRECT = {"connect", "mode"}
 
 
 @pytest.fixture

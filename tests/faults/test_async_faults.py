@@ -20,7 +20,7 @@ from persistence.memory import MemoryStore
 from persistence.records import Reservation
 from tests.audit import repeats
 from tests.colours import Connect
-from tests.faults.conftest import StartRedis
+from tests.faults.conftest import StartRedis, covering
 from tests.seeds import seeded
 from tests.waiting import eventually, run
 
@@ -286,19 +286,8 @@ def test_a_thousand_tasks_past_the_mark_start_one_load(redis_url: str, store: Mo
 
 # ---------------------------------------------------------------------------------------------- cancellation
 
-# In `make test` each order and each scheduler once; the other two pairs run the same lines.
-_SOAK = pytest.mark.soak
 
-
-@pytest.mark.parametrize(
-    ("order", "scheduler"),
-    [
-        ("strict", "background"),
-        ("trend", None),
-        pytest.param("strict", None, marks=_SOAK),
-        pytest.param("trend", "background", marks=_SOAK),
-    ],
-)
+@covering("order, scheduler", [("strict", "background"), ("trend", None)], ["strict", "trend"], ["background", None])
 def test_tasks_cancelled_in_mid_flight_take_nobody_elses_number(
     redis_url: str, store: Moody, order: Any, scheduler: Any
 ) -> None:

@@ -17,6 +17,7 @@ from issuer.core import refill
 from issuer.drivers.asyncio.connections import Link
 from persistence.memory import MemoryStore
 from tests.audit import repeats
+from tests.faults.conftest import covering
 from tests.faults.test_fork import in_child
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import run
@@ -184,20 +185,7 @@ print("over")
 """
 
 
-_SOAK = pytest.mark.soak  # each end, and each way to close, has its program in `make test`
-
-
-@pytest.mark.parametrize(
-    ("how", "close"),
-    [
-        ("return", "no"),
-        ("interrupt", "close"),
-        pytest.param("return", "close", marks=_SOAK),
-        pytest.param("interrupt", "no", marks=_SOAK),
-        pytest.param("raise", "no", marks=_SOAK),
-        pytest.param("raise", "close", marks=_SOAK),
-    ],
-)
+@covering("how, close", [("return", "no"), ("interrupt", "close")], ["return", "raise", "interrupt"], ["no", "close"])
 def test_a_loop_that_ends_with_calls_pending_ends_in_silence(redis_url: str, how: str, close: str) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", ENDED, redis_url, how, close],

@@ -17,7 +17,8 @@ from issuer.core import ownership
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Order
 from tests.audit import repeats
-from tests.colours import Connect
+from tests.colours import COLOURS, Connect
+from tests.faults.conftest import covering
 from tests.faults.hanging import HangingStore
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
@@ -45,16 +46,9 @@ MODES: dict[str, Mode] = {
 }
 
 
-#: Each colour and each mode; the other three pairs run the same lines.
-PAIRS = [
-    ("blocking", "strict"),
-    ("asyncio", "trend"),
-    ("blocking", "leased"),
-    pytest.param("asyncio", "strict", marks=pytest.mark.soak),
-    pytest.param("blocking", "trend", marks=pytest.mark.soak),
-    pytest.param("asyncio", "leased", marks=pytest.mark.soak),
-]
-in_modes = pytest.mark.parametrize(("connect", "mode"), PAIRS, indirect=True)
+in_modes = covering(
+    "connect, mode", [("blocking", "strict"), ("asyncio", "trend"), ("blocking", "leased")], COLOURS, MODES
+)
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from issuer.core import refill
 from issuer.drivers.asyncio.line import Line
 from persistence.sqlite import SQLiteStore
 from tests.audit import repeats
-from tests.colours import Awaited, Connect
+from tests.colours import COLOURS, Awaited, Connect
+from tests.faults.conftest import covering
 from tests.servers.proxy import FaultProxy
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
@@ -140,22 +141,10 @@ def test_a_child_draws_over_connections_of_its_own_and_costs_its_parent_none(
         assert sorted(numbers + theirs) == list(range(1, 9))
 
 
-_SOAK = pytest.mark.soak  # the same children with what the other colour's test has behind them
-
-
 @pytest.mark.live
 @pytest.mark.covers("U.14")
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize(
-    ("connect", "behind"),
-    [
-        ("blocking", "a store"),
-        ("asyncio", "redis"),
-        pytest.param("blocking", "redis", marks=_SOAK),
-        pytest.param("asyncio", "a store", marks=_SOAK),
-    ],
-    indirect=["connect"],
-)
+@covering("connect, behind", [("blocking", "a store"), ("asyncio", "redis")], COLOURS, ["a store", "redis"])
 def test_eight_children_repeat_nothing(
     request: pytest.FixtureRequest, connect: Connect, behind: str, tmp_path: Path
 ) -> None:
