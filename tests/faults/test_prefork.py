@@ -77,7 +77,7 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.covers("U.14")
-@covering("kind, behind", [("sync", "leased"), ("gevent", "strict"), ("gevent", "direct")], ["sync", "gevent"], BEHIND)
+@covering("kind, behind", [("sync", "leased"), ("gevent", "strict")], ["sync", "gevent"], BEHIND)
 def test_eight_preloaded_workers_repeat_nothing_and_leave_nothing_behind(
     behind: str, kind: str, redis_server: RedisServer, redis_url: str, tmp_path: Path
 ) -> None:
