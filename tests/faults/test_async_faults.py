@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import issuer
 from issuer import AsyncIssuer, clock
 from issuer.drivers.asyncio import connections, line
+from issuer.strategies import Instance
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
@@ -198,17 +200,21 @@ def test_a_store_that_does_not_answer_keeps_neither_a_caller_nor_the_loop_waitin
     run(main(), 60)
 
 
-def test_the_loop_goes_on_whatever_is_under_way(redis_url: str, store: Moody) -> None:
+def test_the_loop_goes_on_whatever_is_under_way(redis_url: str, store: Moody, tmp_path: Path) -> None:
     """No operation asks the store in the loop's own thread, and numbers in hand leave the others their turn."""
+    instance = Instance(machine=2, directory=str(tmp_path))
+    quick = {"sequence_bits": 22, "machine_bits": 2, "time_bits": 39}
 
     async def main() -> None:
         async with (
             issuer.aconnect(redis=redis_url, store=store) as ids,
-            issuer.aconnect(redis=None, store=store) as direct,
+            issuer.aconnect(redis=None, store=store, instance=instance) as direct,
         ):
             await ids.create("a", step=100)
             await ids.create("l", step=5000, order="trend", lease=1000)
             await direct.create("d", step=200_000)
+            await direct.create("s", strategy="snowflake", options=quick)
+            await direct.next("s")
             await asyncio.gather(
                 *(ids.next("a") for _ in range(300)), ids.warm("l"), direct.warm("d"), ids.reserve("l", 10)
             )
@@ -224,7 +230,7 @@ def test_the_loop_goes_on_whatever_is_under_way(redis_url: str, store: Moody) ->
             for _ in range(20_000):
                 await anext(numbers)
             assert turns >= 20_000 // 4096
-            for ids_of, tag in ((direct, "d"), (ids, "l")):
+            for ids_of, tag in ((direct, "d"), (ids, "l"), (direct, "s")):
                 turns = 0
                 for _ in range(2000):
                     await ids_of.next(tag)
