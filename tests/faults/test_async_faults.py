@@ -72,28 +72,6 @@ async def outcome(call: Awaitable[int]) -> int | issuer.IssuerError:
 # ---------------------------------------------------------------------------------------------- Redis
 
 
-def test_a_redis_that_is_killed_between_calls_costs_an_error_at_most_and_no_repeat(
-    start_redis: StartRedis, store: Moody
-) -> None:
-    server = start_redis()
-
-    async def main() -> None:
-        async with issuer.aconnect(redis=server.url, store=store) as ids:
-            await ids.create("a", step=50)
-            numbers: list[int] = []
-            for _ in range(2):
-                numbers += await asyncio.gather(*(ids.next("a") for _ in range(30)))
-                await asyncio.to_thread(server.kill)
-                waiting = [asyncio.ensure_future(ids.next("a")) for _ in range(30)]
-                assert isinstance(await outcome(ids.next("a", timeout=0.3)), issuer.RedisUnavailable)
-                await asyncio.to_thread(server.start)
-                numbers += await asyncio.gather(*waiting)
-            assert len(numbers) == 120
-            assert repeats(numbers) == []
-
-    run(main(), 60)
-
-
 def test_who_shares_a_draw_and_has_less_time_than_others_is_told_why_nothing_came(
     start_redis: StartRedis, store: Moody
 ) -> None:

@@ -272,16 +272,3 @@ def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, mo
         theirs.shutdown()
 
     run(main(), 60)
-
-
-def test_an_issuer_that_is_dropped_is_forgotten(fake_server: FencedFakeServer) -> None:
-    async def main() -> None:
-        before = set(async_facade._living)
-        store = MemoryStore()
-        for number in range(5):
-            async with issuer.aconnect(redis=fake_server.async_client(), store=store) as ids:
-                await ids.create(f"a{number}", step=10)
-                await ids.next(f"a{number}")
-        assert set(async_facade._living) == before
-
-    run(main())

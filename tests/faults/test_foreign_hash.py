@@ -145,17 +145,13 @@ def test_without_the_look_the_other_stores_numbers_are_handed_out(
             assert repeats([1, 2, 3, 4, 5, *wrong, *ids.take("orders", 100)]) != [], name
 
 
-def test_warm_is_refused_too(scene: Scene) -> None:
+def test_warm_and_a_caller_without_time_are_refused_too(scene: Scene) -> None:
     for store in (MemoryStore(), made_in(MemoryStore())):
         with scene.on(store) as ids, pytest.raises(ForeignHash):
             ids.warm("orders")
-    assert scene.owner.next("orders") == 6
-
-
-def test_a_caller_without_time_is_refused_once_the_stores_id_is_known(scene: Scene) -> None:
     with scene.on(MemoryStore(), scheduler=None) as ids:
         ids.create("other")
-        ids.next("other")
+        ids.next("other")  # from now on the store's id is known
         with pytest.raises(ForeignHash):
             ids.next("orders", timeout=0)
     assert scene.owner.next("orders") == 6
@@ -340,29 +336,21 @@ def test_a_hash_that_another_store_arms_later_is_found_by_the_sweep(scene: Scene
         assert ids.next("orders") > 100_000
 
 
-def test_a_tick_finds_it_as_well(scene: Scene) -> None:
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_tick_finds_it_as_well(scene: Scene, monkeypatch: pytest.MonkeyPatch, guarded: bool) -> None:
     scene.empty()
-    with scene.on(MemoryStore(), scheduler=None) as ids:
-        ids.create("orders", step=100_000)
-        ids.take("orders", 50)
-        scene.taken_over()
-        assert ids.next("orders") == 2  # the third store's: nobody has looked
-        assert ids.tick() == 0
-        assert _refused(ids) is not None
-
-
-def test_without_the_look_the_sweep_lets_the_other_stores_numbers_out(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The guard taken out."""
-    scene.empty()
-    monkeypatch.setattr(ownership, "check", trusting)
+    if not guarded:
+        monkeypatch.setattr(ownership, "check", trusting)
     with scene.on(MemoryStore(), scheduler=None) as ids:
         ids.create("orders", step=100_000)
         numbers = ids.take("orders", 50)
         scene.taken_over()
-        ids.tick()
-        assert repeats([*numbers, *ids.take("orders", 50)]) != []
+        assert ids.next("orders") == 2  # the third store's: nobody has looked
+        assert ids.tick() == 0
+        if guarded:
+            assert _refused(ids) is not None
+        else:
+            assert repeats([*numbers, *ids.take("orders", 50)]) != []
 
 
 def test_a_tag_served_direct_does_not_rejoin_another_stores_hash(scene: Scene, redis_proxy: FaultProxy) -> None:

@@ -1,6 +1,5 @@
 """What leases did once, and must never do again. On the fake server, so that it is quick."""
 
-import itertools
 import logging
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from persistence.errors import Unavailable
 from persistence.memory import MemoryStore, Snapshot
 from tests.audit import repeats
 from tests.colours import COLOURS, connect_awaited, run
-from tests.faults.test_fork import in_child
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
 
@@ -66,19 +64,6 @@ def test_whoever_deletes_a_tag_issues_none_of_its_numbers_afterwards(connect: An
                 ids.next("a")
             with pytest.raises(issuer.UnknownTag):
                 next(stream)
-
-
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_stream_from_before_a_deletion_is_nobodys_after_a_fork() -> None:
-    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
-        ids.create("a", order="trend")
-        stream = ids.stream("a")
-        assert [next(stream), next(stream)] == [1, 2]  # the second one lay open
-        ids.delete("a")
-        ids.create("a", order="trend")
-        ids.take("a", 1)
-        theirs = in_child(lambda: list(itertools.islice(stream, 3)))()
-        assert "ConfigurationError" in str(theirs)  # a memory store serves no child: it had to ask
 
 
 def test_a_tag_made_again_as_strict_is_leased_no_more(

@@ -9,10 +9,11 @@ import pytest
 import redis
 
 import issuer
-from issuer import facade
+from issuer import async_facade, facade
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
 from tests.audit import repeats
+from tests.colours import Connect
 from tests.programs import PIPE, Program
 from tests.servers.mongo import MongoServer
 
@@ -41,8 +42,8 @@ def test_a_restored_store_is_found_out_and_recover_goes_on_above(
 ) -> None:
     store = MemoryStore()
     with (
-        issuer.connect(redis=redis_url, store=store, scheduler=None) as ids,
-        issuer.connect(redis=redis_url, store=store, scheduler=None) as fresh,
+        issuer.connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as ids,
+        issuer.connect(redis=redis_url, store=store, scheduler=None, store_timeout=0.5) as fresh,
     ):
         ids.create("a", step=100)
         backup = store.snapshot()
@@ -134,16 +135,6 @@ def test_direct_processes_that_are_killed_lose_two_segments_each_at_most(tmp_pat
         assert max(numbers) <= ids.inspect("a").store.max
 
 
-def test_recover_of_everything_goes_over_all_tags(redis_url: str) -> None:
-    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:
-        for tag in ("a", "b", "c"):
-            ids.create(tag, step=10)
-            ids.take(tag, 5)
-        assert ids.recover() == [issuer.Recovery(tag, old=10, new=10, gap=5) for tag in ("a", "b", "c")]
-        assert all(one.gap == 0 for one in ids.recover())
-        assert ids.next("a") > 5
-
-
 def test_a_forgotten_issuer_hands_back_at_exit(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     program = f"import issuer; ids = issuer.connect(redis=None, store={url!r}); print(ids.next('a'))"
@@ -165,7 +156,7 @@ def test_a_process_that_starts_with_the_store_down_draws_what_is_in_redis_and_fa
         ids.create("a", step=10)
         ids.take("a", 5)
     dead = "mongodb://127.0.0.1:1/x"
-    with issuer.connect(redis=redis_url, store=dead, timeout=40) as late:
+    with issuer.connect(redis=redis_url, store=dead, timeout=40, store_timeout=0.5) as late:
         assert late.take("a", 5) == [6, 7, 8, 9, 10]
         with pytest.raises(issuer.StoreUnavailable):
             late.next("a", timeout=0.4)
@@ -173,11 +164,10 @@ def test_a_process_that_starts_with_the_store_down_draws_what_is_in_redis_and_fa
             late.create("b", timeout=0.4)
 
 
-def test_issuers_that_are_closed_are_forgotten() -> None:
-    before = set(facade._living)
+def test_issuers_that_are_closed_are_forgotten(connect: Connect) -> None:
+    before = set(facade._living), set(async_facade._living)
     for _ in range(20):  # closing while the scheduler starts a job must not kill its thread
-        one = issuer.connect(redis=None, store="memory://")
-        one.create("a")
-        one.next("a")
-        one.close()
-    assert set(facade._living) == before
+        with connect(redis=None, store="memory://") as ids:
+            ids.create("a")
+            ids.next("a")
+    assert (set(facade._living), set(async_facade._living)) == before
