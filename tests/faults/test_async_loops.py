@@ -23,7 +23,10 @@ from tests.servers.fake import FencedFakeServer
 from tests.waiting import run
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+    pytest.mark.usefixtures("patient"),
+]
 
 
 async def drawn(ids: issuer.AsyncIssuer, tag: str, count: int) -> list[int]:

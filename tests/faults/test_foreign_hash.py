@@ -23,12 +23,14 @@ from tests.faults.hanging import HangingStore
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 KEY = "issuer:{orders}"
 
 #: How a number is asked for, each way with a look of its own.
 WAYS: dict[str, Callable[[Issuer], Any]] = {
     "next": lambda ids: ids.next("orders"),
-    "next in time": lambda ids: ids.next("orders", timeout=2),
+    "next in time": lambda ids: ids.next("orders", timeout=30),
     "take": lambda ids: ids.take("orders", 3)[0],
     "issue": lambda ids: ids.issue("orders").value,
     "key": lambda ids: ids.next("orders", key="cart-7"),
@@ -231,7 +233,7 @@ def test_what_does_not_touch_redis_can_be_changed(scene: Scene) -> None:
 
 
 def test_a_tag_is_made_while_redis_is_away_and_looked_at_when_it_is_back(scene: Scene, redis_proxy: FaultProxy) -> None:
-    with scene.on(MemoryStore(), redis=redis_proxy.url, scheduler=None, redis_timeout=0.2) as ids:
+    with scene.on(MemoryStore(), redis=redis_proxy.url, scheduler=None) as ids:
         redis_proxy.refuse()
         assert ids.create("orders").max == 0
         redis_proxy.pass_through()

@@ -22,7 +22,10 @@ from tests.faults.conftest import covering
 from tests.servers.proxy import FaultProxy
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+    pytest.mark.usefixtures("patient"),
+]
 
 
 def in_child(work: Callable[[], object]) -> Callable[[], object]:
@@ -75,7 +78,6 @@ def holder(request: pytest.FixtureRequest, connect: Connect, tmp_path: Path) -> 
 
 @pytest.mark.live
 @pytest.mark.covers("U.14")
-@pytest.mark.usefixtures("patient")
 def test_what_its_parent_holds_is_not_a_childs(holder: Issuer) -> None:
     child = in_child(lambda: drawn_in_child(holder, 2))
     assert child() == [101, 102, 103, 104]
@@ -90,7 +92,6 @@ def kept(ids: Any) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.usefixtures("patient")
 def test_children_that_keep_what_their_parents_hold_repeat(holder: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Issuer, AsyncIssuer):
         monkeypatch.setattr(kind, "_after_fork", kept)
@@ -103,7 +104,6 @@ def test_children_that_keep_what_their_parents_hold_repeat(holder: Issuer, monke
 
 @pytest.mark.live
 @pytest.mark.covers("U.14")
-@pytest.mark.usefixtures("patient")
 def test_a_stream_that_lies_open_at_the_fork_goes_on_with_the_childs_own_numbers(holder: Issuer) -> None:
     if isinstance(holder, Awaited):
         numbers = holder._ids.stream("a")
@@ -124,7 +124,6 @@ def test_a_stream_that_lies_open_at_the_fork_goes_on_with_the_childs_own_numbers
 
 
 @pytest.mark.covers("U.14")
-@pytest.mark.usefixtures("patient")
 def test_a_child_draws_over_connections_of_its_own_and_costs_its_parent_none(
     connect: Connect, redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:
@@ -143,7 +142,6 @@ def test_a_child_draws_over_connections_of_its_own_and_costs_its_parent_none(
 
 @pytest.mark.live
 @pytest.mark.covers("U.14")
-@pytest.mark.usefixtures("patient")
 @covering("connect, behind", [("blocking", "a store"), ("asyncio", "redis")], COLOURS, ["a store", "redis"])
 def test_eight_children_repeat_nothing(
     request: pytest.FixtureRequest, connect: Connect, behind: str, tmp_path: Path

@@ -21,6 +21,8 @@ from tests.seeds import chosen
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 class Interrupt(BaseException):
     """What a soft time limit, or Ctrl-C, is to the code it hits."""

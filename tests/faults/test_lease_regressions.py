@@ -21,6 +21,8 @@ from tests.colours import COLOURS, connect_awaited, run
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture
 def other(fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[issuer.Issuer]:

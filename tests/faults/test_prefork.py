@@ -24,6 +24,7 @@ from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 pytestmark = [
+    pytest.mark.usefixtures("patient"),
     pytest.mark.live,
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]

@@ -26,6 +26,8 @@ from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def test_recover_listens_to_every_field_of_a_hash_that_can_be_read(fake_server: FencedFakeServer) -> None:
     store = MemoryStore()
@@ -304,14 +306,14 @@ def test_recover_of_all_goes_on_after_a_tag_that_fails(fake_server: FencedFakeSe
 
 def test_warm_of_a_trend_tag_goes_direct_and_of_a_strict_one_names_redis(fake_server: FencedFakeServer) -> None:
     store = MemoryStore()
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None, timeout=0.5) as ids:
+    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
         ids.create("strict")
         ids.create("trend", order="trend")
         fake_server.connected = False
         ids.warm("trend")
         assert ids.next("trend", timeout=0) == 1
         with pytest.raises(issuer.RedisUnavailable):
-            ids.warm("strict")
+            ids.warm("strict", timeout=0.5)
 
 
 class Switched(MemoryStore):
@@ -463,7 +465,7 @@ def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_r
         assert ids.next("a") == 1
         fake_server.connected = True
         monkeypatch.setattr(supply, "floor", then_corrupted)
-        until(lambda: ids.tick() or raised, 10, "Redis is asked again")
+        until(lambda: ids.tick() or raised, 30, "Redis is asked again")
         (record,) = store.snapshot().tags.values()
         assert record.max == 1
         ids.recover("a")

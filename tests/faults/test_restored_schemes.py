@@ -17,6 +17,8 @@ from tests.lua.hashes import mutated
 from tests.schemes import Make, processes
 from tests.servers.redis import RedisServer
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture
 def make(connect: Connect, server: RedisServer, store: MemoryStore) -> Iterator[Make]:

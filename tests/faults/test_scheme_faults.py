@@ -24,6 +24,8 @@ from tests.schemes import KEYS, Make
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 # ------------------------------------------------------------------------------------------------ changes
 
 
@@ -37,7 +39,7 @@ class Late(MemoryStore):
     def tags(self, *, timeout: float) -> list[Tag]:
         found = super().tags(timeout=timeout)
         self.read.set()
-        assert self.arrive.wait(20)
+        assert self.arrive.wait(60)
         return found
 
 
@@ -49,7 +51,7 @@ def _late_record(make: Make, lease: int) -> list[int]:
     numbers = ids.take("a", 3)
     with ThreadPoolExecutor(1) as pool:
         keeping = pool.submit(ids.keep)
-        assert late.read.wait(20)
+        assert late.read.wait(60)
         other.configure("a", stride=2, offset=1)
         # What is left of a lease has the values of its own scheme.
         numbers += ids.take("a", 30)
@@ -272,7 +274,7 @@ def test_a_tag_whose_key_a_keeper_lacks_keeps_no_other_from_being_kept(
         assert [tag.tag for tag in keeper.keep()] == ["a", "b"]
         assert "k1" in caplog.text
         assert ids.take("b", 8) == list(range(1, 9))
-        until(lambda: ids.inspect("b").store.max >= 20, message="extended by the keeper")
+        until(lambda: ids.inspect("b").store.max >= 20, timeout=30, message="extended by the keeper")
 
 
 # ------------------------------------------------------------------------------------------------ lost replies, races
@@ -341,7 +343,7 @@ def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make: Make, st
         ids.create("a", shards=True)
     store.create = real  # type: ignore[method-assign]
     with pytest.raises(issuer.UnknownTag):
-        ids.next("a", shard_key="x", timeout=5)
+        ids.next("a", shard_key="x")
     ids.create("a", shards=True)
     numbers = [ids.next("a", shard_key=f"x{which % 50}") for which in range(200)]
     assert repeats(numbers) == []

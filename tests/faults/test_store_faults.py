@@ -17,6 +17,8 @@ from tests.colours import Connect
 from tests.programs import PIPE, Program
 from tests.servers.mongo import MongoServer
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.mark.covers("3.27", "0.16", "4.18")
 def test_mongodb_killed_and_started_again_costs_no_number(redis_url: str, mongo_server: MongoServer) -> None:

@@ -19,6 +19,8 @@ from tests.colours import Connect
 from tests.servers.ports import free_port
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.mark.parametrize("order", ["strict", "trend"])
 def test_what_needs_no_redis_is_served_without_it(

@@ -23,6 +23,8 @@ from tests.colours import Connect
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench
 from tests.contract.conftest import mongo_bench_at
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 TAG = "orders"
 KEY = "issuer:{orders}"
 
