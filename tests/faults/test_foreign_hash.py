@@ -392,7 +392,10 @@ def test_what_is_no_stores_id_is_corrupt_to_all_but_recover_which_repairs_it(sce
         numbers = ids.take("orders", 50)
     scene.client.hset(KEY, "store", garbage)
     hash = scene.hash
-    changes = (lambda ids: ids.create("orders"), lambda ids: ids.configure("orders", above=500))
+    changes: list[Callable[[Issuer], Any]] = [
+        lambda ids: ids.create("orders"),
+        lambda ids: ids.configure("orders", above=500),
+    ]
     for call in (*WAYS.values(), *changes):
         with scene.on(store, scheduler=None) as ids, pytest.raises(CorruptState, match="issuer recover orders"):
             call(ids)

@@ -107,14 +107,18 @@ def test_children_that_keep_what_their_parents_hold_repeat(holder: Issuer, monke
 def test_a_stream_that_lies_open_at_the_fork_goes_on_with_the_childs_own_numbers(holder: Issuer) -> None:
     if isinstance(holder, Awaited):
         numbers = holder._ids.stream("a")
-        assert [holder.wait(anext(numbers)) for _ in range(2)] == [3, 4]
+
+        async def following() -> int:
+            return await anext(numbers)
+
+        assert [holder.wait(following()) for _ in range(2)] == [3, 4]
 
         async def some() -> list[int]:
-            return [await anext(numbers) for _ in range(3)]
+            return [await following() for _ in range(3)]
 
         child = in_child(lambda: asyncio.run(some()))
         assert child() == [101, 102, 103]
-        assert holder.wait(anext(numbers)) == 5
+        assert holder.wait(following()) == 5
     else:
         stream = holder.stream("a")
         assert [next(stream) for _ in range(2)] == [3, 4]

@@ -81,6 +81,23 @@ def test_what_was_leased_before_is_dropped_at_the_first_use_a_second_later_and_n
         assert max(numbers) <= other.inspect("a").store.max
 
 
+def test_leases_of_a_redis_that_cannot_be_trusted_any_more_are_dropped(
+    connect: Connect, server: RedisServer, other: issuer.Issuer
+) -> None:
+    """Without INFO nobody can tell whether it failed over."""
+    with (
+        connect(redis=server.url, store=other._terms.store, lease=1000, scheduler=None) as ids,
+        server.client() as client,
+    ):
+        assert ids.next("a") == 1
+        client.execute_command("ACL", "SETUSER", "default", "-info")
+        supply_of(ids)._checked_at -= 60
+        with pytest.raises(issuer.FenceError):
+            ids.next("a")
+        client.execute_command("ACL", "SETUSER", "default", "+info")
+        assert ids.next("a") > 1000
+
+
 def test_without_the_look_at_the_hash_they_would_be_served_on(
     server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,9 +246,11 @@ def test_with_both_away_exactly_what_is_in_hand_is_issued_and_then_an_error_says
         store.down = True
         numbers += [ids.next("a") for _ in range(90 if scheduler else 40)]
         assert numbers == list(range(1, len(numbers) + 1))
-        for call in (lambda: ids.next("a", timeout=0.3), lambda: next(iter(ids.stream("a", timeout=0.3)))):
+        for _ in range(2):
             with pytest.raises((issuer.StoreUnavailable, issuer.RedisUnavailable)):
-                call()
+                ids.next("a", timeout=0.3)
+        with pytest.raises((issuer.StoreUnavailable, issuer.RedisUnavailable)):
+            next(iter(ids.stream("a", timeout=0.3)))
         redis_proxy.pass_through()
         store.down = False
         numbers += [ids.next("a"), next(iter(ids.stream("a")))]

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ def test_a_restored_store_is_found_out_and_recover_goes_on_above(
         for one in (ids, fresh):
             with pytest.raises(issuer.StoreBehind, match="recover") as error:
                 one.next("a")
-            assert error.value.tag == "a"
+            assert (error.value.tag, error.value.max) == ("a", 0)
         assert ids.inspect("a").store.halted
         assert fresh.recover("a", dry_run=True) == [issuer.Recovery("a", old=0, new=300, gap=0)]
         assert fresh.recover("a") == [issuer.Recovery("a", old=0, new=300, gap=0)]
@@ -103,6 +105,44 @@ def test_a_store_that_went_back_with_redis_emptied_is_found_out_by_what_a_proces
             assert ids.next("a") > max(numbers)
         else:
             assert repeats(numbers + ids.take("a", 100)) != []
+
+
+class Staged(MemoryStore):
+    """A store in which something happens just before a segment is reserved for Redis, once."""
+
+    before: Callable[[], object] = int
+
+    def reserve(self, tag: str, n: int | None, **rest: Any) -> Reservation:
+        before, self.before = self.before, int
+        before()
+        return super().reserve(tag, n, **rest)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_store_that_lost_a_race_is_told_from_one_that_went_back(
+    redis_url: str, redis_client: redis.Redis, behind: bool
+) -> None:
+    """Between the look at the hash and the reservation the tag is drained: hash and store stand at 25, rightly."""
+    store = Staged()
+    with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
+        ids.create("a", step=100)
+        assert ids.take("a", 25)[-1] == 25
+
+        def drained() -> None:
+            store._tags["a"] = replace(store._tags["a"], max=25)
+            if not behind:
+                redis_client.hset("issuer:{a}", mapping={"max": 25, "mark": 25, "born": "drained"})
+
+        store.before = drained
+        if behind:
+            ids.tick()
+            ids.take("a", 75)
+            with pytest.raises(issuer.StoreBehind):
+                ids.next("a")
+        else:
+            assert ids.tick() == 1
+            assert ids.take("a", 50) == list(range(26, 76))
+        assert ids.inspect("a").store.halted is behind
 
 
 LOOP = """

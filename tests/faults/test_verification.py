@@ -290,7 +290,8 @@ def test_a_sound_tag_through_its_whole_life_is_never_reported(scene: Scene, redi
         scene.client.flushall,
         lambda: (ids.take("bulk", 4), ids.recover("bulk", at_least=2000)),
         lambda: ids.halt("bulk"),
-        lambda: (ids.recover("bulk"), ids.take("bulk", 4), ids.delete("bulk")),
+        lambda: (ids.recover("bulk"), ids.take("bulk", 4)),
+        lambda: ids.delete("bulk"),
         lambda: ids.create("bulk"),
         lambda: ids.take("bulk", 4),
     ):
@@ -361,8 +362,8 @@ def check(
         assert [finding.kind for finding in ids.verify(TAG)] == [kind]
 
 
-def handed_back(store: Staged, held: Any) -> None:
-    assert store.hand_back([held], held.low + 10, timeout=1)
+def handed_back(store: Staged, held: Any) -> bool:
+    return store.hand_back([held], held.low + 10, timeout=1)
 
 
 def test_a_hand_back_between_two_pages_is_no_overlap(
