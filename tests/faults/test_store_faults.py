@@ -133,12 +133,13 @@ def test_a_store_that_lost_a_race_is_told_from_one_that_went_back(
             if not behind:
                 redis_client.hset("issuer:{a}", mapping={"max": 25, "mark": 25, "born": "drained"})
 
+        if behind:
+            ids.take("a", 75)
         store.before = drained
         if behind:
-            ids.tick()
-            ids.take("a", 75)
-            with pytest.raises(issuer.StoreBehind):
+            with pytest.raises(issuer.StoreBehind) as caught:
                 ids.next("a")
+            assert (caught.value.max, caught.value.taken) == (25, 100)
         else:
             assert ids.tick() == 1
             assert ids.take("a", 50) == list(range(26, 76))
