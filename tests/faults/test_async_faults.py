@@ -233,7 +233,7 @@ def test_callers_wait_for_a_store_that_is_away_until_their_own_deadline(
         hurried = [pool.submit(ids.next, "a", timeout=timeout) for timeout in (0, 0.1, 0.4)]
         patient = [pool.submit(ids.next, "a") for _ in range(3)]
         for call in hurried:  # ended by nothing but their deadlines: the store is still away
-            assert isinstance(call.exception(30), issuer.StoreUnavailable)
+            assert isinstance(call.exception(30), issuer.StoreUnavailable | issuer.RedisUnavailable)
         assert not any(call.done() for call in patient)
         store.down = False
         assert repeats([call.result(40) for call in patient]) == []

@@ -3,8 +3,8 @@
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +79,15 @@ def test_it_begins_anew_after_a_loop_that_was_only_closed() -> None:
 
 def test_each_loop_of_a_process_has_an_issuer_of_its_own(redis_url: str) -> None:
     store = MemoryStore()
-    results: list[list[int]] = []
 
-    async def draw() -> None:
+    async def draw() -> list[int]:
         async with issuer.aconnect(redis=redis_url, store=store) as ids:
-            results.extend([await drawn(ids, "a", 100) for _ in range(5)])
+            return [number for _ in range(5) for number in await drawn(ids, "a", 100)]
 
-    with issuer.connect(redis=redis_url, store=store) as ids:
+    with issuer.connect(redis=redis_url, store=store) as ids, ThreadPoolExecutor(6) as pool:
         ids.create("a", step=70)
-        threads = [threading.Thread(target=lambda: run(draw())) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(results) == 30
+        results = list(pool.map(lambda _: run(draw(), 60), range(6)))
+    assert [len(part) for part in results] == [500] * 6
     assert repeats(number for part in results for number in part) == []
 
 

@@ -3,10 +3,11 @@
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.executors.pool import ThreadPoolExecutor as SchedulersPool
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
@@ -144,13 +145,8 @@ def test_a_hundred_and_thirty_threads_on_a_slow_redis_all_get_numbers(redis_prox
         ids.create("a", step=10_000)
         ids.next("a")
         redis_proxy.delay_replies(0.2)
-        numbers: list[int] = []
-        threads = [threading.Thread(target=lambda: numbers.append(ids.next("a"))) for _ in range(130)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(set(numbers)) == 130
+        with ThreadPoolExecutor(130) as pool:
+            assert len(set(pool.map(lambda _: ids.next("a"), range(130)))) == 130
 
 
 def test_a_redis_that_only_reads_costs_a_trend_tag_nothing(
@@ -190,7 +186,7 @@ def test_a_slow_redis_costs_a_call_its_deadline_and_not_each_of_its_replies(redi
 
 @pytest.mark.live
 def test_a_schedulers_pool_that_is_full_leaves_extension_to_the_caller() -> None:
-    theirs = BackgroundScheduler(timezone="UTC", executors={"default": ThreadPoolExecutor(1)})
+    theirs = BackgroundScheduler(timezone="UTC", executors={"default": SchedulersPool(1)})
     release = threading.Event()
     theirs.start()
     try:

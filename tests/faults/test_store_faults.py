@@ -1,7 +1,5 @@
 """The store goes away, or back in time, under a running issuer; processes die with numbers in hand."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import issuer
 from issuer import async_facade, facade
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
+from tests import programs
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.programs import PIPE, Program
@@ -180,14 +179,11 @@ def test_direct_processes_that_are_killed_lose_two_segments_each_at_most(tmp_pat
 
 def test_a_forgotten_issuer_hands_back_at_exit(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    program = f"import issuer; ids = issuer.connect(redis=None, store={url!r}); print(ids.next('a'))"
+    program = tmp_path / "forgetful.py"
+    program.write_text(f"import issuer; ids = issuer.connect(redis=None, store={url!r}); print(ids.next('a'))")
     with issuer.connect(redis=None, store=url) as ids:
         ids.create("a")
-    printed = [
-        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30).stdout
-        for _ in range(3)
-    ]
-    assert printed == ["1\n", "2\n", "3\n"]
+    assert [programs.run(str(program)).stdout for _ in range(3)] == ["1\n", "2\n", "3\n"]
 
 
 @pytest.mark.covers("3.22", "4.18")
