@@ -220,19 +220,6 @@ def test_redis_and_the_store_both_gone_are_made_again_from_the_journal(
     assert strict == sorted(strict)
 
 
-def test_mutation_without_the_journal_a_store_made_by_hand_repeats(
-    connect: Connect, place: Place, redis_url: str, redis_client: redis.Redis
-) -> None:
-    numbers = []
-    for _ in range(2):
-        with connect(redis=redis_url, store=place.url, journal="") as ids:
-            ids.create("a", step=50)
-            numbers += ids.take("a", 100)
-        place.lose()
-        redis_client.flushall()
-    assert len(repeats(numbers)) == 100
-
-
 # ------------------------------------------------------------------------------------------- what is not for recovery
 
 

@@ -201,12 +201,9 @@ def test_a_changed_lease_reaches_processes_that_reserve_nothing(
 
 @pytest.mark.covers("3.21")
 def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_redis_again(
-    connect: Connect, server: RedisServer, other: issuer.Issuer
+    connect: Connect, proxy: FaultProxy, other: issuer.Issuer
 ) -> None:
-    with (
-        FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._terms.store, lease=50) as ids,
-    ):
+    with connect(redis=proxy.url, store=other._terms.store, lease=50) as ids:
         mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
         until(lambda: len(supply_of(ids).hand.held) == 2, timeout=30)  # type: ignore[union-attr]  # it has one
         for _ in range(2):
@@ -258,12 +255,9 @@ def test_with_both_away_exactly_what_is_in_hand_is_issued_and_then_an_error_says
 
 
 def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
-    connect: Connect, server: RedisServer, other: issuer.Issuer
+    connect: Connect, proxy: FaultProxy, other: issuer.Issuer
 ) -> None:
-    with (
-        FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._terms.store, lease=1000) as ids,
-    ):
+    with connect(redis=proxy.url, store=other._terms.store, lease=1000) as ids:
         assert ids.next("a") == 1
         proxy.delay_replies(0, match=script("open").sha.encode())  # only counted
         for _ in range(5):
@@ -279,11 +273,8 @@ def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
         assert proxy.hits > before
 
 
-def test_a_lease_whose_reply_is_lost_is_a_gap(connect: Connect, server: RedisServer, other: issuer.Issuer) -> None:
-    with (
-        FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._terms.store, lease=20, redis_timeout=0.3) as ids,
-    ):
+def test_a_lease_whose_reply_is_lost_is_a_gap(connect: Connect, proxy: FaultProxy, other: issuer.Issuer) -> None:
+    with connect(redis=proxy.url, store=other._terms.store, lease=20, redis_timeout=0.3) as ids:
         numbers = []
         for fault in (proxy.drop_replies, proxy.duplicate, proxy.drop_requests, proxy.hold, proxy.drop_replies):
             fault(match=script("lease").sha.encode(), times=2)
