@@ -1,22 +1,31 @@
 """A forked child starts with nothing of its parent's: no segment, connection, thread or lock."""
 
+import asyncio
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
-from issuer import Issuer, facade
+from issuer import AsyncIssuer, Issuer
+from issuer.core import refill
+from issuer.drivers.asyncio.line import Line
 from persistence.sqlite import SQLiteStore
 from tests.audit import repeats
-from tests.servers.redis import RedisServer
+from tests.colours import COLOURS, Awaited, Connect
+from tests.faults.conftest import covering
+from tests.servers.proxy import FaultProxy
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+    pytest.mark.usefixtures("patient"),
+]
 
 
 def in_child(work: Callable[[], object]) -> Callable[[], object]:
@@ -42,56 +51,130 @@ def in_child(work: Callable[[], object]) -> Callable[[], object]:
     return result_of
 
 
-def parent_and_children(ids: Issuer, tag: str, children: int = 8, each: int = 200) -> list[int]:
-    """Draw in the parent, fork, draw in all at once; return all numbers."""
-    numbers = ids.take(tag, 50)
-    results = [in_child(lambda: [ids.next(tag, timeout=20) for _ in range(each)]) for _ in range(children)]
-    numbers += [ids.next(tag) for _ in range(each)]
-    for result in results:
-        answer = result()
-        assert isinstance(answer, list), answer
-        assert len(answer) == each
-        numbers += answer
-    return numbers
+def drawn_in_child(ids: Issuer, n: int) -> list[int]:
+    """Draw in a child, and end it in order: left alone, an election that it has won would stand for seconds."""
+    if not isinstance(ids, Awaited):
+        with ids:
+            return [*(ids.next("a", timeout=40) for _ in range(n)), *ids.take("a", n, timeout=40)]
+
+    async def drawn() -> list[int]:
+        async with ids._ids as own:
+            together = await asyncio.gather(*(own.next("a", timeout=40) for _ in range(n)))
+            return [*together, *await own.take("a", n, timeout=40)]
+
+    return asyncio.run(drawn())
+
+
+@pytest.fixture(params=["a lease", "a segment of its own"])
+def holder(request: pytest.FixtureRequest, connect: Connect, tmp_path: Path) -> Iterator[Issuer]:
+    """An issuer that has issued 1 and 2, and holds 3..100."""
+    leased = request.param == "a lease"
+    redis = request.getfixturevalue("redis_url") if leased else None
+    with connect(redis=redis, store=f"sqlite:///{tmp_path / 'a.db'}", lease=100 * leased) as ids:
+        ids.create("a", step=1000 if leased else 100, order="trend")
+        assert ids.take("a", 2) == [1, 2]
+        yield ids
 
 
 @pytest.mark.live
 @pytest.mark.covers("U.14")
-def test_eight_children_of_a_direct_issuer_repeat_nothing(tmp_path: Path) -> None:
-    with issuer.connect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", timeout=20) as ids:
-        ids.create("a", step=70)
-        assert repeats(parent_and_children(ids, "a")) == []
+def test_what_its_parent_holds_is_not_a_childs(holder: Issuer) -> None:
+    child = in_child(lambda: drawn_in_child(holder, 2))
+    assert child() == [101, 102, 103, 104]
+    assert holder.take("a", 3) == [3, 4, 5]
+
+
+def kept(ids: Any) -> None:
+    """Take the guard out: only the loop and the store, which refuse a child by themselves, begin anew."""
+    if isinstance(ids, AsyncIssuer):
+        ids._loop = ids._stay = None
+    ids._terms.store.after_fork()
 
 
 @pytest.mark.live
-def test_children_that_keep_their_parents_segments_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facade.Issuer, "_after_fork", lambda self: self._terms.store.after_fork())
-    with issuer.connect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", timeout=20, scheduler=None) as ids:
-        ids.create("a", step=1000)
-        assert repeats(parent_and_children(ids, "a", children=2)) != []
+def test_children_that_keep_what_their_parents_hold_repeat(holder: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (Issuer, AsyncIssuer):
+        monkeypatch.setattr(kind, "_after_fork", kept)
+    monkeypatch.setattr(Line, "_check_loop", lambda _: None)
+    child = in_child(lambda: drawn_in_child(holder, 2))
+    numbers = child()
+    assert isinstance(numbers, list), numbers
+    assert set(numbers) & set(holder.take("a", 10))
+
+
+@pytest.mark.live
+@pytest.mark.covers("U.14")
+def test_a_stream_that_lies_open_at_the_fork_goes_on_with_the_childs_own_numbers(holder: Issuer) -> None:
+    if isinstance(holder, Awaited):
+        numbers = holder._ids.stream("a")
+
+        async def following() -> int:
+            return await anext(numbers)
+
+        assert [holder.wait(following()) for _ in range(2)] == [3, 4]
+
+        async def some() -> list[int]:
+            return [await following() for _ in range(3)]
+
+        child = in_child(lambda: asyncio.run(some()))
+        assert child() == [101, 102, 103]
+        assert holder.wait(following()) == 5
+    else:
+        stream = holder.stream("a")
+        assert [next(stream) for _ in range(2)] == [3, 4]
+        child = in_child(lambda: [next(stream) for _ in range(3)])
+        assert child() == [101, 102, 103]
+        assert next(stream) == 5
 
 
 @pytest.mark.covers("U.14")
-def test_eight_children_of_an_issuer_on_redis_repeat_nothing(
-    redis_server: RedisServer, redis_url: str, tmp_path: Path
+def test_a_child_draws_over_connections_of_its_own_and_costs_its_parent_none(
+    connect: Connect, redis_proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    assert redis_server.running
-    with issuer.connect(redis=redis_url, store=f"sqlite:///{tmp_path / 'a.db'}", timeout=20) as ids:
-        ids.create("a", step=200)
-        assert repeats(parent_and_children(ids, "a")) == []
+    with connect(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=None) as ids:
+        ids.create("a", step=1000)
+        numbers = ids.take("a", 2)
+        before = redis_proxy.accepted
+        theirs = in_child(lambda: drawn_in_child(ids, 2))()
+        assert isinstance(theirs, list), theirs
+        assert redis_proxy.accepted > before
+        before = redis_proxy.accepted
+        numbers += ids.take("a", 2)
+        assert redis_proxy.accepted == before
+        assert sorted(numbers + theirs) == list(range(1, 9))
+
+
+@pytest.mark.live
+@pytest.mark.covers("U.14")
+@covering("connect, behind", [("blocking", "a store"), ("asyncio", "redis")], COLOURS, ["a store", "redis"])
+def test_eight_children_repeat_nothing(
+    request: pytest.FixtureRequest, connect: Connect, behind: str, tmp_path: Path
+) -> None:
+    redis = request.getfixturevalue("redis_url") if behind == "redis" else None
+    with connect(redis=redis, store=f"sqlite:///{tmp_path / 'a.db'}", lease=30) as ids:
+        ids.create("a", step=70, order="trend")
+        numbers = ids.take("a", 50)
+        results = [in_child(lambda: drawn_in_child(ids, 50)) for _ in range(8)]
+        numbers += [ids.next("a") for _ in range(200)]
+        for result in results:
+            answer = result()
+            assert isinstance(answer, list), answer
+            assert len(answer) == 100
+            numbers += answer
+        assert repeats(numbers) == []
 
 
 @pytest.mark.live
 def test_a_child_is_not_stopped_by_locks_that_threads_of_the_parent_hold(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "a.db")
-    with issuer.connect(redis=None, store=store, timeout=20) as ids:
+    with issuer.connect(redis=None, store=store, timeout=40) as ids:
         ids.create("a", step=10)
         stop = threading.Event()
         busy = [threading.Thread(target=lambda: [ids.next("a") for _ in iter(stop.is_set, True)]) for _ in range(4)]
         for thread in busy:
             thread.start()
         try:
-            answers = [in_child(lambda: ids.next("a", timeout=20))() for _ in range(10)]
+            answers = [in_child(lambda: ids.next("a"))() for _ in range(10)]
         finally:
             stop.set()
             for thread in busy:
@@ -102,14 +185,15 @@ def test_a_child_is_not_stopped_by_locks_that_threads_of_the_parent_hold(tmp_pat
 
 
 @pytest.mark.live
-def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path) -> None:
+def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refill, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of five segments
     theirs = BackgroundScheduler(timezone="UTC")
     theirs.start()
     try:
         with issuer.connect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs) as ids:
             ids.create("a", step=10)
             assert ids.next("a") == 1
-            answer = in_child(lambda: ids.take("a", 50))()
+            answer = in_child(lambda: ids.take("a", 50, timeout=40))()
             assert isinstance(answer, list), answer
             assert len(answer) == 50
     finally:

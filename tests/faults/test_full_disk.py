@@ -10,19 +10,22 @@ from typing import Any
 import pytest
 
 from tests.audit import repeats
-from tests.deadlines import GRACE
-from tests.faults.full_disk_app import STEP, TIMEOUT
+from tests.colours import COLOURS
+from tests.faults.conftest import covering
+from tests.faults.full_disk_app import STEP
 from tests.servers.disks import OWN_MOUNTS, find_mounting
-from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+
+MANNERS = ["full disk", "no larger files"]
 
 
 @pytest.mark.covers("3.27", "0.16")
-@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
-@pytest.mark.parametrize("manner", ["full disk", "no larger files"])
+@covering("colour, manner", [("blocking", MANNERS[0]), ("asyncio", MANNERS[1])], COLOURS, MANNERS)
 def test_what_is_loaded_goes_on_and_the_rest_when_there_is_room(
-    redis_server: RedisServer, redis_url: str, tmp_path: Path, colour: str, manner: str
+    redis_url: str, tmp_path: Path, colour: str, manner: str
 ) -> None:
-    assert redis_server.running
     # Where nobody may mount, both are the latter.
     mounting = find_mounting() if manner == "full disk" else None
     program = [sys.executable, "-m", "tests.faults.full_disk_app", redis_url, str(tmp_path), colour]
@@ -31,14 +34,13 @@ def test_what_is_loaded_goes_on_and_the_rest_when_there_is_room(
         env={**os.environ, **({OWN_MOUNTS: "1"} if mounting else {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
     told: dict[str, Any] = json.loads(ended.stdout)
     assert told["disk"] == (mounting is not None)
     assert len(told["during"]) >= STEP - 1
-    assert told["refused"]["took"] < TIMEOUT + GRACE
     assert told["refused"]["again"] > 0
     assert "disk" in told["refused"]["said"]
     numbers = told["before"] + told["during"] + told["after"]

@@ -17,19 +17,30 @@ from issuer.drivers.blocking import link
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Reservation, Tag
 from tests.audit import repeats
+from tests.faults.conftest import covering
+from tests.seeds import chosen
 from tests.servers.redis import RedisServer
+from tests.waiting import until
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 class Interrupt(BaseException):
     """What a soft time limit, or Ctrl-C, is to the code it hits."""
 
 
+#: So many calls that an interrupt has hit show what it does to them; `make soak` goes on to twenty times as many.
+HITS = 200 if chosen() else 11
+
+Storm = Callable[[Callable[[], object]], int]
+
+
 @pytest.fixture
-def storm() -> Iterator[Callable[[Callable[[], object]], int]]:
-    """Call a function again and again for a second while signals interrupt it; return how many did."""
+def storm() -> Iterator[Storm]:
+    """Call a function again and again until signals have interrupted it often enough; return how often."""
 
     def run(call: Callable[[], object]) -> int:
-        hits, armed, end = 0, False, time.monotonic() + 1.5
+        hits, armed, end = 0, False, time.monotonic() + 60
 
         def interrupt(*_: object) -> None:
             nonlocal armed
@@ -39,13 +50,15 @@ def storm() -> Iterator[Callable[[Callable[[], object]], int]]:
 
         signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
-        while time.monotonic() < end:
+        while hits < HITS:
+            assert time.monotonic() < end, f"only {hits} interrupts"
             try:
                 armed = True
                 call()
                 armed = False
             except Interrupt:
                 hits += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
         return hits
 
     before = signal.getsignal(signal.SIGALRM)
@@ -54,14 +67,14 @@ def storm() -> Iterator[Callable[[Callable[[], object]], int]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def hung_among_signals(server: RedisServer) -> float:
-    """Draw from a Redis that hangs, for 0.3 s, while a timer ticks every 20 ms; return how long that took."""
+def drawn_among_signals(server: RedisServer, patience: int) -> None:
+    """Draw from a Redis that hangs, for 0.3 s, while a timer ticks every 20 ms; raise Interrupt after `patience`."""
 
     def tick(*_: object) -> None:
-        if time.monotonic() - began > 1.5:
+        if time.monotonic() - began > patience:
             raise Interrupt
 
-    with issuer.connect(redis=server.url, store="memory://", scheduler=None) as ids:
+    with issuer.connect(redis=server.url, store="memory://", prefix=f"p{patience}", scheduler=None) as ids:
         ids.create("a")
         ids.next("a")
         before = signal.signal(signal.SIGALRM, tick)
@@ -69,24 +82,21 @@ def hung_among_signals(server: RedisServer) -> float:
         began = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
         try:
-            with pytest.raises((issuer.RedisUnavailable, Interrupt)):
-                ids.next("a", timeout=0.3)
-            return time.monotonic() - began
+            ids.next("a", timeout=0.3)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
             server.resume()
 
 
-def test_a_timer_that_ticks_does_not_prolong_a_call_past_its_deadline(start_redis: Callable[..., RedisServer]) -> None:
-    assert hung_among_signals(start_redis()) < 0.8
-
-
-def test_with_the_time_left_to_the_kernel_it_does(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+def test_a_timer_that_ticks_does_not_prolong_a_call_past_its_deadline(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "SOON", 0.3)
-    assert hung_among_signals(start_redis()) > 1.4
+    with pytest.raises(issuer.RedisUnavailable):
+        drawn_among_signals(server, 30)
+    monkeypatch.setattr(link, "SOON", 0.3)  # the guard taken out: the time is left to the kernel
+    with pytest.raises(Interrupt):
+        drawn_among_signals(server, 1)
 
 
 TAG = Tag(tag="a", max=0, step=2, limit=HIGHEST, created=0, timestamp=0, version="")
@@ -111,7 +121,7 @@ class TwoSteps(Hand[Reservation]):
             return cur, self._state[1]
 
 
-def drawn_of_others(hand: Hand[Reservation], storm: Callable[[Callable[[], object]], int]) -> list[int]:
+def drawn_of_others(hand: Hand[Reservation], storm: Storm) -> list[int]:
     """Let it hold every other pair of numbers, (0, 2], (4, 6] ..., and return what it issues of the pairs between."""
     base = 0
     foreign: list[int] = []
@@ -125,7 +135,7 @@ def drawn_of_others(hand: Hand[Reservation], storm: Callable[[Callable[[], objec
         if taken is not None and (taken[1] - 1) % 4 > 1:
             foreign.append(taken[1])
 
-    assert storm(once) > 10
+    storm(once)
     return foreign
 
 
@@ -134,28 +144,24 @@ def drawn_of_others(hand: Hand[Reservation], storm: Callable[[Callable[[], objec
 @pytest.mark.live
 @pytest.mark.parametrize("open", [None, {}])
 def test_an_interrupt_never_makes_a_process_issue_somebody_elses_number(
-    storm: Callable[[Callable[[], object]], int], open: dict[str, Iterator[int]] | None
+    storm: Storm, open: dict[str, Iterator[int]] | None
 ) -> None:
     assert drawn_of_others(Hand("a", open), storm) == []
 
 
 @pytest.mark.live
-def test_with_the_state_changed_in_two_steps_it_does(storm: Callable[[Callable[[], object]], int]) -> None:
-    for _ in range(10):
-        if drawn_of_others(TwoSteps("a", None), storm):
-            return
-    pytest.fail("the mutant was not caught")
+def test_with_the_state_changed_in_two_steps_it_does(storm: Storm) -> None:
+    until(lambda: drawn_of_others(TwoSteps("a", None), storm), timeout=60, message="the mutant was not caught")
 
 
 # An interrupt may hit code of others between opening a file and keeping it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.live
-def test_interrupted_callers_leave_the_issuer_usable(storm: Callable[[Callable[[], object]], int]) -> None:
-    with issuer.connect(redis=None, store="memory://", timeout=5) as ids:
+def test_interrupted_callers_leave_the_issuer_usable(storm: Storm) -> None:
+    with issuer.connect(redis=None, store="memory://", timeout=40) as ids:
         ids.create("a", step=3)
         numbers = [ids.next("a")]
-        assert storm(lambda: numbers.append(ids.next("a"))) > 10
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        storm(lambda: numbers.append(ids.next("a")))
         assert len(numbers) == len(set(numbers))
         assert ids.next("a") > max(numbers)
 
@@ -165,12 +171,12 @@ def test_interrupted_callers_leave_the_issuer_usable(storm: Callable[[Callable[[
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize(("lease", "way"), [(0, "next"), (0, "stream"), (7, "take"), (300, "next")])
 def test_interrupted_callers_on_redis_repeat_nothing_and_leave_the_issuer_usable(
-    redis_url: str, storm: Callable[[Callable[[], object]], int], lease: int, way: str
+    redis_url: str, storm: Storm, lease: int, way: str
 ) -> None:
     store = MemoryStore()
     with (
-        issuer.connect(redis=redis_url, store=store, timeout=5) as other,
-        issuer.connect(redis=redis_url, store=store, timeout=5, lease=lease) as ids,
+        issuer.connect(redis=redis_url, store=store, timeout=40) as other,
+        issuer.connect(redis=redis_url, store=store, timeout=40, lease=lease) as ids,
     ):
         ids.create("a", step=1000, order="trend")
         numbers = [ids.next("a")]
@@ -187,8 +193,7 @@ def test_interrupted_callers_on_redis_repeat_nothing_and_leave_the_issuer_usable
             if len(numbers) % 50 == 0:
                 foreign.append(other.next("a"))
 
-        assert storm(once) > 10
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        storm(once)
         for calm in (ids.next("a"), *ids.take("a", 10), next(ids.stream("a"))):
             assert calm > max(numbers)
             numbers.append(calm)
@@ -200,47 +205,43 @@ def test_interrupted_callers_on_redis_repeat_nothing_and_leave_the_issuer_usable
 
 
 AFTER_MAIN = """
-import threading, time, issuer
-ids = issuer.connect(redis=None, store="memory://", timeout=5)
+import threading, issuer
+ids = issuer.connect(redis=None, store="memory://", timeout=40)
 ids.create("a", step=10)
 ids.next("a")
 def work():
     threading.main_thread().join()
-    began = time.monotonic()
-    print(ids.take("a", 60)[-1], time.monotonic() - began < 4)
+    print(ids.take("a", 60)[-1])
 threading.Thread(target=work).start()
 """
 
 
 @pytest.mark.live
 def test_a_thread_that_outlives_the_main_one_still_gets_numbers() -> None:
-    done = subprocess.run([sys.executable, "-c", AFTER_MAIN], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "61 True\n", done.stderr
+    done = subprocess.run([sys.executable, "-c", AFTER_MAIN], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "61\n", done.stderr
 
 
 TO_THE_END = """
-import logging, time, issuer
+import logging, issuer
 for _ in range({count}):
     n = issuer.next("a")
-print(n, time.monotonic())
+print(n)
 """
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("count", [199, 200, 201, 1200])
+@covering("count", [(200,), (1200,)], [199, 200, 201, 1200])  # the mark of its first segment is at 200
 def test_a_program_that_just_ends_hands_back_quietly(tmp_path: Path, count: int) -> None:
     home = {name: str(tmp_path) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
-    for run in (1, 2, 3):
+    for last in (count, count + 1):  # the first number of the second says what the first one handed back
         done = subprocess.run(
-            [sys.executable, "-c", TO_THE_END.format(count=count)],
+            [sys.executable, "-c", TO_THE_END.format(count=count if last == count else 1)],
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=120,
             env={"PATH": os.environ["PATH"], **home},
             cwd=tmp_path,
         )
-        number, ended = done.stdout.split()
-        assert (number, done.stderr) == (str(run * count), "")
-        # From its last line on: how long the interpreter takes to start is another matter.
-        assert time.monotonic() - float(ended) < 1.5
+        assert (done.stdout, done.stderr) == (f"{last}\n", "")

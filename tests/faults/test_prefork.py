@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -18,15 +17,22 @@ import pytest
 
 import issuer
 from tests.audit import repeats
+from tests.faults.conftest import covering
+from tests.programs import PIPE, Program
+from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 pytestmark = [
+    pytest.mark.usefixtures("patient"),
     pytest.mark.live,
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
 
 WORKERS = 8
+
+#: gunicorn's, which import gevent each for itself.
+PRELOADED = {"sync": 8, "gevent": 4}
 ROOT = Path(__file__).resolve().parents[2]
 
 #: What is behind the service: a lease in hand, a segment of its own in hand, nothing in hand.
@@ -36,12 +42,6 @@ BEHIND = {"leased": ("redis", 500, "trend"), "direct": ("", 0, "trend"), "strict
 # ---------------------------------------------------------------------------------------------- gunicorn
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
-
-
 @contextmanager
 def gunicorn(
     redis: str, store: str, lease: int, kind: str, complaints: Path
@@ -49,41 +49,30 @@ def gunicorn(
     """Serve `prefork_app` with eight workers of that kind; end it by SIGTERM. What it says goes to `complaints`."""
     port = free_port()
     with complaints.open("wb") as stderr:
+        options = (
+            f"--preload --worker-class {kind} --workers {PRELOADED[kind]} --bind 127.0.0.1:{port} --log-level warning"
+        )
         service = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "gunicorn",
-                "--preload",
-                "--worker-class",
-                kind,
-                "--workers",
-                str(WORKERS),
-                "--bind",
-                f"127.0.0.1:{port}",
-                "--log-level",
-                "warning",
-                "tests.faults.prefork_app:app",
-            ],
+            [sys.executable, "-m", "gunicorn", *options.split(), "tests.faults.prefork_app:app"],
             cwd=ROOT,
             env={**os.environ, "PREFORK_REDIS": redis, "PREFORK_STORE": store, "PREFORK_LEASE": str(lease)},
             stderr=stderr,
         )
     try:
         url = f"http://127.0.0.1:{port}/"
-        until(lambda: asked(url), 20, ignoring=(OSError,))
+        until(lambda: asked(url), 60, ignoring=(OSError,))
         yield url, service
     finally:
         service.send_signal(signal.SIGTERM)
         try:
-            service.wait(20)
+            service.wait(60)
         except subprocess.TimeoutExpired:
             service.kill()
             raise
 
 
 def asked(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=20) as answer:  # noqa: S310 - our own, on loopback
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own, on loopback
         content: dict[str, Any] = json.load(answer)
     return content
 
@@ -94,9 +83,8 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.covers("U.14")
-@pytest.mark.parametrize("behind", BEHIND)
-@pytest.mark.parametrize("kind", ["sync", "gevent"])
-def test_eight_preloaded_workers_repeat_nothing_and_leave_nothing_behind(
+@covering("kind, behind", [("sync", "leased"), ("gevent", "strict")], ["sync", "gevent"], BEHIND)
+def test_preloaded_workers_repeat_nothing_and_leave_nothing_behind(
     behind: str, kind: str, redis_server: RedisServer, redis_url: str, tmp_path: Path
 ) -> None:
     """gunicorn has gevent patch its workers after the fork only, when the issuer is there already."""
@@ -112,11 +100,11 @@ def test_eight_preloaded_workers_repeat_nothing_and_leave_nothing_behind(
 
             def all_workers_answered() -> bool:
                 answers.extend(pool.map(asked, [url] * 32))
-                return len({answer["pid"] for answer in answers}) == WORKERS
+                return len({answer["pid"] for answer in answers}) == PRELOADED[kind]
 
             until(all_workers_answered, 60)
             workers = children_of(service.pid)
-            assert len(workers) == WORKERS
+            assert len(workers) == PRELOADED[kind]
         numbers = [*answers[0]["before"], *(number for answer in answers for number in answer["numbers"])]
         numbers += ids.take("a", 100)
         assert "Traceback" not in complaints.read_text()
@@ -124,7 +112,7 @@ def test_eight_preloaded_workers_repeat_nothing_and_leave_nothing_behind(
         assert max(numbers) <= ids.inspect("a").store.max
         assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
         with redis_server.client() as client:
-            until(lambda: client.info("clients")["connected_clients"] <= connections + 1)
+            until(lambda: client.info("clients")["connected_clients"] <= connections + 1, timeout=30)
 
 
 # ---------------------------------------------------------------------------------------------- multiprocessing
@@ -137,18 +125,22 @@ def connected(redis: str, store: str, lease: int, together: Any = None) -> None:
     global _ids, _together  # noqa: PLW0603 - as a program's module would have it
     _together = together
     if _ids is None:
-        _ids = issuer.connect(redis=redis or None, store=store, lease=lease, timeout=20)
+        _ids = issuer.connect(redis=redis or None, store=store, lease=lease, timeout=60, redis_timeout=40)
 
 
 def drawn_by_worker(n: int) -> tuple[int, list[int]]:
     assert _ids is not None
-    _together.wait(60)
+    _together.wait(120)
     return os.getpid(), [_ids.next("a") for _ in range(n)] + _ids.take("a", n)
 
 
 @pytest.mark.covers("U.14")
-@pytest.mark.parametrize("behind", BEHIND)
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@covering(
+    "method, behind",
+    [("fork", "direct"), ("forkserver", "strict")],
+    ["fork", "spawn", "forkserver"],
+    BEHIND,
+)
 def test_a_pool_of_eight_processes_repeats_nothing(method: str, behind: str, redis_url: str, tmp_path: Path) -> None:
     global _ids  # noqa: PLW0603 - as above
     redis, lease, order = BEHIND[behind]
@@ -162,7 +154,7 @@ def test_a_pool_of_eight_processes_repeats_nothing(method: str, behind: str, red
         with context.Pool(WORKERS, connected, (*settings, context.Barrier(WORKERS))) as pool:
             running = pool.map_async(drawn_by_worker, [400] * WORKERS, chunksize=1)
             numbers += [_ids.next("a") for _ in range(200)]
-            answers = running.get(60)
+            answers = running.get(120)
         numbers += [number for _, drawn in answers for number in drawn] + _ids.take("a", 100)
         assert len({pid for pid, _ in answers}) == WORKERS
         assert len(numbers) == WORKERS * 800 + 311
@@ -184,7 +176,7 @@ signal.pause()
 
 
 @pytest.mark.covers("U.4", "N.4")
-@pytest.mark.parametrize("behind", BEHIND)
+@covering("behind", [("leased",), ("direct",)], BEHIND)
 def test_a_service_that_ends_in_order_on_sigterm_hands_back_what_it_held(
     behind: str, redis_server: RedisServer, redis_url: str, tmp_path: Path
 ) -> None:
@@ -194,15 +186,13 @@ def test_a_service_that_ends_in_order_on_sigterm_hands_back_what_it_held(
         ids.create("a", step=5000, order=order)  # type: ignore[arg-type]
         with redis_server.client() as client:
             connections = client.info("clients")["connected_clients"]
-        service = subprocess.Popen(
-            [sys.executable, "-c", SERVICE.format(redis=(redis and redis_url) or None, store=store, lease=lease)],
-            stdout=subprocess.PIPE,
-        )
-        assert service.stdout is not None
-        with service.stdout:
-            assert service.stdout.readline().split() == [b"10", b"11"]
-            service.send_signal(signal.SIGTERM)
-            assert service.wait(20) == 0
+        program = tmp_path / "service.py"
+        program.write_text(SERVICE.format(redis=(redis and redis_url) or None, store=store, lease=lease))
+        with Program(str(program), stdout=PIPE) as service:
+            assert service.stdout is not None
+            assert service.stdout.readline().split() == ["10", "11"]
+            service.terminate()
+            assert service.wait(60) == 0
         assert ids.next("a") == 12
         with redis_server.client() as client:
-            until(lambda: client.info("clients")["connected_clients"] <= connections + 1)
+            until(lambda: client.info("clients")["connected_clients"] <= connections + 1, timeout=30)

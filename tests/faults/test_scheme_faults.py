@@ -1,8 +1,6 @@
 """Schemes when things go wrong: changes that overtake each other, stores that went back, keys, parts, strategies."""
 
-import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,23 +20,11 @@ from persistence.memory import MemoryStore
 from persistence.records import HIGHEST, Tag
 from tests.audit import repeats
 from tests.colours import Connect
-from tests.schemes import KEYS, Make, processes
+from tests.schemes import KEYS, Make
 from tests.servers.proxy import FaultProxy
-from tests.servers.redis import RedisServer
 from tests.waiting import until
 
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def make(connect: Connect, server: RedisServer, store: MemoryStore) -> Iterator[Make]:
-    """Make issuers, each of which stands for a process of its own."""
-    with processes(connect, redis=server.url, store=store) as make:
-        yield make
-
+pytestmark = pytest.mark.usefixtures("patient")
 
 # ------------------------------------------------------------------------------------------------ changes
 
@@ -53,7 +39,7 @@ class Late(MemoryStore):
     def tags(self, *, timeout: float) -> list[Tag]:
         found = super().tags(timeout=timeout)
         self.read.set()
-        assert self.arrive.wait(20)
+        assert self.arrive.wait(60)
         return found
 
 
@@ -65,7 +51,7 @@ def _late_record(make: Make, lease: int) -> list[int]:
     numbers = ids.take("a", 3)
     with ThreadPoolExecutor(1) as pool:
         keeping = pool.submit(ids.keep)
-        assert late.read.wait(20)
+        assert late.read.wait(60)
         other.configure("a", stride=2, offset=1)
         # What is left of a lease has the values of its own scheme.
         numbers += ids.take("a", 30)
@@ -77,20 +63,16 @@ def _late_record(make: Make, lease: int) -> list[int]:
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("guarded", [True, False])
 @pytest.mark.parametrize("lease", [0, 20])
-def test_a_record_that_was_read_before_a_change_and_comes_after_it_changes_no_value(make: Make, lease: int) -> None:
-    numbers = _late_record(make, lease)
-    assert repeats(numbers) == []
-    assert all(number % 2 for number in numbers[-400:])
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("lease", [0, 20])
-def test_mutation_a_record_that_goes_back_gives_values_twice(
-    make: Make, monkeypatch: pytest.MonkeyPatch, lease: int
+def test_a_record_that_was_read_before_a_change_and_comes_after_it_changes_no_value(
+    make: Make, monkeypatch: pytest.MonkeyPatch, lease: int, guarded: bool
 ) -> None:
-    monkeypatch.setattr("issuer.core.source.turn", lambda _: 0)
-    assert repeats(_late_record(make, lease))
+    if not guarded:  # a record that goes back is believed
+        monkeypatch.setattr("issuer.core.source.turn", lambda _: 0)
+    numbers = _late_record(make, lease)
+    assert bool(repeats(numbers)) is not guarded
+    assert not guarded or all(number % 2 for number in numbers[-400:])
 
 
 class Overtaken(MemoryStore):
@@ -121,8 +103,7 @@ def test_a_change_holds_from_above_what_is_reserved_meanwhile(connect: Connect, 
 
 def _differ(store: MemoryStore, before: list[int]) -> bool:
     """Whether the stored scheme gives the counters that were reserved other values than they had."""
-    record = store.get("a", timeout=5)
-    assert record is not None
+    record = store.snapshot().tags["a"]
     return [Scheme.of(record, {}).value(counter) for counter in range(1, len(before) + 1)] != before
 
 
@@ -139,18 +120,14 @@ def _reserved_after_a_change(connect: Connect, store: MemoryStore) -> list[int]:
         return [*numbers, *other.take("a", 200), *ids.take("a", 200)]
 
 
-def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(connect: Connect, store: MemoryStore) -> None:
-    assert repeats(_reserved_after_a_change(connect, store)) == []
-    record = store.get("a", timeout=5)
-    assert record is not None
-    assert record.max < 600, "what was reserved in vain went back"
-
-
-def test_mutation_a_range_that_is_not_looked_at_again_repeats_values(
-    connect: Connect, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(
+    connect: Connect, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    monkeypatch.setattr("issuer.core.supply.check_reserving", lambda *_: None)
-    assert repeats(_reserved_after_a_change(connect, store))
+    if not guarded:
+        monkeypatch.setattr("issuer.core.supply.check_reserving", lambda *_: None)
+    assert bool(repeats(_reserved_after_a_change(connect, store))) is not guarded
+    assert not guarded or store.snapshot().tags["a"].max < 600, "what was reserved in vain went back"
 
 
 def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemoryStore) -> None:
@@ -181,19 +158,15 @@ def _missed(make: Make) -> tuple[list[int], list[int], list[int]]:
 
 
 @pytest.mark.live
-def test_a_key_has_the_same_number_for_a_process_that_missed_a_change(make: Make) -> None:
-    given, again, numbers = _missed(make)
-    assert given == again
-    assert repeats([*given, *numbers]) == []
-
-
-@pytest.mark.live
-def test_mutation_a_process_that_missed_a_change_gives_the_key_another_number(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_key_has_the_same_number_for_a_process_that_missed_a_change(
+    make: Make, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    monkeypatch.setattr("issuer.core.supply.turn", lambda _: 0)
-    given, again, _ = _missed(make)
-    assert given != again
+    if not guarded:
+        monkeypatch.setattr("issuer.core.supply.turn", lambda _: 0)
+    given, again, numbers = _missed(make)
+    assert (given == again) is guarded
+    assert not guarded or repeats([*given, *numbers]) == []
 
 
 @pytest.mark.live
@@ -241,31 +214,6 @@ def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore
         ids.create("a", strategy="snowflake")
 
 
-def test_tasks_get_their_turn_while_one_draws_numbers_that_need_no_waiting(store: MemoryStore, tmp_path: Path) -> None:
-    async def drawn() -> int:
-        instance = Instance(machine=2, directory=str(tmp_path))
-        async with issuer.aconnect(redis=None, store=store, instance=instance) as ids:
-            await ids.create(
-                "a", strategy="snowflake", options={"sequence_bits": 22, "machine_bits": 2, "time_bits": 39}
-            )
-            turns = 0
-
-            async def count() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            await ids.next("a")
-            counting = asyncio.create_task(count())
-            for _ in range(5000):
-                await ids.next("a")
-            counting.cancel()
-            return turns
-
-    assert asyncio.run(drawn()) >= 25
-
-
 # ------------------------------------------------------------------------------------------------ what piles up
 
 
@@ -309,7 +257,7 @@ def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: 
         numbers = ids.take("a", 10)
         other.configure("a", scramble="k2")
         before = other.tags()[0].max
-        for _ in range(20):
+        for _ in range(4):
             with pytest.raises(issuer.ConfigurationError, match="k2"):
                 numbers.append(ids.next("a"))
         assert other.tags()[0].max - before <= 10
@@ -317,42 +265,42 @@ def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: 
 
 
 def test_a_tag_whose_key_a_keeper_lacks_keeps_no_other_from_being_kept(
-    connect: Connect, server: RedisServer, store: MemoryStore, caplog: pytest.LogCaptureFixture
+    connect: Connect, redis_url: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = {"redis": server.url, "store": store}
+    own = {"redis": redis_url, "store": store}
     with connect(**own, keys=KEYS) as ids, connect(**own) as keeper:
         ids.create("a", order="trend", scramble="k1")
         ids.create("b", step=10)
         assert [tag.tag for tag in keeper.keep()] == ["a", "b"]
         assert "k1" in caplog.text
         assert ids.take("b", 8) == list(range(1, 9))
-        until(lambda: ids.inspect("b").store.max >= 20, message="extended by the keeper")
+        until(lambda: ids.inspect("b").store.max >= 20, timeout=30, message="extended by the keeper")
 
 
 # ------------------------------------------------------------------------------------------------ lost replies, races
 
 
 @pytest.mark.live
-def test_a_key_whose_replies_are_lost_has_one_number(connect: Connect, proxy: FaultProxy, store: MemoryStore) -> None:
-    with connect(redis=proxy.url, store=store, redis_timeout=0.2, scheduler=None) as ids:
+def test_a_key_whose_replies_are_lost_has_one_number(
+    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore
+) -> None:
+    with connect(redis=redis_proxy.url, store=store, scheduler=None) as ids:
         ids.create("a")
         ids.next("a")
         numbers = []
-        for which in range(5):
-            proxy.drop_replies(script("once").sha.encode())
+        for which in range(3):
+            redis_proxy.drop_replies(script("once").sha.encode())
             with pytest.raises(issuer.RedisUnavailable):
-                ids.next("a", key=f"k{which}", timeout=0.5)
-            assert proxy.hits > which
-            proxy.pass_through()
-            numbers.append([ids.next("a", key=f"k{which}", timeout=20) for _ in range(3)])
+                ids.next("a", key=f"k{which}", timeout=0.2)
+            assert redis_proxy.hits > which
+            redis_proxy.pass_through()
+            numbers.append([ids.next("a", key=f"k{which}", timeout=40) for _ in range(3)])
     assert all(len(set(each)) == 1 for each in numbers)
-    assert [each[0] for each in numbers] == [2, 3, 4, 5, 6]
+    assert [each[0] for each in numbers] == [2, 3, 4]
 
 
 @pytest.mark.live
-def test_a_part_that_is_deleted_again_and_again_repeats_nothing(
-    make: Make, server: RedisServer, store: MemoryStore
-) -> None:
+def test_a_part_that_is_deleted_again_and_again_repeats_nothing(make: Make, redis_url: str, store: MemoryStore) -> None:
     """No issuer deletes a part any more; older ones did, and may be at work still."""
     ids, other = make(), make()
     ids.create("a", keyed=True, format="{key}-{seq}", step=10)
@@ -361,9 +309,9 @@ def test_a_part_that_is_deleted_again_and_again_repeats_nothing(
 
     def draw(each: Issuer) -> None:
         while not stop.is_set():
-            numbers.append(each.issue("a", restart_key="x", timeout=20).value)
+            numbers.append(each.issue("a", restart_key="x", timeout=40).value)
 
-    with ThreadPoolExecutor(4) as pool, issuer.connect(redis=server.url, store=store) as older:
+    with ThreadPoolExecutor(4) as pool, issuer.connect(redis=redis_url, store=store) as older:
         drawing = [pool.submit(draw, each) for each in (ids, ids, other, other)]
         try:
             for _ in range(10):
@@ -395,7 +343,7 @@ def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make: Make, st
         ids.create("a", shards=True)
     store.create = real  # type: ignore[method-assign]
     with pytest.raises(issuer.UnknownTag):
-        ids.next("a", shard_key="x", timeout=5)
+        ids.next("a", shard_key="x")
     ids.create("a", shards=True)
     numbers = [ids.next("a", shard_key=f"x{which % 50}") for which in range(200)]
     assert repeats(numbers) == []

@@ -1,7 +1,6 @@
 """Tags of strategies when things go wrong: Redis away, tags that are deleted, issuers that are closed meanwhile."""
 
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,9 @@ from persistence.records import HIGHEST, Order, Tag
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.servers.ports import free_port
-from tests.servers.redis import RedisServer
 from tests.waiting import until
 
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.mark.parametrize("order", ["strict", "trend"])
@@ -35,10 +30,8 @@ def test_what_needs_no_redis_is_served_without_it(
     store.create("s", above=0, step=1, limit=HIGHEST, order=order, description="", scheme=scheme, timeout=1)
     for call in (lambda ids: [ids.next("s")], lambda ids: ids.take("s", 2), lambda ids: [ids.issue("s").value]):
         instance = Instance(machine=7, directory=str(tmp_path))
-        with connect(redis=f"redis://127.0.0.1:{free_port()}/0", store=store, instance=instance) as ids:
-            begun = time.monotonic()
+        with connect(redis=f"redis://127.0.0.1:{free_port()}/0", store=store, instance=instance, timeout=40) as ids:
             assert all(call(ids))
-            assert time.monotonic() - begun < 4
 
 
 FIXED = {"machine": "fixed"}
@@ -60,9 +53,9 @@ def test_a_tag_that_another_process_deleted_leaves_nothing_behind(
             second.next("s")
         ids.delete("s")
         with pytest.raises(issuer.UnknownTag):
-            until(lambda: first.next("s") == 0)
+            until(lambda: first.next("s") == 0, timeout=30)
         ids.create("s", strategy="snowflake", order="trend", options=FIXED)
-        assert until(lambda: second.next("s"), ignoring=(issuer.ConfigurationError,))
+        assert until(lambda: second.next("s"), timeout=30, ignoring=(issuer.ConfigurationError,))
 
 
 def under_way(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
@@ -73,7 +66,7 @@ def under_way(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def slow(tag: str, *, timeout: float) -> Tag | None:
         record = get(tag, timeout=timeout)
         waiting.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return record
 
     instance = Instance(machine=7, directory=str(tmp_path))
@@ -91,11 +84,11 @@ def under_way(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     calling = threading.Thread(target=draw)
     calling.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     ids.close()
     monkeypatch.setattr(store, "get", get)
     go.set()
-    calling.join(10)
+    calling.join(60)
     with issuer.connect(redis=None, store=store, instance=instance) as again, suppress(issuer.ConfigurationError):
         came.append(again.next("s"))
     return came
@@ -125,10 +118,10 @@ def test_without_the_look_it_holds_one_that_nobody_gives_back(
     assert [type(each) for each in under_way(store, tmp_path, monkeypatch)] == [int]
 
 
-def in_a_mixed_fleet(connect: Connect, server: RedisServer, tmp_path: Path) -> list[int]:
+def in_a_mixed_fleet(connect: Connect, redis_url: str, tmp_path: Path) -> list[int]:
     """Draw in a process that was given a machine number, and in one that was not and leases the same one."""
     numbers: list[int] = []
-    own = {"redis": server.url, "store": MemoryStore()}
+    own = {"redis": redis_url, "store": MemoryStore()}
     given = Instance(machine=1, directory=str(tmp_path))
     with connect(**own) as plain, connect(**own, instance=given) as fixed:
         plain.create("s", strategy="snowflake", options={"machine_bits": 1, "time_bits": 40, "sequence_bits": 22})
@@ -139,26 +132,21 @@ def in_a_mixed_fleet(connect: Connect, server: RedisServer, tmp_path: Path) -> l
             with suppress(issuer.NoMachineNumber):
                 fixed.next("s", timeout=1)
                 crew.append(fixed)
-            for ids in crew * 300:  # at times all of them in the same millisecond
+            for ids in crew * 100:  # at times all of them in the same millisecond
                 numbers += ids.take("s", 10)
     return numbers
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("guarded", [True, False])
 def test_all_processes_of_a_tag_take_their_machine_numbers_from_one_place(
-    connect: Connect, server: RedisServer, tmp_path: Path
+    connect: Connect, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    numbers = in_a_mixed_fleet(connect, server, tmp_path)
-    assert len(numbers) == 6000
-    assert repeats(numbers) == []
-
-
-@pytest.mark.live
-def test_mutation_where_the_tag_does_not_say_it_each_process_takes_its_own(
-    connect: Connect, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Snowflake, "settled", classmethod(lambda _kind, options, _instance, **_others: options))
-    assert repeats(in_a_mixed_fleet(connect, server, tmp_path)) != []
+    if not guarded:  # the tag doesn't say which, so each process takes its own
+        monkeypatch.setattr(Snowflake, "settled", classmethod(lambda _kind, options, _instance, **_others: options))
+    numbers = in_a_mixed_fleet(connect, redis_url, tmp_path)
+    assert bool(repeats(numbers)) is not guarded
+    assert not guarded or len(numbers) == 2000
 
 
 def test_a_tag_made_by_a_process_with_a_machine_number_says_fixed(connect: Connect, tmp_path: Path) -> None:

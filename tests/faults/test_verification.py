@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ import redis
 import issuer
 from issuer import Issuer, gateway
 from issuer.core import verification
-from issuer.core.discrepancies import Discrepancy
 from issuer.core.extend import known
 from issuer.core.steps import Steps
 from issuer.core.verification import Audit
@@ -23,6 +23,8 @@ from tests.colours import Connect
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench
 from tests.contract.conftest import mongo_bench_at
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 TAG = "orders"
 KEY = "issuer:{orders}"
 
@@ -30,13 +32,15 @@ KEY = "issuer:{orders}"
 THEN = 1_000_000_000_000
 
 
-@pytest.fixture(params=["memory", "sqlite", "mongodb"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Each kind of store in turn."""
-    if request.param == "mongodb":
+@contextmanager
+def bench_of(kind: str, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """An empty store of that kind."""
+    if kind == "mongodb":
         yield from mongo_bench_at(request.getfixturevalue("mongo_url"))
-    elif request.param == "sqlite":
-        sqlite = SQLiteBench(tmp_path / "store.db")
+    elif kind == "sqlite":
+        directory = request.getfixturevalue("tmp_path") / secrets.token_hex(4)
+        directory.mkdir()
+        sqlite = SQLiteBench(directory / "store.db")
         yield sqlite
         sqlite.close()
     else:
@@ -58,9 +62,12 @@ class Scene:
         return {finding.kind for finding in self.ids.verify(TAG)}
 
 
-@pytest.fixture
-def scene(bench: Bench, redis_client: redis.Redis, redis_url: str) -> Iterator[Scene]:
-    with issuer.connect(redis=redis_url, store=bench.store, scheduler=None) as ids:
+@contextmanager
+def scene_on(kind: str, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A sound tag on a store of that kind, and in an empty Redis."""
+    url, client = request.getfixturevalue("redis_url"), request.getfixturevalue("redis_client")
+    client.flushdb()
+    with bench_of(kind, request) as bench, issuer.connect(redis=url, store=bench.store, scheduler=None) as ids:
         ids.create(TAG, step=100)
         ids.take(TAG, 150)
         ids.tick()
@@ -68,7 +75,17 @@ def scene(bench: Bench, redis_client: redis.Redis, redis_url: str) -> Iterator[S
         ids.take(TAG, 150)
         ids.tick()
         assert ids.verify() == ids.verify(TAG) == []
-        yield Scene(ids, bench, redis_client)
+        yield Scene(ids, bench, client)
+
+
+@pytest.fixture(params=["memory", "sqlite", "mongodb"])
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """On each kind of store in turn, unless the test names one."""
+    with scene_on(request.param, request) as made:
+        yield made
+
+
+in_memory = pytest.mark.parametrize("scene", ["memory"], indirect=True)
 
 
 # ------------------------------------------------------------------------------------------------ each kind of harm
@@ -86,128 +103,104 @@ class Harm:
     blind: Callable[..., Any] = field(default=lambda *_: iter(()))
 
 
+def forged(fields: dict[str, Any], kind: str, numbers: tuple[int, int], *told: str) -> Harm:
+    """An entry of the ledger that somebody made up."""
+    check = {"overlap": "_check_overlaps", "above store max": "_check_against_max"}[kind]
+    return Harm(lambda scene: scene.bench.forge(**fields), kind, check, numbers, told)
+
+
+def written(
+    fields: dict[str, object], kind: str, check: str, *told: str, numbers: tuple[int, int] | None = None
+) -> Harm:
+    """Fields of the hash that somebody wrote; those that are None are missing."""
+
+    def do(scene: Scene) -> None:
+        for name, value in fields.items():
+            if value is None:
+                scene.client.hdel(KEY, name)
+            else:
+                scene.hset(**{name: value})
+
+    return Harm(do, kind, check, numbers, told)
+
+
+def damaged(problem: str, **fields: object) -> Harm:
+    """Fields of the hash that can't be."""
+    return replace(written(fields, "damaged hash", "damage", problem), blind=lambda _: None)
+
+
 def wrong_type(scene: Scene) -> None:
     scene.client.delete(KEY)
     scene.client.set(KEY, "x")
 
 
-def gapped(scene: Scene) -> None:
-    """The buffers of nobody's numbers, in the range that was skipped."""
-    scene.hset(next_cur=1000, next_mark=1020, next_max=1100, cur=800, mark=820, max=900)
-
-
+#: The buffers of nobody's numbers, in the range that was skipped.
+GAPPED = dict[str, object](next_cur=1000, next_mark=1020, next_max=1100, cur=800, mark=820, max=900)
 OVERLAP = {"low": 50, "high": 150, "host": "intruder", "pid": 99, "time": THEN}
+NO_NEXT: dict[str, object] = dict.fromkeys(["next_cur", "next_max", "next_mark"])
+TOO_HIGH = ("Redis above store max", "_above_max")
+BY_INTRUDER = "51..150 by intruder pid 99 (forged) at 1000000000000 ms"
 
 HARMS: dict[str, Harm] = {
-    "two overlapping entries": Harm(
-        lambda scene: scene.bench.forge(**OVERLAP),
-        "overlap",
-        "_check_overlaps",
-        (51, 100),
-        ("1..100 by", "51..150 by intruder pid 99 (forged) at 1000000000000 ms"),
-    ),
-    "the same segment twice": Harm(
-        lambda scene: scene.bench.forge(low=0, high=100, host="twin"), "overlap", "_check_overlaps", (1, 100), ("twin",)
-    ),
-    "an entry within another": Harm(
-        lambda scene: scene.bench.forge(low=20, high=21), "overlap", "_check_overlaps", (21, 21)
-    ),
-    "an entry above the store's max": Harm(
-        lambda scene: scene.bench.forge(low=100_000, high=100_500, host="ahead"),
+    "two overlapping entries": forged(OVERLAP, "overlap", (51, 100), "1..100 by", BY_INTRUDER),
+    "the same entry twice": forged({"low": 0, "high": 100, "host": "twin"}, "overlap", (1, 100), "twin"),
+    "an entry within another": forged({"low": 20, "high": 21}, "overlap", (21, 21)),
+    "an entry above the store's max": forged(
+        {"low": 100_000, "high": 100_500, "host": "ahead"},
         "above store max",
-        "_check_against_max",
         (100_001, 100_500),
-        ("the store's max is 5", "ahead pid 4711"),
+        *("the store's max is 5", "ahead pid 4711"),
     ),
-    "buffer 2 above the store's max": Harm(
-        lambda scene: scene.hset(next_max=9_000_000),
-        "Redis above store max",
-        "_above_max",
-        None,
-        ("next_max is 9000000",),
+    "buffer 2 above the store's max": written({"next_max": 9_000_000}, *TOO_HIGH, "next_max is 9000000"),
+    "buffer 1 above the store's max": written({"max": 9_000_000, **NO_NEXT}, *TOO_HIGH, "max is 9000000"),
+    "a used-up hash above the store's max": written(
+        {"max": 9_000_000, "cur": 9_000_000, "mark": 9_000_000, **NO_NEXT}, *TOO_HIGH, "cur is 9000000"
     ),
-    "buffer 1 above the store's max": Harm(
-        lambda scene: (scene.client.hdel(KEY, "next_cur", "next_max", "next_mark"), scene.hset(max=9_000_000)),
-        "Redis above store max",
-        "_above_max",
-        None,
-        ("max is 9000000",),
+    "buffers in no ledger entry": written(
+        GAPPED, "not in the ledger", "_check_buffers", "buffer 1 holds 801..900", numbers=(801, 900)
     ),
-    "a used-up hash above the store's max": Harm(
-        lambda scene: (
-            scene.client.hdel(KEY, "next_cur", "next_max", "next_mark"),
-            scene.hset(max=9_000_000, cur=9_000_000, mark=9_000_000),
-        ),
-        "Redis above store max",
-        "_above_max",
-        None,
-        ("cur is 9000000",),
-    ),
-    "buffers in no ledger entry": Harm(
-        gapped, "not in the ledger", "_check_buffers", (801, 900), ("buffer 1 holds 801..900",)
-    ),
-    "a buffer that begins before its entry": Harm(
-        lambda scene: scene.hset(cur=4000, mark=5000), "not in the ledger", "_check_buffers", None, ("4001..",)
+    "a buffer that begins before its entry": written(
+        {"cur": 4000, "mark": 5000}, "not in the ledger", "_check_buffers", "4001.."
     ),
     "a key that is no hash": Harm(wrong_type, "damaged hash", "_check_hash"),
-    "another store's hash": Harm(
-        lambda scene: scene.hset(store="abc" * 8), "another store's hash", "_check_hash", None, ("to store abcabc",)
-    ),
-    "a hash of no store": Harm(
-        lambda scene: scene.hset(store=""), "damaged hash", "_check_hash", None, ("store is no store's id: ''",)
-    ),
+    "another store's hash": written({"store": "abc" * 8}, "another store's hash", "_check_hash", "to store abcabc"),
+    "a hash of no store": written({"store": ""}, "damaged hash", "_check_hash", "store is no store's id: ''"),
     "an entry whose low is above its high": Harm(
         lambda scene: scene.bench.forge(low=60, high=50), "damaged entry", "_note", None, ("high 50 is below low 60",)
     ),
-}  # fmt: skip
-
-DAMAGES: dict[str, tuple[dict[str, object], str]] = {
-    "cur above max": ({"cur": 8_000_000}, "cur 8000000 is above max"),
-    "mark above max": ({"mark": 8_000_000}, "mark 8000000 is above max"),
-    "text in cur": ({"cur": "12a"}, "field cur is no whole number"),
-    "text in next_mark": ({"next_mark": "x"}, "field next_mark is no whole number"),
-    "buffer 2 below buffer 1": ({"next_cur": 7}, "is above next_cur 7"),
-    "buffer 2 upside down": ({"next_cur": 10_000, "next_max": 9_000}, "next_cur 10000 is above next_max 9000"),
-    "buffer 2 empty": ({"next_cur": 9_000, "next_max": 9_000, "next_mark": 9_000}, "buffer 2 is empty"),
-    "next_mark too high": ({"next_mark": 8_000_000}, "next_mark 8000000 is above next_max"),
-}
-HARMS |= {
-    name: Harm(
-        lambda scene, fields=fields: scene.hset(**fields),  # type: ignore[misc]  # bound here, not later
-        "damaged hash",
-        "damage",
-        None,
-        (problem,),
-        lambda _: None,
-    )
-    for name, (fields, problem) in DAMAGES.items()
-}
-HARMS |= {
-    f"no {name}": Harm(
-        lambda scene, name=name: scene.client.hdel(KEY, name),  # type: ignore[misc]  # the same
-        "damaged hash",
-        "damage",
-        None,
-        (f"field {name} is missing",),
-        lambda _: None,
-    )
+    "cur above max": damaged("cur 8000000 is above max", cur=8_000_000),
+    "mark above max": damaged("mark 8000000 is above max", mark=8_000_000),
+    "text in cur": damaged("field cur is no whole number", cur="12a"),
+    "text in next_mark": damaged("field next_mark is no whole number", next_mark="x"),
+    "buffer 2 below buffer 1": damaged("is above next_cur 7", next_cur=7),
+    "buffer 2 upside down": damaged("next_cur 10000 is above next_max 9000", next_cur=10_000, next_max=9_000),
+    "buffer 2 empty": damaged("buffer 2 is empty", next_cur=9_000, next_max=9_000, next_mark=9_000),
+    "next_mark too high": damaged("next_mark 8000000 is above next_max", next_mark=8_000_000),
+} | {
+    f"no {name}": damaged(f"field {name} is missing", **{name: None})
     for name in ("cur", "max", "mark", "next_cur", "next_max", "next_mark")
 }
 
 
+IN_LEDGER = {"two overlapping entries", "an entry above the store's max", "an entry whose low is above its high"}
+
+
 @pytest.mark.covers("N.5")
-@pytest.mark.parametrize("harm", HARMS.values(), ids=list(HARMS))
-def test_each_harm_is_found_and_without_its_check_it_is_not(
-    harm: Harm, scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harm.do(scene)
-    for asked in (TAG, None):
-        found = [finding for finding in scene.ids.verify(asked) if finding.kind == harm.kind]
-        assert {finding.tag for finding in found} == {TAG}
-        assert all(any(words in str(finding) for finding in found) for words in harm.told)
-        assert harm.numbers is None or harm.numbers in [finding.numbers for finding in found]
-    monkeypatch.setattr(Audit if hasattr(Audit, harm.check) else verification, harm.check, harm.blind)
-    assert harm.kind not in scene.kinds()
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "mongodb"])
+def test_each_harm_is_found_and_without_its_check_it_is_not(kind: str, request: pytest.FixtureRequest) -> None:
+    """On one store all; on the others one of each kind that is in the ledger."""
+    for name, harm in HARMS.items():
+        if kind != "memory" and name not in IN_LEDGER:
+            continue
+        with scene_on(kind, request) as scene, pytest.MonkeyPatch.context() as monkeypatch:
+            harm.do(scene)
+            for asked in (TAG, None):
+                found = [finding for finding in scene.ids.verify(asked) if finding.kind == harm.kind]
+                assert {finding.tag for finding in found} == {TAG}, name
+                assert all(any(words in str(finding) for finding in found) for words in harm.told), name
+                assert harm.numbers is None or harm.numbers in [finding.numbers for finding in found], name
+            monkeypatch.setattr(Audit if hasattr(Audit, harm.check) else verification, harm.check, harm.blind)
+            assert harm.kind not in scene.kinds(), name
 
 
 @pytest.mark.covers("N.5")
@@ -229,6 +222,7 @@ def test_every_entry_below_one_that_covers_many_is_told(scene: Scene) -> None:
     assert all("giant" in str(finding) for finding in found)
 
 
+@in_memory
 def test_a_ledger_full_of_overlaps_ends_after_a_hundred(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "PAGE", 7)
     for _ in range(130):
@@ -253,40 +247,34 @@ def test_a_sound_tag_through_its_whole_life_is_never_reported(scene: Scene, redi
     ids = scene.ids
     ids.create("bulk", order="trend", step=10)
 
-    def sound() -> None:
-        assert ids.verify() == []
+    def direct() -> None:
+        with issuer.connect(redis=None, store=scene.bench.open(), scheduler=None) as other:
+            other.take("bulk", 12)
+            other.take("bulk", 12)
+            assert ids.verify() == []
+            ids.reserve("bulk", 5)
 
-    ids.reserve("bulk", 25)
-    sound()
-    with issuer.connect(redis=redis_url, store=scene.bench.open(), scheduler=None, lease=7) as other:
-        other.take("bulk", 12)
-        sound()
-    sound()
-    with issuer.connect(redis=None, store=scene.bench.open(), scheduler=None) as other:
-        other.take("bulk", 12)
-        other.take("bulk", 12)
-        sound()
-        ids.reserve("bulk", 5)
-    sound()
-    ids.configure("bulk", above=1000, step=3)
-    sound()
-    ids.take("bulk", 10)
-    sound()
-    scene.client.flushall()
-    sound()
-    ids.take("bulk", 4)
-    ids.recover("bulk", at_least=2000)
-    sound()
-    ids.halt("bulk")
-    sound()
-    ids.recover("bulk")
-    ids.take("bulk", 4)
-    ids.delete("bulk")
-    sound()
-    ids.create("bulk")
-    sound()
-    ids.take("bulk", 4)
-    sound()
+    def leased() -> None:
+        with issuer.connect(redis=redis_url, store=scene.bench.open(), scheduler=None, lease=7) as other:
+            other.take("bulk", 12)
+            assert ids.verify() == []
+
+    for event in (
+        lambda: ids.reserve("bulk", 25),
+        leased,
+        direct,
+        lambda: ids.configure("bulk", above=1000, step=3),
+        lambda: ids.take("bulk", 10),
+        scene.client.flushall,
+        lambda: (ids.take("bulk", 4), ids.recover("bulk", at_least=2000)),
+        lambda: ids.halt("bulk"),
+        lambda: (ids.recover("bulk"), ids.take("bulk", 4)),
+        lambda: ids.delete("bulk"),
+        lambda: ids.create("bulk"),
+        lambda: ids.take("bulk", 4),
+    ):
+        event()
+        assert ids.verify() == []
 
 
 def test_what_was_pruned_is_no_finding(scene: Scene) -> None:
@@ -340,18 +328,20 @@ def unread(self: Audit, entries: Any) -> Steps[dict[str, LedgerEntry]]:
     yield self
 
 
-def alarms(
-    connect: Connect,
-    store: Staged,
-    patch: tuple[pytest.MonkeyPatch, str, Callable[..., Any]],
-    redis: str | None = None,
-) -> Iterator[list[Discrepancy]]:
-    """What is found as the code is, then with the mutation. The test sets the stage before each."""
-    monkeypatch, name, mutation = patch
-    with connect(redis=redis, store=store, scheduler=None) as ids:
-        yield ids.verify(TAG)
-        monkeypatch.setattr(Audit, name, mutation)
-        yield ids.verify(TAG)
+def check(
+    connect: Connect, store: Staged, stage: Callable[[], object], mutation: tuple[str, Callable[..., Any]], kind: str
+) -> None:
+    """On that stage nothing is found; with the mutation of the audit a finding of that kind is."""
+    with connect(redis=None, store=store, scheduler=None) as ids, pytest.MonkeyPatch.context() as monkeypatch:
+        stage()
+        assert ids.verify(TAG) == []
+        monkeypatch.setattr(Audit, *mutation)
+        stage()
+        assert [finding.kind for finding in ids.verify(TAG)] == [kind]
+
+
+def handed_back(store: Staged, held: Any) -> bool:
+    return store.hand_back([held], held.low + 10, timeout=1)
 
 
 def test_a_hand_back_between_two_pages_is_no_overlap(
@@ -361,44 +351,23 @@ def test_a_hand_back_between_two_pages_is_no_overlap(
 
     def stage() -> None:
         held = reserved(staged, 100)
+        staged.after["segments"] = lambda: (handed_back(staged, held), reserved(staged, 20))
 
-        def handed_back_and_reserved_again() -> None:
-            assert staged.hand_back([held], held.low + 10, timeout=1)
-            reserved(staged, 20)
-
-        staged.after["segments"] = handed_back_and_reserved_again
-
-    found = alarms(connect, staged, (monkeypatch, "_again", unread))
-    stage()
-    assert next(found) == []
-    stage()
-    assert [type(finding) for finding in next(found)] == [issuer.Overlap]
+    check(connect, staged, stage, ("_again", unread), "overlap")
 
 
-def test_a_hand_back_while_max_is_read_is_not_above_it(
-    connect: Connect, staged: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hand_back_while_max_is_read_is_not_above_it(connect: Connect, staged: Staged) -> None:
+    def reserved_meanwhile() -> None:
+        held = reserved(staged, 100)
+        staged.before["get"] = lambda: handed_back(staged, held)
+
     def stage() -> None:
-        def reserved_meanwhile() -> None:
-            held = reserved(staged, 100)
-
-            def handed_back() -> None:
-                assert staged.hand_back([held], held.low + 10, timeout=1)
-
-            staged.before["get"] = handed_back
-
         staged.before["segments"] = reserved_meanwhile
 
-    found = alarms(connect, staged, (monkeypatch, "_again", unread))
-    stage()
-    assert next(found) == []
-    stage()
-    assert [type(finding) for finding in next(found)] == [issuer.AboveMax]
+    check(connect, staged, stage, ("_again", unread), "above store max")
 
 
-def test_a_reservation_after_max_was_read_is_not_above_it(
-    connect: Connect, staged: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reservation_after_max_was_read_is_not_above_it(connect: Connect, staged: Staged) -> None:
     def stage() -> None:
         staged.before["segments"] = lambda: reserved(staged, 100)
 
@@ -409,11 +378,7 @@ def test_a_reservation_after_max_was_read_is_not_above_it(
             self._max, self._created = record.max, record.created
 
     reserved(staged, 5)
-    found = alarms(connect, staged, (monkeypatch, "_read_max", once))
-    stage()
-    assert next(found) == []
-    stage()
-    assert [type(finding) for finding in next(found)] == [issuer.AboveMax]
+    check(connect, staged, stage, ("_read_max", once), "above store max")
 
 
 def moved(self: Audit, key: str) -> Steps[bool]:
@@ -446,11 +411,12 @@ def test_a_tag_that_is_drained_meanwhile_is_sound(
 
         (staged.before if where == "segments" else staged.after)[where] = drained
 
-    found = alarms(issuer.connect, staged, (monkeypatch, "_unmoved", moved), redis=redis_url)
-    stage()
-    assert next(found) == []
-    stage()
-    assert kind in [finding.kind for finding in next(found)]
+    with issuer.connect(redis=redis_url, store=staged, scheduler=None) as ids:
+        stage()
+        assert ids.verify(TAG) == []
+        monkeypatch.setattr(Audit, "_unmoved", moved)
+        stage()
+        assert kind in [finding.kind for finding in ids.verify(TAG)]
 
 
 def test_a_buffer_whose_entry_may_have_been_pruned_is_sound(
@@ -465,15 +431,16 @@ def test_a_buffer_whose_entry_may_have_been_pruned_is_sound(
     tamper(staged, created=long_ago)
     staged._ledger = {name: replace(entry, time=long_ago) for name, entry in staged._ledger.items()}
     assert staged.prune(before=now_ms() - LEDGER_KEPT, timeout=1) == 1
-    found = alarms(connect, staged, (monkeypatch, "_certain", lambda *_: True), redis=redis_url)
-    assert next(found) == []
-    assert [finding.kind for finding in next(found)] == ["not in the ledger"]
+    with connect(redis=redis_url, store=staged, scheduler=None) as ids:
+        assert ids.verify(TAG) == []
+        monkeypatch.setattr(Audit, "_certain", lambda *_: True)
+        assert [finding.kind for finding in ids.verify(TAG)] == ["not in the ledger"]
 
 
+@in_memory
 def test_buffers_of_a_reign_that_is_over_are_sound(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """An old snapshot may hold what a restored ledger doesn't; the fence keeps it from being drawn."""
-    gapped(scene)
-    scene.hset(fence="f" * 40)
+    scene.hset(**GAPPED, fence="f" * 40)
     assert scene.kinds() == set()
     monkeypatch.setattr(gateway, "_info", lambda _: {"master_replid": "f" * 40})
     assert scene.kinds() == {"not in the ledger"}
