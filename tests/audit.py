@@ -34,6 +34,11 @@ def repeats(numbers: Iterable[int]) -> list[int]:
     return sorted(number for number, times in Counter(numbers).items() if times > 1)
 
 
+def assert_increasing(numbers: list[int]) -> None:
+    assert repeats(numbers) == []
+    assert numbers == sorted(numbers)
+
+
 def order_violations(draws: Iterable[Draw]) -> list[tuple[int, int]]:
     """Return pairs (higher, lower) where the call that got `higher` had returned before the other one began.
 

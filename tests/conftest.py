@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +25,20 @@ from tests.servers.binaries import find_servers, primary_server
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
 from tests.servers.mongo import MongoServer, find_command, given_url
+from tests.servers.pool import Pool
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.servers.tls import Certificates, make_certificates, openssl, tls_server
 
 _LIVE_FIXTURES = {
-    "redis_server",
     "start_redis",
     "start_tls",
-    "start_sentinels",
-    "start_cluster",
-    "standing_cluster",
-    "any_redis_server",
     "mongo_url",
-    "standing_mongo",
-    "mongo_server",
+    "pools",
 }
 _NONE = "none-found"
+_MONGO = "a MongoDB server (mongod, or the wire server that `make wire` sets up)"
 
 # The same examples in each run: what is red is red again. A seed of `make soak` asks for fresh ones. An example takes
 # as long as the machine is busy; shrinking a failure of the state machine has taken five minutes, so a seed is
@@ -82,6 +79,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.live)
 
 
+@dataclass(frozen=True)
+class Pools:
+    """What tests borrow. In the groups a replica becomes a master when it is told to, and never else."""
+
+    sentinels: Pool[SentinelServers]
+    clusters: Pool[ClusterServers]
+    mongos: Pool[MongoServer]
+    standing: dict[Path, RedisServer] = field(default_factory=dict)
+
+    def redis(self, binary: Path) -> RedisServer:
+        """Return the session's server of that kind."""
+        if binary not in self.standing:
+            self.standing[binary] = RedisServer(binary).__enter__()
+        return self.standing[binary]
+
+    def end(self) -> None:
+        """End all that was started."""
+        for pool in (self.sentinels, self.clusters, self.mongos):
+            pool.end()
+        for server in self.standing.values():
+            server.end()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let the mark `colours`, of a test or else of its module, choose the colours of `connect`."""
@@ -92,13 +112,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def pools() -> Iterator[Pools]:
+    """The servers that the tests of this process borrow one after the other."""
+    passwords = {"password": "of-data", "sentinel_password": "of-sentinels"}
+    pools = Pools(
+        Pool(lambda: SentinelServers(_primary(), ordered=True, **passwords)),
+        Pool(lambda: ClusterServers(_primary(), ordered=True, password="of-data")),
+        Pool(lambda: MongoServer(find_command() or absent(_MONGO))),
+    )
+    yield pools
+    pools.end()
+
+
+@pytest.fixture(scope="session")
+def redis_server(pools: Pools) -> RedisServer:
     """The session's primary server. Tests that stop or roll back a server use `start_redis` instead."""
-    binary = primary_server()
-    if binary is None:
-        absent("a redis-server")
-    with RedisServer(binary) as server:
-        yield server
+    return pools.redis(_primary())
 
 
 @pytest.fixture
@@ -124,11 +153,8 @@ def redis_proxy(redis_server: RedisServer, redis_url: str) -> Iterator[FaultProx
 
 
 @pytest.fixture(scope="session", params=list(find_servers()) or [_NONE])
-def any_redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    if request.param == _NONE:
-        absent("a redis-server")
-    with RedisServer(find_servers()[request.param]) as server:
-        yield server
+def any_redis_server(request: pytest.FixtureRequest, pools: Pools) -> RedisServer:
+    return pools.redis(find_servers().get(request.param) or absent("a redis-server"))
 
 
 @pytest.fixture
@@ -145,61 +171,50 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
     """
     with ExitStack() as ends:
 
-        def start(
-            *args: str,
-            binary: Path | None = None,
-            unix_socket: bool = False,
-            appendonly: bool = False,
-            password: str = "",
-        ) -> RedisServer:
-            server = RedisServer(
-                binary or _primary(),
-                *args,
-                unix_socket=unix_socket,
-                appendonly=appendonly,
-                password=password,
-            )
-            return ends.enter_context(server)
+        def start(*args: str, binary: Path | None = None, **options: Any) -> RedisServer:
+            return ends.enter_context(RedisServer(binary or _primary(), *args, **options))
 
         yield start
 
 
 @pytest.fixture
-def start_sentinels() -> Iterator[Callable[..., SentinelServers]]:
-    """Start a master, two replicas and three Sentinels that belong to this test alone.
+def sentinels(pools: Pools) -> Iterator[SentinelServers]:
+    """A master, two replicas and three Sentinels, to do with as one likes; they ask for passwords."""
+    with pools.sentinels.borrowed() as group:
+        yield group
 
-    The arguments are those of SentinelServers, with the primary server as the binary unless `binary=` says otherwise.
-    """
+
+@pytest.fixture
+def cluster(pools: Pools) -> Iterator[ClusterServers]:
+    """A Cluster of three masters with a replica each, to do with as one likes; it asks for a password."""
+    with pools.clusters.borrowed() as group:
+        yield group
+
+
+@pytest.fixture
+def start_sentinels(pools: Pools) -> Iterator[Callable[..., SentinelServers]]:
+    """Borrow groups of Sentinels; start one of one's own if there are arguments, which are those of SentinelServers."""
     with ExitStack() as ends:
 
         def start(*args: str, binary: Path | None = None, **options: Any) -> SentinelServers:
-            return ends.enter_context(SentinelServers(binary or _primary(), *args, **options))
+            if args or binary or options:
+                return ends.enter_context(SentinelServers(binary or _primary(), *args, **options))
+            return ends.enter_context(pools.sentinels.borrowed())
 
         yield start
 
 
 @pytest.fixture
-def start_cluster() -> Iterator[Callable[..., ClusterServers]]:
-    """Start a Cluster that belongs to this test alone; the arguments are those of ClusterServers, likewise."""
+def start_cluster(pools: Pools) -> Iterator[Callable[..., ClusterServers]]:
+    """Borrow Clusters; start one of one's own if there are arguments, which are those of ClusterServers."""
     with ExitStack() as ends:
 
         def start(*args: str, binary: Path | None = None, **options: Any) -> ClusterServers:
-            return ends.enter_context(ClusterServers(binary or _primary(), *args, **options))
+            if args or binary or options:
+                return ends.enter_context(ClusterServers(binary or _primary(), *args, **options))
+            return ends.enter_context(pools.clusters.borrowed())
 
         yield start
-
-
-@pytest.fixture(scope="module")
-def standing_cluster() -> Iterator[ClusterServers]:
-    """The module's Cluster. Tests that stop a node of it use `start_cluster` instead."""
-    with ClusterServers(_primary()) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(standing_cluster: ClusterServers) -> ClusterServers:
-    """The module's Cluster, emptied; its slots may lie on other nodes than the last test found them on."""
-    return standing_cluster.emptied()
 
 
 @pytest.fixture(scope="session")
@@ -242,37 +257,27 @@ def fake_redis(fake_server: FencedFakeServer) -> Iterator[fakeredis.FakeRedis]:
 
 
 @pytest.fixture(scope="session")
-def mongo_url() -> Iterator[str]:
+def mongo_url(pools: Pools) -> Iterator[str]:
     """The URL, without a database, of the session's server."""
     if url := given_url():
         yield url
         return
-    command = find_command()
-    if command is None:
-        absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
-    with MongoServer(command) as server:
+    with pools.mongos.borrowed() as server:
         yield server.url
 
 
 @pytest.fixture(scope="module")
-def standing_mongo() -> Iterator[MongoServer]:
+def standing_mongo(pools: Pools) -> Iterator[MongoServer]:
     """The module's MongoDB, never one that ISSUER_TEST_MONGO_URL names. Tests that stop it use `mongo_server`."""
-    with _own_mongo() as server:
+    with pools.mongos.borrowed() as server:
         yield server
 
 
 @pytest.fixture
-def mongo_server() -> Iterator[MongoServer]:
-    """A server that belongs to this test alone, to be killed and started again."""
-    with _own_mongo() as server:
+def mongo_server(pools: Pools) -> Iterator[MongoServer]:
+    """A MongoDB that nobody else uses meanwhile, to be killed and started again."""
+    with pools.mongos.borrowed() as server:
         yield server
-
-
-def _own_mongo() -> MongoServer:
-    command = find_command()
-    if command is None:
-        absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
-    return MongoServer(command)
 
 
 @pytest.fixture(params=list(COLOURS))

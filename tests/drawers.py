@@ -44,7 +44,7 @@ class Drawers:
         """Wait until that many more numbers have come."""
         wanted = len(self.draws) + count
         until(
-            lambda: len(self.draws) >= wanted, timeout=20, message=f"{count} more numbers; errors: {self.errors[-1:]}"
+            lambda: len(self.draws) >= wanted, timeout=60, message=f"{count} more numbers; errors: {self.errors[-1:]}"
         )
 
     @property

@@ -9,7 +9,7 @@ import socket
 LOOPBACK = "127.0.0.1"
 # Below the range that Linux and macOS take outgoing ports from: a client that polls a dead port of that range can
 # connect to itself, and the server could never come back there.
-_PORTS = range(21_000, 32_000)
+_PORTS = range(31_000, 32_700)
 
 
 def free_port() -> int:

@@ -95,11 +95,11 @@ class _Held:
 
 
 class FaultProxy:
-    """`upstream` is (host, port)."""
+    """`upstream` is (host, port); `port` is where it listens itself."""
 
-    def __init__(self, upstream: tuple[str, int]) -> None:
+    def __init__(self, upstream: tuple[str, int], port: int | None = None) -> None:
         self.upstream = upstream
-        self.port = free_port()
+        self.port = port or free_port()
         self._fault = _NONE
         self._hits = 0
         self._links: set[Link] = set()

@@ -27,6 +27,9 @@ StartRedis = Callable[..., RedisServer]
 TAG = "orders"
 KEY = redis_key("issuer", TAG)
 
+#: Who hangs has its share of this time: what is left is enough for the others on a machine that stands still a while.
+SETTINGS: dict[str, Any] = {"scheduler": None, "timeout": 20, "redis_timeout": 4}
+
 #: A server that turns into a replica closes its clients' connections.
 AWAY = (redis.ConnectionError,)
 
@@ -36,13 +39,21 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-@pytest.fixture(params=["as it is", "mutation: the master alone"])
+@pytest.fixture
 def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether other nodes than the master are looked at."""
-    mutated = request.param != "as it is"
-    if mutated:
+    if not request.param:
         monkeypatch.setattr(routes, "_attempted", nobody_answers)
-    return not mutated
+    return bool(request.param)
+
+
+#: Either colour with another protocol, and the mutation: the master alone is looked at.
+EACH = pytest.mark.parametrize(
+    ("connect", "protocol", "looks"),
+    [("blocking", "2", True), ("asyncio", "3", True), ("blocking", "3", False)],
+    indirect=["connect", "looks"],
+    ids=["blocking", "asyncio", "mutation"],
+)
 
 
 def nobody_answers(route: Route, talk: Talk) -> Talks[Any]:
@@ -90,16 +101,16 @@ def name(server: RedisServer) -> str:
     return "{}:{}".format(*server.address)
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
+@EACH
 def test_a_replica_that_has_not_yet_followed_its_master_into_oblivion(
-    connect: Connect, start_redis: StartRedis, store: MemoryStore, *, looks: bool, protocol: int
+    connect: Connect, start_redis: StartRedis, store: MemoryStore, *, looks: bool, protocol: str
 ) -> None:
     # The first copy goes out at once. The master that was started again waits with it.
     master, replica = start_redis("--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "3600"), start_redis()
     with master.client() as client:
         client.config_set("repl-diskless-sync-delay", 0)
     replica.replicaof(master)
-    another = partial(connect, redis=f"{master.url}?protocol={protocol}", store=store, scheduler=None)
+    another = partial(connect, redis=f"{master.url}?protocol={protocol}", store=store, **SETTINGS)
     with another() as ids:
         lost = Lost(another, ids, store)
         offset = master.replication()["master_repl_offset"]
@@ -112,20 +123,14 @@ def test_a_replica_that_has_not_yet_followed_its_master_into_oblivion(
         assert (done.asked, done.unasked) == ((name(replica),), ())
 
 
-@pytest.mark.parametrize("protocol", ["2", "3"])
+@EACH
 def test_a_replica_of_sentinels_that_is_cut_off(
-    connect: Connect,
-    start_sentinels: Callable[..., SentinelServers],
-    store: MemoryStore,
-    *,
-    looks: bool,
-    protocol: str,
+    connect: Connect, sentinels: SentinelServers, store: MemoryStore, *, looks: bool, protocol: str
 ) -> None:
-    group = start_sentinels(password="secret")
+    group = sentinels
     master, (cut_off, hanging) = group.node(group.master()), group.replicas()
-    # One of them hangs, and has its share of this time: what is left is enough for the others on a busy machine.
     url = group.url_of("mymaster", protocol=protocol)
-    another = partial(connect, redis=url, store=store, scheduler=None, redis_timeout=4)
+    another = partial(connect, redis=url, store=store, **SETTINGS)
     with another() as ids:
         lost = Lost(another, ids, store)
         sever(cut_off, master)
@@ -139,17 +144,19 @@ def test_a_replica_of_sentinels_that_is_cut_off(
         assert [text.partition(": ")[0] for text in done.unasked] == [name(hanging)]
 
 
+@EACH
 def test_an_old_master_that_a_failover_left_behind(
-    connect: Connect, start_sentinels: Callable[..., SentinelServers], store: MemoryStore, *, looks: bool
+    connect: Connect, sentinels: SentinelServers, store: MemoryStore, *, looks: bool, protocol: str
 ) -> None:
-    group = start_sentinels()
-    another = partial(connect, redis=group.url, store=store, scheduler=None)
+    group = sentinels
+    another = partial(connect, redis=group.url_of("mymaster", protocol=protocol), store=store, **SETTINGS)
     with another() as ids:
         lost = Lost(another, ids, store)
         old = group.node(group.master())
         with old.client() as client:
             client.config_set("masterauth", "wrong")
         address = group.pause_master()
+        group.failover()
         new = group.node(group.wait_for_master_other_than(address))
         old.resume()
         until(lambda: old.replication()["role"] == "slave", 30, f"{old!r} is a master no more", ignoring=AWAY)
@@ -161,19 +168,13 @@ def test_an_old_master_that_a_failover_left_behind(
         assert name(old) in done.asked
 
 
-@pytest.mark.parametrize("protocol", ["2", "3"])
+@EACH
 def test_a_replica_of_a_cluster_that_is_cut_off(
-    connect: Connect,
-    start_cluster: Callable[..., ClusterServers],
-    store: MemoryStore,
-    *,
-    looks: bool,
-    protocol: str,
+    connect: Connect, cluster: ClusterServers, store: MemoryStore, *, looks: bool, protocol: str
 ) -> None:
-    cluster = start_cluster()
     owner = cluster.node_of(KEY)
     replica = cluster.replica_of(owner)
-    another = partial(connect, redis=cluster.url_of(*cluster.nodes, protocol=protocol), store=store, scheduler=None)
+    another = partial(connect, redis=cluster.url_of(*cluster.nodes, protocol=protocol), store=store, **SETTINGS)
     with another() as ids:
         lost = Lost(another, ids, store)
         sever(replica, owner)
@@ -184,28 +185,29 @@ def test_a_replica_of_a_cluster_that_is_cut_off(
         assert (done.asked, done.unasked) == ((name(replica),), ())
 
 
+@pytest.mark.colours("blocking")
 def test_an_old_owner_of_a_slot_that_is_dead_is_told(
-    connect: Connect, start_cluster: Callable[..., ClusterServers], store: MemoryStore
+    connect: Connect, cluster: ClusterServers, store: MemoryStore
 ) -> None:
-    cluster = start_cluster()
     old = cluster.node_of(KEY)
-    with connect(redis=cluster.url_of(*cluster.nodes), store=store, scheduler=None, timeout=20) as ids:
+    with connect(redis=cluster.url_of(*cluster.nodes), store=store, **SETTINGS) as ids:
         ids.create(TAG)
         assert ids.next(TAG) == 1
         old.kill()
-        cluster.wait_for_new_owner(KEY, old)
-    with connect(redis=cluster.url_of(*cluster.nodes), store=store, scheduler=None, timeout=20) as ids:
+        cluster.take_over(old)
+    with connect(redis=cluster.url_of(*cluster.nodes), store=store, **SETTINGS) as ids:
         (done,) = ids.recover(TAG)
         assert [text.partition(": ")[0] for text in done.unasked] == [name(old)]
         assert ids.next(TAG) == done.new + 1
 
 
+@pytest.mark.colours("asyncio")
 def test_garbage_and_another_store_on_a_replica_are_no_witnesses(
     connect: Connect, start_redis: StartRedis, store: MemoryStore
 ) -> None:
     master, replica = start_redis(), start_redis("--replica-read-only", "no")
     replica.replicaof(master)
-    with connect(redis=master.url, store=store, scheduler=None) as ids, replica.client() as client:
+    with connect(redis=master.url, store=store, **SETTINGS) as ids, replica.client() as client:
         ids.create(TAG, step=100)
         assert ids.next(TAG) == 1
         until(lambda: client.hget(KEY, "cur") == b"1")
@@ -228,7 +230,7 @@ def test_a_silent_replica_leaves_time_for_the_rest_and_is_not_waited_for_again(
 ) -> None:
     master, replica = start_redis(), start_redis()
     replica.replicaof(master)
-    with connect(redis=master.url, store=store, scheduler=None, timeout=1.5, redis_timeout=1.5) as ids:
+    with connect(redis=master.url, store=store, scheduler=None, timeout=8, redis_timeout=60) as ids:
         for number in range(20):
             ids.create(f"{TAG}-{number}")
         replica.pause()

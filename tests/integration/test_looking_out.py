@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.drivers import looking
 from issuer.drivers.asyncio import connections
 from issuer.drivers.blocking import link
+from tests.deadlines import ENDLESS
 from tests.servers.proxy import FaultProxy
 from tests.waiting import eventually, run, until
 
@@ -18,18 +18,42 @@ pytestmark = pytest.mark.live
 
 Looks = list[bool]
 
+#: How many calls do without a look-out after one in vain.
+FAR = 5
+#: A look-out that lasts so long sees every reply, however busy this machine is; one of no length, those that are there.
+LONG = 60.0
+SETTINGS: dict[str, Any] = {"store": "memory://", "scheduler": None, **ENDLESS}
+
+
+@pytest.fixture
+def look_out(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """What sets the seconds that a look-out lasts."""
+
+    def last(seconds: float) -> None:
+        for module in (link, connections):
+            monkeypatch.setattr(module, "LOOK_OUT", seconds)
+            monkeypatch.setattr(module, "FAR", FAR)
+
+    return last
+
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    """What each look-out came to."""
+    """What each look-out of a thread came to; whether each draw of a task was looked out for."""
     seen: Looks = []
-    look_out: Callable[[Any], bool] = link.Link._look_out
+    look: Callable[[Any], bool] = link.Link._look_out
+    begin: Callable[[Any], bool] = connections.LookOut.begin
 
-    def noted(self: link.Link) -> bool:
-        seen.append(look_out(self))
+    def looked(self: Any) -> bool:
+        seen.append(look(self))
         return seen[-1]
 
-    monkeypatch.setattr(link.Link, "_look_out", noted)
+    def begun(self: Any) -> bool:
+        seen.append(begin(self))
+        return seen[-1]
+
+    monkeypatch.setattr(link.Link, "_look_out", looked)
+    monkeypatch.setattr(connections.LookOut, "begin", begun)
     return seen
 
 
@@ -40,39 +64,35 @@ def drawn(ids: issuer.Issuer, n: int, looks: Looks) -> list[int]:
     return [ids.next("a") for _ in range(n)]
 
 
-def test_a_server_nearby_is_looked_out_for(redis_url: str, looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "LOOK_OUT", 5.0)  # as quick as an idle machine, however busy this one is
-    with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:
+def test_a_server_nearby_is_looked_out_for(redis_url: str, looks: Looks, look_out: Callable[[float], None]) -> None:
+    look_out(LONG)
+    with issuer.connect(redis=redis_url, **SETTINGS) as ids:
         assert drawn(ids, 200, looks) == list(range(2, 202))
     assert looks == [True] * 200
 
 
-def test_a_server_far_away_is_looked_out_for_once_in_a_while(redis_proxy: FaultProxy, looks: Looks) -> None:
-    redis_proxy.delay_replies(0.02)  # no look lasts so long, even of a thread that waits for its turn
-    with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
-        assert drawn(ids, 2 * looking.FAR, looks) == list(range(2, 2 * looking.FAR + 2))
-    assert len(looks) in (1, 2)  # the first calls, which create the tag, have begun to count
-    assert not any(looks)
-
-
-def test_a_server_that_comes_nearer_is_looked_out_for_again(
-    redis_proxy: FaultProxy, looks: Looks, monkeypatch: pytest.MonkeyPatch
+def test_a_server_far_away_is_looked_out_for_once_in_a_while_and_again_when_it_comes_nearer(
+    redis_proxy: FaultProxy, looks: Looks, look_out: Callable[[float], None]
 ) -> None:
-    redis_proxy.delay_replies(0.02)  # no look lasts so long, even of a thread that waits for its turn
-    with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
-        drawn(ids, looking.FAR, looks)
+    look_out(0)
+    redis_proxy.delay_replies(0.1)
+    with issuer.connect(redis=redis_proxy.url, **SETTINGS) as ids:
+        assert drawn(ids, 2 * FAR, looks) == list(range(2, 2 * FAR + 2))
+        assert len(looks) in (1, 2)  # the first calls, which create the tag, have begun to count
+        assert not any(looks)
         redis_proxy.pass_through()
-        monkeypatch.setattr(link, "LOOK_OUT", 5.0)
+        look_out(LONG)
         looks.clear()
-        for _ in range(looking.FAR + 20):
+        ids.take("a", 1)
+        for _ in range(FAR + 20):
             ids.next("a")
     assert len(looks) >= 20
     assert all(looks)
 
 
-def test_who_looks_out_lets_other_threads_run(redis_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "LOOK_OUT", 5.0)
-    with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
+def test_who_looks_out_lets_other_threads_run(redis_proxy: FaultProxy, look_out: Callable[[float], None]) -> None:
+    look_out(LONG)
+    with issuer.connect(redis=redis_proxy.url, **SETTINGS) as ids:
         ids.create("a", step=1_000_000)
         ids.next("a")
         redis_proxy.hold()
@@ -82,64 +102,40 @@ def test_who_looks_out_lets_other_threads_run(redis_proxy: FaultProxy, monkeypat
         assert sum(range(1_000_000)) == 499_999_500_000
         assert caller.is_alive()
         redis_proxy.release()
-        caller.join(5)
+        caller.join(60)
         assert not caller.is_alive()
 
 
 # ---------------------------------------------------------------------------------------------- in an event loop
 
 
-@pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> Looks:
-    """Whether each draw was looked out for."""
-    seen: Looks = []
-    begin: Callable[[Any], bool] = connections.LookOut.begin
+@pytest.mark.parametrize(
+    ("seconds", "n", "counts"), [(LONG, 200, {200}), (0, 2 * FAR, {1, 2})], ids=["nearby", "far away"]
+)
+def test_a_loop_looks_out_for_a_server_nearby_and_for_one_far_away_once_in_a_while(
+    redis_url: str, looks: Looks, look_out: Callable[[float], None], *, seconds: float, n: int, counts: set[int]
+) -> None:
+    look_out(seconds)
 
-    def noted(self: connections.LookOut) -> bool:
-        seen.append(begin(self))
-        return seen[-1]
+    async def main() -> list[int]:
+        async with issuer.aconnect(redis=redis_url, **SETTINGS) as ids:
+            await ids.create("a", step=1_000_000)
+            await ids.next("a")
+            looks.clear()
+            return [await ids.next("a") for _ in range(n)]
 
-    monkeypatch.setattr(connections.LookOut, "begin", noted)
-    return seen
-
-
-async def awaited(ids: issuer.AsyncIssuer, n: int, looked: Looks) -> list[int]:
-    await ids.create("a", step=1_000_000)
-    await ids.next("a")
-    looked.clear()
-    return [await ids.next("a") for _ in range(n)]
-
-
-def test_a_loop_looks_out_for_a_server_nearby(redis_url: str, looked: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LOOK_OUT", 5.0)
-
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store="memory://", scheduler=None) as ids:
-            assert await awaited(ids, 200, looked) == list(range(2, 202))
-
-    run(main())
-    assert looked == [True] * 200
-
-
-def test_a_loop_looks_out_for_a_server_far_away_once_in_a_while(redis_proxy: FaultProxy, looked: Looks) -> None:
-    redis_proxy.delay_replies(0.002)
-
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
-            assert await awaited(ids, 2 * looking.FAR, looked) == list(range(2, 2 * looking.FAR + 2))
-
-    run(main())
-    assert sum(looked) in (1, 2)
-    assert len(looked) == 2 * looking.FAR
+    assert run(main()) == list(range(2, n + 2))
+    assert len(looks) == n
+    assert sum(looks) in counts
 
 
 def test_a_loop_that_looks_out_runs_its_other_tasks_and_survives_a_cancellation(
-    redis_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+    redis_proxy: FaultProxy, look_out: Callable[[float], None]
 ) -> None:
-    monkeypatch.setattr(connections, "LOOK_OUT", 5.0)
+    look_out(LONG)
 
     async def main() -> list[int]:
-        async with issuer.aconnect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
+        async with issuer.aconnect(redis=redis_proxy.url, **SETTINGS) as ids:
             await ids.create("a", step=1_000_000)
             numbers = [await ids.next("a")]
             redis_proxy.hold()

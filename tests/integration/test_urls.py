@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable
-from typing import Literal
 
 import pytest
 
 import issuer
 from persistence.memory import MemoryStore
 from tests.colours import Connect
+from tests.deadlines import ENDLESS
 from tests.servers.redis import RedisServer
 
 StartRedis = Callable[..., RedisServer]
@@ -22,9 +22,9 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
-def assert_serves(connect: Connect, url: str, store: MemoryStore) -> None:
+def assert_serves(connect: Connect, url: str) -> None:
     """Numbers flow and stay exact, and so do those that a tag's keeping needs."""
-    with connect(redis=url, store=store) as ids:
+    with connect(redis=url, store=MemoryStore(), **ENDLESS) as ids:
         ids.create("a", start=2**60, step=7)
         assert ids.take("a", 50) == list(range(2**60, 2**60 + 50))
         seen = ids.inspect("a")
@@ -34,105 +34,103 @@ def assert_serves(connect: Connect, url: str, store: MemoryStore) -> None:
         ids.delete("a")
 
 
-@pytest.mark.parametrize("protocol", ["2", "3"])
-@pytest.mark.parametrize("unix_socket", [False, True])
-def test_tcp_and_unix_sockets_serve_with_either_protocol(
-    connect: Connect, start_redis: StartRedis, store: MemoryStore, unix_socket: bool, protocol: str
+def grant(server: RedisServer, *rights: str) -> None:
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~issuer:*", "-@all", *rights)
+
+
+def test_tcp_and_unix_sockets_serve_with_either_protocol_and_the_database_that_the_url_chooses(
+    connect: Connect, start_redis: StartRedis
 ) -> None:
-    server = start_redis(unix_socket=unix_socket)
-    assert_serves(connect, f"{server.url}?protocol={protocol}", store)
-
-
-def test_the_url_chooses_the_database(connect: Connect, start_redis: StartRedis) -> None:
     tcp, unix = start_redis(), start_redis(unix_socket=True)
-    for server, url in ((tcp, tcp.url.replace("/0", "/3")), (unix, f"{unix.url}?db=3")):
-        assert_serves(connect, url, MemoryStore())
+    for server, url in (
+        (tcp, f"{tcp.url.replace('/0', '/3')}?protocol=2"),
+        (tcp, f"{tcp.url.replace('/0', '/3')}?protocol=3"),
+        (unix, f"{unix.url}?db=3&protocol=2"),
+        (unix, f"{unix.url}?db=3&protocol=3"),
+    ):
         with server.client() as client:
+            client.flushall()
+            assert_serves(connect, url)
             assert client.info("keyspace").keys() == {"db3"}
 
 
-@pytest.mark.parametrize("order", ["strict", "trend"])
-def test_a_database_that_is_not_there_is_no_outage(
-    connect: Connect, redis_url: str, store: MemoryStore, order: Literal["strict", "trend"]
-) -> None:
+def test_a_database_that_is_not_there_is_no_outage(connect: Connect, redis_url: str, store: MemoryStore) -> None:
     with connect(redis=redis_url.replace("/0", "/99"), store=store) as ids:
-        ids.create("a", order=order)
-        with pytest.raises(issuer.ConfigurationError, match="database that its URL names"):
-            ids.next("a")
+        ids.create("strict", order="strict")
+        ids.create("trend", order="trend")
+        for tag in ("strict", "trend"):
+            with pytest.raises(issuer.ConfigurationError, match="database that its URL names"):
+                ids.next(tag)
         [finding] = [each for each in ids.doctor() if each.check == "redis-reachable"]
         assert (finding.level, type(finding.error)) == ("weak", issuer.ConfigurationError)
 
 
-@pytest.mark.parametrize("order", ["strict", "trend"])
 def test_a_password_opens_whatever_characters_it_has_and_a_wrong_one_is_a_configuration_error(
-    connect: Connect, start_redis: StartRedis, store: MemoryStore, order: Literal["strict", "trend"]
+    connect: Connect, start_redis: StartRedis, store: MemoryStore
 ) -> None:
     server = start_redis(password="p@ss:w/rd?%41")
-    assert_serves(connect, server.url, store)
+    assert_serves(connect, server.url)
     bare = f"127.0.0.1:{server.port}/0"
     for number, wrong in enumerate((f"redis://:wrong@{bare}", f"redis://{bare}", f"redis://nobody:wrong@{bare}")):
         with connect(redis=wrong, store=store) as ids:
-            ids.create(f"b{number}", order=order)
-            with pytest.raises(issuer.ConfigurationError):
-                ids.next(f"b{number}")
+            for order in ("strict", "trend"):
+                ids.create(f"{order}-{number}", order=order)
+                with pytest.raises(issuer.ConfigurationError):
+                    ids.next(f"{order}-{number}")
 
 
-@pytest.mark.parametrize("protocol", ["2", "3"])
 @pytest.mark.parametrize(
-    ("draw", "missing"),
+    ("connect", "protocol", "draw", "missing"),
     [
-        (lambda ids: ids.next("a", key="z"), ("+get", "+set")),
-        (lambda ids: ids.next("snow"), ("+hgetall",)),
-        (lambda ids: ids.next("a"), ()),
+        ("blocking", "2", lambda ids: ids.next("a", key="z"), ("+get", "+set")),
+        ("asyncio", "3", lambda ids: ids.next("snow"), ("+hgetall",)),
+        ("blocking", "3", lambda ids: ids.next("a"), ()),
     ],
+    indirect=["connect"],
     ids=["key", "machine numbers", "plain"],
 )
 def test_a_call_that_needs_another_right_names_it(
     connect: Connect,
     start_redis: StartRedis,
+    *,
     draw: Callable[[issuer.Issuer], int],
     missing: tuple[str, ...],
     protocol: str,
 ) -> None:
     store = MemoryStore()
     server = start_redis()
-
-    def grant(*rights: str) -> None:
-        with server.client() as client:
-            client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~issuer:*", "-@all", *rights)
-
     url = f"redis://shop:secret@127.0.0.1:{server.port}/0?protocol={protocol}"
     with connect(redis=server.url, store=store) as ids:
         ids.create("a")
         ids.create("snow", strategy="snowflake")
-    grant(*(RIGHTS if missing else RIGHTS[:-2]))
+    grant(server, *(RIGHTS if missing else RIGHTS[:-2]))
     with connect(redis=url, store=store) as ids, pytest.raises(issuer.FenceError) as caught:
         draw(ids)
     [said] = re.findall(r"give this user (.*) on the keys", str(caught.value))
     assert {*said.split()} == {*RIGHTS[:-1], *missing}
-    grant(*said.split())
+    grant(server, *said.split())
     with connect(redis=url, store=store) as ids:
         assert draw(ids) >= 1
 
 
+@pytest.mark.colours("asyncio")
 def test_a_database_that_may_not_be_chosen_is_named(
     connect: Connect, start_redis: StartRedis, store: MemoryStore
 ) -> None:
     server = start_redis()
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~issuer:*", *RIGHTS[:-1])
+    grant(server, *RIGHTS[:-1])
     with connect(redis=f"redis://shop:secret@127.0.0.1:{server.port}/3", store=store) as ids:
         ids.create("a")
         with pytest.raises(issuer.FenceError, match=r"\+select"):
             ids.next("a")
 
 
+@pytest.mark.colours("blocking")
 def test_a_user_with_no_more_rights_than_the_issuer_says_it_needs_does_everything(
     connect: Connect, start_redis: StartRedis
 ) -> None:
     server = start_redis()
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "shop", "on", ">secret", "~issuer:*", *RIGHTS)
+    grant(server, *RIGHTS)
     for protocol in ("2", "3"):
-        url = f"redis://shop:secret@127.0.0.1:{server.port}/{protocol}?protocol={protocol}"
-        assert_serves(connect, url, MemoryStore())
+        assert_serves(connect, f"redis://shop:secret@127.0.0.1:{server.port}/{protocol}?protocol={protocol}")

@@ -4,8 +4,8 @@
         with cluster.start_migration(key, to=cluster.another_master(key)) as moving:  # a key that isn't there: ASK
             moving.move_keys()                                                        # every key of the slot: ASK
             moving.finish()                                                           # MOVED
-        old = cluster.kill_owner(key)
-        cluster.wait_for_new_owner(key, old)                                          # 1 to 3 s
+        cluster.take_over(cluster.kill_owner(key))                                    # 0.01 s
+        cluster.wait_for_new_owner(key, cluster.kill_owner(key))                      # by themselves: 1 to 3 s
 
 Every process is bound to loopback and ended by its process id.
 """
@@ -21,21 +21,21 @@ from typing import Any, Self
 import redis
 from redis.crc import key_slot
 
-from tests.servers.ports import LOOPBACK, free_cluster_port
+from tests.servers.pool import Configuration, configuration, empty
+from tests.servers.ports import LOOPBACK
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 _AWAY = (redis.ConnectionError, redis.TimeoutError)
 _MASTERS = 3
 _SLOTS = 16384
-_START_TIMEOUT = 40.0
+_START_TIMEOUT = 60.0
+# Milliseconds. They meet the sooner the shorter it is.
+_NODE_TIMEOUT, _MENDING, _FOR_EVER = 700, 3000, 3_600_000
 
 
 class ClusterNode(RedisServer):
     """One node. Started again after a kill it finds its id, its slots and the others in its own nodes.conf."""
-
-    def _free_port(self) -> int:
-        return free_cluster_port()
 
     def ask(self, *command: Any) -> Any:
         """Send a command; what redis-py leaves as bytes comes as text."""
@@ -120,14 +120,16 @@ class Migration:
 
 
 class ClusterServers:
-    """`args` go to the command line of every node; `node_timeout` is in milliseconds."""
+    """`args` go to the command line of every node. `ordered`: no replica becomes a master unless it is told to."""
 
-    def __init__(self, binary: Path | str, *args: str, password: str = "", node_timeout: int = 700) -> None:
-        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout), *args]
+    def __init__(self, binary: Path | str, *args: str, password: str = "", ordered: bool = False) -> None:
+        options = ["--cluster-enabled", "yes", "--cluster-node-timeout", str(_NODE_TIMEOUT), *args]
         # A replica stands for election however long it has not heard of its master.
         options += ["--cluster-replica-validity-factor", "0"]
         self.nodes = [ClusterNode(binary, *options, password=password) for _ in range(2 * _MASTERS)]
         self._password = password
+        self._ordered = ordered
+        self._configurations: list[Configuration] = []
         self._ends = ExitStack()
 
     def __repr__(self) -> str:
@@ -196,6 +198,17 @@ class ClusterServers:
         owner.pause()
         return owner
 
+    def take_over(self, old: ClusterNode) -> ClusterNode:
+        """Order the replica of a master, dead or alive, to its place, and return it when every node that answers knows.
+
+        Tests needn't wait then until the others have noticed that the master is gone.
+        """
+        [known] = {member for member in self._answering()[0].members() if member.port == old.port}
+        [port] = {member.port for member in self._answering()[0].members() if member.master == known.id}
+        replica = self._by_port(port)
+        replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+        return self.wait_for_owner(known.slots[0].start, lambda owner: owner is replica)
+
     def wait_for_new_owner(self, key: str, old: ClusterNode, timeout: float = 30.0) -> ClusterNode:
         """Return the new owner when every node that answers agrees on one, and is ready to serve."""
         return self.wait_for_owner(slot_of(key), lambda owner: owner is not old, timeout)
@@ -225,11 +238,22 @@ class ClusterServers:
         assert owner
         return owner
 
-    def emptied(self) -> Self:
-        """FLUSHALL on every master, and return itself: for tests that share it and kill nobody."""
-        for master in self.masters():
-            master.ask("FLUSHALL")
-        return self
+    def clean(self) -> None:
+        """Start and resume every node, and empty them; their slots and roles may be other ones than at first."""
+        for node in self.nodes:
+            node.resume()
+            node.start()
+        self._configure()
+        for node in self.nodes:
+            # What a node has become it tells all others within half of this.
+            node.ask("CONFIG", "SET", "cluster-node-timeout", _MENDING)
+        until(self._settled, message=f"{self!r} is sound again", ignoring=_AWAY)
+        self._configure()
+        # One that stood still in the meantime may have lost its slots before it was told not to.
+        until(self._settled, message=f"{self!r} is still sound", ignoring=_AWAY)
+        masters = self.masters()
+        for node in self.nodes:
+            empty(node, replicas=1 if node in masters else 0)
 
     # ------------------------------------------------------------------------------------------------ inside
 
@@ -251,20 +275,35 @@ class ClusterServers:
         for master, replica in zip(masters, replicas, strict=True):
             replica.ask("CLUSTER", "REPLICATE", master.id())
         until(self._settled, _START_TIMEOUT, f"{self!r} is ok", ignoring=_AWAY)
+        if self._ordered:
+            for node in self.nodes:
+                node.ask("CONFIG", "SET", "cluster-node-timeout", _FOR_EVER)
+        self._configurations = [configuration(node) for node in self.nodes]
+
+    def _configure(self) -> None:
+        """Take back what tests have configured."""
+        for node, wanted in zip(self.nodes, self._configurations, strict=True):
+            for name, value in wanted.items() - configuration(node).items():
+                node.ask("CONFIG", "SET", name, value)
 
     def _all_know(self, count: int) -> bool:
         views = [node.members() for node in self.nodes]
         return all(len(view) == count and all(member.well for member in view) for view in views)
 
     def _settled(self) -> bool:
-        """Whether every node can serve, and knows every replica, which is in sync."""
+        """Whether every node can serve, and knows of every master and its replica, which is in sync."""
         if not self._all_know(len(self.nodes)):
             return False
         for node in self.nodes:
-            replicas = [member for member in node.members() if "slave" in member.flags]
-            if len(replicas) != _MASTERS or _info(node)["cluster_state"] != "ok":
+            members = node.members()
+            masters = {member.id for member in members if member.slots}
+            replicas = [member.master for member in members if "slave" in member.flags]
+            if (len(masters), sorted(replicas)) != (_MASTERS, sorted(masters)):
                 return False
-        return all(node.replication().get("master_link_status") == "up" for node in self.nodes[_MASTERS:])
+        # A replica that hasn't heard of the last epoch would take over in one that is no later than its master's.
+        views = {(view["cluster_state"], view["cluster_current_epoch"]) for view in map(_info, self.nodes)}
+        links = {node.replication().get("master_link_status", "up") for node in self.nodes}
+        return len(views) == 1 and {state for state, _ in views} == {"ok"} and links == {"up"}
 
     def _answering(self) -> list[ClusterNode]:
         return [node for node, _ in self._selves()]

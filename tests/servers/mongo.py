@@ -18,6 +18,7 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 from tests.servers.ports import LOOPBACK, free_port
+from tests.servers.watchdog import launch
 from tests.waiting import until
 
 URL = "ISSUER_TEST_MONGO_URL"
@@ -81,7 +82,7 @@ class MongoServer:
         attempts = _START_ATTEMPTS if self._process is None else 1
         for attempt in range(1, attempts + 1):
             with (self.directory / "log").open("ab") as log:
-                self._process = subprocess.Popen(self._arguments(), stdout=log, stderr=subprocess.STDOUT)
+                self._process = launch(self._arguments(), self.directory, log)
             if until(lambda: self._answers() or not self._running(), self._start_timeout, "mongo") and self._running():
                 return self
             if attempt == attempts:
@@ -94,6 +95,14 @@ class MongoServer:
         if self._process and os.getpid() == self._owner:
             self._process.kill()
             self._process.wait()
+
+    def clean(self) -> None:
+        """Start it, unless it runs, and drop every database."""
+        self.start()
+        with pymongo.MongoClient[dict[str, Any]](self.url) as client:
+            for name in client.list_database_names():
+                if name not in {"admin", "config", "local"}:
+                    client.drop_database(name)
 
     def end(self) -> None:
         """Kill it and remove its directory. Twice is harmless; a forked child does nothing."""

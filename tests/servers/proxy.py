@@ -6,6 +6,7 @@ For MongoDB put `port` into its URL, with directConnection=true.
 import asyncio
 
 from issuer.chaos import proxy
+from tests.servers.ports import free_port
 
 
 class FaultProxy(proxy.FaultProxy):
@@ -16,7 +17,7 @@ class FaultProxy(proxy.FaultProxy):
         self.accepted = 0
         #: By link: set when the first reply to what is sent twice has come.
         self._swallowed: dict[proxy.Link, asyncio.Event] = {}
-        super().__init__(upstream)
+        super().__init__(upstream, free_port())
 
     @property
     def open(self) -> int:

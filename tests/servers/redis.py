@@ -17,6 +17,7 @@ from urllib.parse import quote
 from issuer.chaos import server
 from tests.servers.ports import LOOPBACK, free_port
 from tests.servers.tls import Certificates
+from tests.servers.watchdog import launch
 
 
 class RedisServer(server.RedisServer):
@@ -130,6 +131,10 @@ class RedisServer(server.RedisServer):
 
     def _free_port(self) -> int:
         return free_port() if self._over_tcp else 0
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        with (self.directory / "server.log").open("ab") as log:
+            return launch(self._command(), self.directory, log)
 
     def _command(self) -> list[str]:
         command = super()._command()

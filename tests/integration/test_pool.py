@@ -1,0 +1,154 @@
+"""One way to a server: lent clean, on a port that nobody else takes, and gone with the process that started it."""
+
+import contextlib
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+import pymongo
+import pytest
+
+from tests.servers.absent import absent
+from tests.servers.binaries import primary_server
+from tests.servers.cluster import ClusterServers
+from tests.servers.mongo import MongoServer, find_command
+from tests.servers.pool import Pool
+from tests.servers.ports import free_port
+from tests.servers.redis import RedisServer
+from tests.servers.sentinel import SentinelServers
+from tests.waiting import until
+
+
+class Made:
+    """A server that can't be cleaned once it is broken."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.broken = False
+
+    def __enter__(self) -> Self:
+        self.told.append("start")
+        return self
+
+    def clean(self) -> None:
+        assert not self.broken
+        self.told.append("clean")
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+def test_what_comes_back_is_lent_again_clean_and_what_is_broken_is_replaced() -> None:
+    pool = Pool(Made)
+    with pool.borrowed() as first, pool.borrowed() as second:
+        assert first is not second
+    with pool.borrowed() as again:
+        assert again is first
+        assert again.told == ["start", "clean"]
+        again.broken = True
+    with pool.borrowed() as other, pool.borrowed() as third:
+        assert other is second
+    pool.end()
+    assert [each.told for each in (first, second, third)] == [
+        ["start", "clean", "end"],
+        ["start", "clean", "end"],
+        ["start", "end"],
+    ]
+
+
+class TestCleaned:
+    """Whatever a test did to it, the next one finds no more than a fresh one has."""
+
+    def test_a_cluster(self, cluster: ClusterServers) -> None:
+        for trouble in (cluster.kill_owner, cluster.pause_owner):
+            node = cluster.node_of("{a}")
+            with node.client() as client:
+                client.set("{a}", 1)
+                client.config_set("maxmemory", "100mb")
+                client.config_set("masterauth", "wrong")
+                sha = client.script_load("return 1")
+            cluster.take_over(trouble("{a}"))
+            cluster.clean()
+            owner = cluster.node_of("{a}")
+            assert owner is not node
+            for each in (owner, node):
+                with each.client() as client:
+                    assert client.dbsize() == 0
+                    assert client.config_get("maxmemory") == {"maxmemory": "0"}
+                    assert client.script_exists(sha) == [False]
+
+    def test_sentinels_and_those_that_were_changed_are_not_lent_again(self, sentinels: SentinelServers) -> None:
+        with sentinels.client() as client:
+            client.set("a", 1)
+        sentinels.clean()
+        with sentinels.client() as client:
+            assert client.dbsize() == 0
+            client.config_set("maxmemory", "100mb")
+            with pytest.raises(AssertionError, match="changed"):
+                sentinels.clean()
+            client.config_set("maxmemory", "0")
+        sentinels.clean()
+        sentinels.kill_master()
+        with pytest.raises(AssertionError, match="changed"):
+            sentinels.clean()
+
+    def test_a_mongodb(self, mongo_server: MongoServer) -> None:
+        with pymongo.MongoClient[dict[str, Any]](mongo_server.url) as client:
+            client["some"]["thing"].insert_one({})
+        mongo_server.kill()
+        mongo_server.clean()
+        with pymongo.MongoClient[dict[str, Any]](mongo_server.url) as client:
+            assert client["some"]["thing"].find_one() is None
+
+
+FORK = multiprocessing.get_context("fork")
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def test_no_two_processes_take_the_same_port() -> None:
+    with ProcessPoolExecutor(3, FORK) as others:
+        mine = [free_port() for _ in range(60)]  # more than a block has
+        taken = [*mine, *(each.result() for each in [others.submit(free_port) for _ in range(200)])]
+    assert len(taken) == len(set(taken)) == 260
+    assert all(port + 10_000 < 32_000 for port in taken), "or an outgoing connection could take it"
+
+
+def start_servers(told: Connection) -> None:
+    """Start some, say what they are, and wait to be killed."""
+    binary = primary_server()
+    assert binary
+    paused = RedisServer(binary).start()
+    paused.pause()
+    mongo = MongoServer(find_command() or absent("a MongoDB server")).start()
+    servers: list[Any] = [RedisServer(binary).start(), paused, mongo]
+    told.send([(server._process.pid, server.directory) for server in servers])
+    os.fork()  # a child that outlives it
+    with contextlib.suppress(EOFError):
+        told.recv()
+    os._exit(0)
+
+
+@pytest.mark.live
+def test_nothing_is_left_of_a_process_that_is_killed() -> None:
+    ours, its = FORK.Pipe()
+    process = FORK.Process(target=start_servers, args=(its,))
+    process.start()
+    its.close()
+    pids, folders = zip(*ours.recv(), strict=True)
+    assert all(map(running, pids))
+    assert all(folder.is_dir() for folder in folders)
+    process.kill()
+    process.join()
+    until(lambda: not any(map(running, pids)))
+    until(lambda: not any(folder.exists() for folder in folders))
+    ours.close()
+
+
+def running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
