@@ -10,6 +10,7 @@ It serves quick tests and demonstrations. It is no evidence: what Redis does is 
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import fakeredis
@@ -33,13 +34,17 @@ def new_replid() -> str:
 class FencedFakeServer(FakeServer):
     """A fake server whose reign a test can see and change."""
 
-    def __init__(self, version: tuple[int, ...] = (7, 0), **options: Any) -> None:
+    def __init__(
+        self, version: tuple[int, ...] = (7, 0), clock: Callable[[], float] = time.time, **options: Any
+    ) -> None:
         super().__init__(version=version, **options)
+        self.clock = clock
+        """Seconds since 1970, as TIME tells them but for `time_offset`."""
         self.role = "master"
         self.master_replid = new_replid()
         self.master_replid2 = _NO_REPLID
         self.time_offset = 0.0
-        """Seconds that TIME is ahead of the machine's clock; negative: behind."""
+        """Seconds that TIME is ahead of the clock; negative: behind."""
         self.info_denied = False
         """Answer INFO as a server does whose user lacks +info."""
 
@@ -113,7 +118,7 @@ class _FencedCommands:
         return bytes(self._server.info(sections))
 
     def time(self) -> list[bytes]:
-        micros = round((time.time() + self._server.time_offset) * 1_000_000)
+        micros = round((self._server.clock() + self._server.time_offset) * 1_000_000)
         return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
 
 
