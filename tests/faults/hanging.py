@@ -16,7 +16,7 @@ class HangingStore(MemoryStore):
         super().__init__()
         self._answers = threading.Event()
         self._answers.set()
-        #: How long an answer takes, in seconds.
+        #: How long a reservation takes, in seconds.
         self.seconds = 0.0
         #: By name, the calls that were begun.
         self.begun: list[str] = []
@@ -40,7 +40,7 @@ class HangingStore(MemoryStore):
 
         def call(*args: Any, timeout: float, **options: Any) -> Any:
             self.begun.append(name)
-            if self.seconds:
+            if self.seconds and name == "reserve":
                 threading.Event().wait(self.seconds)
             if not self._answers.wait(timeout):
                 raise Unavailable(f"no answer within {timeout:g} s")

@@ -26,7 +26,9 @@ from heapq import heappop, heappush
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self, TypeVar
 
-import apscheduler.triggers.interval  # imported by its scheduler only when it is used, and then too late
+import apscheduler.triggers.interval  # all that is swapped is imported here: later would be too late
+import issuer.wiring  # noqa: F401
+import persistence.memory  # noqa: F401
 from greenlet import GreenletExit, getcurrent, greenlet
 
 T = TypeVar("T")
@@ -300,7 +302,9 @@ class Pool:
 
 
 def settle(future: "concurrent.futures.Future[Any]", work: Callable[[], Any]) -> None:
-    """Do the work, and tell the future what came of it."""
+    """Do the work, unless nobody waits for it by now, and tell the future what came of it."""
+    if not future.set_running_or_notify_cancel():
+        return
     try:
         result = work()
     except Exception as error:  # noqa: BLE001 - the future's affair

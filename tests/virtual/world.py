@@ -4,9 +4,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+from greenlet import GreenletExit
+
 import issuer
-import issuer.async_facade
-import issuer.facade
 from issuer import Issuer
 from tests.colours import COLOURS, Awaited, _opened
 from tests.faults.hanging import HangingStore
@@ -44,7 +44,9 @@ class Call:
         self.began = self._turns.now
         try:
             self.answer = self._work()
-        except Exception as error:  # noqa: BLE001 - the test looks at it
+        except GreenletExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.answer = error
         self.ended = self._turns.now
 
