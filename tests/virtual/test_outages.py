@@ -198,6 +198,16 @@ def test_of_many_threads_each_meets_one_time_out_at_most(made: World) -> None:
         assert {thread.number for thread in threads} == {1}
 
 
+def test_a_caller_in_a_hurry_sends_nobody_away_from_a_redis_that_is_only_slow(
+    made: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with busy(made, 2) as ids:
+        monkeypatch.setattr(made.wire, "travel", lambda: SHORTEST)
+        with suppress(issuer.IssuerError):
+            ids.next("t0", timeout=0)
+        assert [ids.next("t1") for _ in range(5)] == [2, 3, 4, 5, 6]
+
+
 @pytest.mark.covers("3.31")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_redis_back_with_the_store_away_serves_what_redis_holds(made: World, fault: str) -> None:
@@ -268,7 +278,7 @@ def test_the_same_seed_gives_the_same_events(colour: str) -> None:
         with world(colour, seed) as made, made.connect() as ids:
             ids.create("a", step=1000)
             made.wire.refuse()
-            assert made.draws(ids, "a", 2.0).error
+            assert isinstance(made.draws(ids, "a", 2.0).error, issuer.RedisUnavailable)
             return made.wire.tried
 
     assert events(seeded(1)) == events(seeded(1)) != events(seeded(2))

@@ -27,9 +27,10 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Self, TypeVar
 
 import apscheduler.triggers.interval  # all that is swapped is imported here: later would be too late
+from greenlet import GreenletExit, getcurrent, greenlet
+
 import issuer.wiring  # noqa: F401
 import persistence.memory  # noqa: F401
-from greenlet import GreenletExit, getcurrent, greenlet
 
 T = TypeVar("T")
 
@@ -337,7 +338,7 @@ class Loop(asyncio.BaseEventLoop):
         if self._sleep.who is not None:
             self._turns.wake(self._sleep)
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         assert executor is None
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._turns.spawn(partial(settle, future, partial(func, *args)))

@@ -5,7 +5,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import redis
 import redis.asyncio
@@ -40,7 +40,9 @@ class Wire:
 
     def async_client(self) -> redis.asyncio.Redis:
         """Return what `issuer.aconnect` takes."""
-        return redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(AsyncLink, **self._settings()))
+        return redis.asyncio.Redis(
+            connection_pool=redis.asyncio.ConnectionPool(cast("Any", AsyncLink), **self._settings())
+        )
 
     def _settings(self) -> dict[str, Any]:
         return {"wire": self, "process": next(self._processes)}
@@ -124,7 +126,7 @@ class Wire:
         for match, denial in self._denied.items():
             if match in packed:
                 return denial
-        self._inner.send_packed_command((packed,))
+        self._inner.send_packed_command((packed,))  # type: ignore[no-untyped-call]
         try:
             return self._inner.read_response(disable_decoding=True)
         except redis.RedisError as error:

@@ -20,7 +20,7 @@ class Tasks(Awaited):
     """An AsyncIssuer whose methods any virtual thread may call."""
 
     def __init__(self, turns: Turns, settings: dict[str, Any]) -> None:
-        self._turns, self._loop = turns, turns.new_loop()  # type: ignore[assignment]  # a loop all the same
+        self._turns, self._loop = turns, turns.new_loop()
         self._ids = self.wait(_opened(settings))
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
