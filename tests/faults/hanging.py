@@ -40,9 +40,10 @@ class HangingStore(MemoryStore):
 
         def call(*args: Any, timeout: float, **options: Any) -> Any:
             self.begun.append(name)
-            if self.seconds and name == "reserve":
-                threading.Event().wait(self.seconds)
-            if not self._answers.wait(timeout):
+            taken = min(self.seconds, timeout) if name == "reserve" else 0.0
+            if taken:
+                threading.Event().wait(taken)
+            if taken == timeout or not self._answers.wait(timeout - taken):
                 raise Unavailable(f"no answer within {timeout:g} s")
             return found(*args, timeout=timeout, **options)
 

@@ -6,7 +6,8 @@
 
 Within the block the modules of the product see other names: `monotonic`, `threading`, `queue`, `time`, `random` and the
 thread pool are those of this module. Each virtual thread is a greenlet, so that one runs at a time, and goes on until
-it waits; which of those who could go on does is up to the seed. The product has no seam for that, and pays nothing.
+it waits; which of those who could go on does is up to the seed. The product has no seam for that, and pays nothing; and
+both drivers are tried whole, with their runners, locks and schedulers, where a runner made for tests would show itself.
 """
 
 import asyncio
