@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -68,14 +69,18 @@ class Story:
 
     def something_happens(self) -> None:
         wire, store = self.made.wire, self.made.store
-        events = [wire.refuse, wire.blackhole, wire.drop_requests, wire.pass_through, wire.pass_through]
-        events += [store.hang, store.resume, store.resume, wire.server.new_reign, self.a_process_ends, self.data_is_lost]
+        events: list[Callable[[], object]] = [
+            wire.refuse,
+            wire.blackhole,
+            wire.drop_requests,
+            wire.pass_through,
+            wire.pass_through,
+        ]
+        events += [store.hang, store.resume, store.resume, wire.server.new_reign, wire.server.wipe]
+        events.append(self.a_process_ends)
         self.chance.choice(events)()
         store.seconds = self.chance.choice((0.0, 0.0, 0.3, 0.9))
         self.made.turns.sleep(self.chance.choice((0.01, 0.3, 1.0, 4.0)))
-
-    def data_is_lost(self) -> None:
-        self.made.wire.server.wipe()
 
     def a_process_ends(self) -> None:
         place = self.chance.randrange(len(KINDS))
