@@ -127,3 +127,22 @@ def test_with_the_id_of_the_store_not_kept_a_lease_waits_for_the_store(
     monkeypatch.setattr(Source, "_identity", lambda self: self._public(identity()))
     with made.connect(lease=50, timeout=10, scheduler=None) as ids:
         assert checked_late(made, ids) > 1.0
+
+
+def test_a_caller_in_a_hurry_takes_nothing_from_under_one_who_waits(made: World) -> None:
+    """Both would have a line of their own, with leases of its own: numbers of one process that go backwards."""
+    with made.connect() as other, made.connect(lease=4, scheduler=None) as ids:
+        other.create("a", step=10, order="trend")
+        other.take("a", 2)
+        made.turns.sleep(1.0)
+        made.store.hang()
+        other.take("a", 18)
+        patient = made.draws(ids, "a", 10.0)
+        made.turns.sleep(PATIENCE_ALONE / 2)
+        line = ids._roster.lines["a"]
+        hurried = made.draws(ids, "a", 0.0)
+        assert isinstance(hurried.error, issuer.StoreUnavailable | issuer.RedisUnavailable)
+        assert ids._roster.lines["a"] is line
+        made.store.resume()
+        numbers = [patient.number, *(ids.next("a") for _ in range(20))]
+        assert numbers == sorted(set(numbers))
