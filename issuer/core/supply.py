@@ -64,15 +64,15 @@ class Supply(Refill):
         `first`: what a draw of n from Redis has brought already.
         """
         self.used_at = monotonic()
-        if self._record is None and self._means.lease and self._means.redis and monotonic() > self._unknown_until:
-            # In a hurry: Redis may hold numbers, and they don't wait for a store that hangs.
-            known = yield from self._identity_soon()
-            learnt = known and (yield from self._try_to_learn(deadline, within=HURRY))
-            if not learnt:
-                self._unknown_until = monotonic() + CHECK_AFTER
-                self._means.attend()  # a sweep has more time for it
         self.waiting.add(deadline)
         try:
+            if self._record is None and self._means.lease and self._means.redis and monotonic() > self._unknown_until:
+                # In a hurry: Redis may hold numbers, and they don't wait for a store that hangs.
+                known = yield from self._identity_soon()
+                learnt = known and (yield from self._try_to_learn(deadline, within=HURRY))
+                if not learnt:
+                    self._unknown_until = monotonic() + CHECK_AFTER
+                    self._means.attend()  # a sweep has more time for it
             return (yield from self._obtained(n, deadline, first))
         finally:
             self.waiting.discard(deadline)

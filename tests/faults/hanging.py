@@ -16,6 +16,10 @@ class HangingStore(MemoryStore):
         super().__init__()
         self._answers = threading.Event()
         self._answers.set()
+        #: How long a reservation takes, in seconds.
+        self.seconds = 0.0
+        #: By name, the calls that were begun.
+        self.begun: list[str] = []
 
     def hang(self) -> None:
         """From now on no call is answered."""
@@ -33,10 +37,13 @@ class HangingStore(MemoryStore):
         found = super().__getattribute__(name)
         if name not in _HANGS:
             return found
-        answers = super().__getattribute__("_answers")
 
         def call(*args: Any, timeout: float, **options: Any) -> Any:
-            if not answers.wait(timeout):
+            self.begun.append(name)
+            taken = min(self.seconds, timeout) if name == "reserve" else 0.0
+            if taken:
+                threading.Event().wait(taken)
+            if taken == timeout or not self._answers.wait(timeout - taken):
                 raise Unavailable(f"no answer within {timeout:g} s")
             return found(*args, timeout=timeout, **options)
 

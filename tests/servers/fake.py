@@ -10,6 +10,7 @@ It serves quick tests and demonstrations. It is no evidence: what Redis does is 
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import fakeredis
@@ -32,13 +33,15 @@ def new_replid() -> str:
 class FencedFakeServer(FakeServer):
     """A fake server whose reign a test can see and change."""
 
-    def __init__(self, version: tuple[int, ...] = (7, 0), **options: Any) -> None:
+    def __init__(
+        self, version: tuple[int, ...] = (7, 0), clock: Callable[[], float] | None = None, **options: Any
+    ) -> None:
         super().__init__(version=version, **options)
+        self.clock = clock or (lambda: time.time())  # looked up each time: tests put another `time` there
+        """Seconds since 1970, as TIME tells them but for `time_offset`; a test may put another clock in its place."""
         self.role = "master"
         self.master_replid = new_replid()
         self.master_replid2 = _NO_REPLID
-        self.clock = time.time
-        """Where TIME comes from; a test may put another one in its place."""
         self.time_offset = 0.0
         """Seconds that TIME is ahead of that clock; negative: behind."""
         self.info_denied = False

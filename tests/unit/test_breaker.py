@@ -5,8 +5,7 @@ from contextlib import suppress
 import pytest
 
 from issuer.drivers import breaker as module
-from issuer.drivers.blocking.connections import SHORTEST
-from issuer.drivers.breaker import EVIDENCE, FORGOTTEN, TRIAL, Breaker, Refused
+from issuer.drivers.breaker import FORGOTTEN, TRIAL, Breaker, Refused
 from tests.clocks import Clock
 
 
@@ -24,11 +23,9 @@ def admitted(breaker: Breaker, *, probe: bool = True) -> bool:
     return False
 
 
-@pytest.mark.usefixtures("clock")
 def test_a_server_that_answers_is_asked_by_everybody() -> None:
     breaker = Breaker()
     for _ in range(3):
-        assert admitted(breaker)
         assert admitted(breaker, probe=False)
         assert not breaker.admit(probe=True)  # no trial
         breaker.answered()
@@ -63,17 +60,16 @@ def test_who_can_do_without_leaves_the_trial_to_others_until_nobody_tries(clock:
 
 
 def test_the_pause_grows_to_a_quarter_of_a_second_and_is_jittered(clock: Clock) -> None:
-    pauses = []
+    longest = set()
     for _ in range(20):
         breaker = Breaker()
-        for _ in range(12):
+        for failures in range(12):
             clock.now += 1.0
             breaker.silent("dead", clock.now)
-            pauses.append(breaker.retry_after())
-    assert max(pauses[::12]) <= 0.01
-    longest = pauses[11::12]
+            assert failures or breaker.retry_after() <= 0.01
+        longest.add(breaker.retry_after())
     assert all(0.12 <= each <= 0.25 for each in longest)
-    assert len(set(longest)) > 10
+    assert len(longest) > 10
 
 
 def test_calls_that_were_under_way_together_count_once(clock: Clock) -> None:
@@ -83,7 +79,3 @@ def test_calls_that_were_under_way_together_count_once(clock: Clock) -> None:
     for _ in range(100):
         breaker.silent("dead", began)
     assert breaker.retry_after() <= 0.01
-
-
-def test_evidence_is_longer_than_a_hurried_round_trip_and_shorter_than_the_usual_time_out() -> None:
-    assert SHORTEST < EVIDENCE < 1.0

@@ -1,0 +1,76 @@
+"""An election is never dropped, whatever becomes of the draw that won it: everybody would wait for it to lapse."""
+
+import pytest
+
+import issuer
+from issuer.clock import LONGEST_PAUSE
+from issuer.drivers.terms import GRACE as LAPSES_AFTER
+from issuer.scripts import script
+from tests.virtual.test_outages import GRACE
+from tests.virtual.world import World
+
+NEXT = script("next").sha.encode()
+
+STORE_TIMEOUT = 3.0
+
+#: How long an election stands.
+WINDOW = STORE_TIMEOUT + LAPSES_AFTER
+
+
+def test_a_draw_that_ends_when_its_tag_draws_ahead_by_now_is_a_gap_whose_election_counts(made: World) -> None:
+    with made.connect() as ids:
+        ids.create("a", step=50, order="trend")
+        numbers = ids.take("a", 9)
+        made.wire.hold_replies(NEXT)
+        elected = made.draws(ids, "a")  # the tenth of fifty: the mark
+        made.turns.until(lambda: made.wire.held)
+        stream = ids.stream("a")
+        numbers.append(next(stream))
+        assert ids._roster.line("a").supply.hand is not None
+        made.wire.release()
+        numbers.append(elected.number)
+        began = made.now
+        numbers += [next(stream) for _ in range(100)]
+        assert made.now - began < GRACE
+        assert sorted(numbers) == [number for number in range(1, 113) if number != 10]
+
+
+def test_an_election_that_a_missing_tag_made_useless_is_given_up_at_once(made: World) -> None:
+    with made.connect(timeout=1) as ids, made.connect(timeout=1) as others:
+        ids.create("a", step=50)
+        last = ids.take("a", 30)[-1]
+        others.delete("a")
+        with pytest.raises(issuer.UnknownTag):
+            ids.next("a")
+        others.create("a", step=50)
+        drawn = made.draws(others, "a")
+        assert drawn.number > last
+        assert drawn.took < GRACE
+
+
+def test_an_election_at_the_limit_is_given_up_at_once(made: World) -> None:
+    with made.connect(timeout=1) as ids, made.connect(timeout=1) as others:
+        ids.create("a", step=50, limit=50)
+        ids.take("a", 50)
+        with pytest.raises(issuer.LimitReached):
+            ids.next("a")
+        others.configure("a", limit=500)
+        drawn = made.draws(others, "a")
+        assert drawn.number == 51
+        assert drawn.took < GRACE
+
+
+def test_an_elected_process_that_falls_silent_is_replaced_when_its_election_lapses(made: World) -> None:
+    with made.connect(store_timeout=STORE_TIMEOUT) as ids, made.connect(store_timeout=STORE_TIMEOUT) as others:
+        ids.create("a", step=50)
+        others.take("a", 9)
+        made.store.seconds = 1000.0
+        assert ids.next("a") == 10  # elected, and its reservation hangs
+        made.turns.until(lambda: made.store.begun.count("reserve") == 2)
+        made.store.seconds = 0.0
+        began = made.now
+        assert others.take("a", 40) == list(range(11, 51))
+        assert made.now - began < GRACE
+        drawn = made.draws(others, "a", 60.0)
+        assert drawn.number > 50
+        assert WINDOW - 0.2 < drawn.took < WINDOW + LONGEST_PAUSE

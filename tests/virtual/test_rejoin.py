@@ -1,0 +1,88 @@
+"""Redis is back, or is no longer to be trusted: what a process holds in hand never makes its numbers go backwards."""
+
+import pytest
+
+import issuer
+from issuer import Issuer
+from issuer.scripts import script
+from tests.audit import repeats
+from tests.virtual.world import World
+
+FLOOR = script("floor").sha.encode()
+
+
+def gone_direct(made: World, ids: Issuer) -> list[int]:
+    """Draw one number of a trend tag from Redis, which holds 100, then 30 without it: out of 101..200."""
+    ids.create("a", step=100, order="trend")
+    numbers = [ids.next("a")]
+    made.wire.refuse()
+    numbers += ids.take("a", 30)
+    assert numbers == [1, *range(101, 131)]
+    return numbers
+
+
+def comes_back(made: World) -> None:
+    made.wire.pass_through()
+    made.turns.sleep(1.0)
+
+
+def test_a_process_that_rejoins_redis_goes_on_above_what_it_has_issued_without_it(made: World) -> None:
+    """Of 1..100 Redis still holds 99."""
+    with made.connect(scheduler=None) as ids:
+        numbers = gone_direct(made, ids)
+        comes_back(made)
+        ids.tick()
+        assert not ids._roster.line("a").supply._direct
+        numbers += ids.take("a", 30)
+        assert numbers == [1, *range(101, 161)]  # what was left of 200 went back to the store
+
+
+def test_numbers_drawn_while_it_rejoins_count_too(made: World) -> None:
+    """Its own two segments are no neighbours: what another process has loaded into Redis lies between them."""
+    with made.connect(scheduler=None) as ids, made.connect(scheduler=None) as other:
+        numbers = gone_direct(made, ids)
+        comes_back(made)
+        theirs = other.take("a", 100)
+        assert theirs == [*range(2, 101), 201]
+        made.wire.refuse()
+        ids.tick()
+        comes_back(made)
+        made.wire.hold_replies(FLOOR)
+        rejoining = made.call(ids.tick)
+        made.turns.until(lambda: made.wire.held)
+        numbers += ids.take("a", 80)  # within the reply of the floor
+        assert numbers[-1] == 310
+        made.wire.release()
+        assert rejoining.number in (0, 1)
+        assert not ids._roster.line("a").supply._direct
+        numbers += ids.take("a", 20)
+        assert numbers == sorted(set(numbers))
+        assert repeats([*numbers, *theirs, *other.take("a", 100)]) == []
+
+
+def test_nothing_is_given_up_for_a_redis_that_takes_no_writes(made: World) -> None:
+    """It answers reads: out of memory, or short of replicas."""
+    with made.connect(scheduler=None) as ids:
+        numbers = gone_direct(made, ids)
+        comes_back(made)
+        made.wire.deny(FLOOR, "OOM command not allowed when used memory > 'maxmemory'.")
+        ids.tick()
+        assert "hand_back" not in made.store.begun
+        numbers += ids.take("a", 70)  # what was in hand
+        assert numbers[-1] == 200
+
+
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_leases_are_dropped_when_redis_can_no_longer_be_trusted(made: World, scheduler: str | None) -> None:
+    """Its user may no longer ask whether it is the master that the leases came from."""
+    with made.connect(lease=20, scheduler=scheduler) as ids:
+        ids.create("a", step=100, order="trend")
+        numbers = ids.take("a", 5)
+        made.wire.server.info_denied = True
+        made.turns.sleep(3.0)
+        with pytest.raises(issuer.FenceError):
+            ids.next("a")
+        made.wire.server.info_denied = False
+        numbers += ids.take("a", 50)
+        assert numbers == sorted(set(numbers))
+        assert numbers[5] > 20
