@@ -37,7 +37,7 @@ class FencedFakeServer(FakeServer):
         self, version: tuple[int, ...] = (7, 0), clock: Callable[[], float] | None = None, **options: Any
     ) -> None:
         super().__init__(version=version, **options)
-        self.clock = clock or (lambda: time.time())  # looked up each time: tests put another `time` there
+        self.clock = clock or (lambda: time.time())  # noqa: PLW0108 - tests put another `time` there
         """Seconds since 1970, as TIME tells them but for `time_offset`; a test may put another clock in its place."""
         self.role = "master"
         self.master_replid = new_replid()
