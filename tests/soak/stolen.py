@@ -27,6 +27,9 @@ _SUBREAPER = 36
 _SPIN = "while True: pass"
 _PPID, _STATE = 1, 0
 
+#: What was started here, and is waited for.
+_started: set[int] = set()
+
 
 def _stat(pid: int) -> list[str]:
     # After the name, which may hold blanks and brackets: state, parent, ...
@@ -65,15 +68,28 @@ def freeze(root: int, seconds: float, spared: Sequence[int] = ()) -> int:
     return len(stopped)
 
 
+def _bury() -> None:
+    """Wait for those whose parents are gone: they are ours, and would stay zombies."""
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            if pid not in _started and _stat(pid)[_STATE] == "Z" and int(_stat(pid)[_PPID]) == os.getpid():
+                os.waitpid(pid, os.WNOHANG)
+
+
 @contextmanager
 def stolen(every: tuple[float, float], seconds: float, seed: int, burners: int) -> Iterator[list[int]]:
     """Keep cores busy and freeze this process's children while the block runs; yields the sizes of the freezes."""
     chance, freezes, end = random.Random(seed), list[int](), threading.Event()
     busy = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(burners)]
+    _started.update(each.pid for each in busy)
 
     def strike() -> None:
-        while not end.wait(chance.uniform(*every)):
-            freezes.append(freeze(os.getpid(), seconds, [each.pid for each in busy]))
+        due = time.monotonic() + chance.uniform(*every)
+        while not end.wait(0.5):
+            _bury()
+            if time.monotonic() >= due:
+                freezes.append(freeze(os.getpid(), seconds, [each.pid for each in busy]))
+                due = time.monotonic() + chance.uniform(*every)
 
     thread = threading.Thread(target=strike)
     thread.start()
@@ -106,7 +122,9 @@ def main(
     for turn in range(1, times + 1):
         began = time.monotonic()
         with stolen(every, seconds, seed + turn, burners) as freezes:
-            code = subprocess.run(command, check=False).returncode
+            process = subprocess.Popen(command)
+            _started.add(process.pid)
+            code = process.wait()
         red += code != 0
         took = time.monotonic() - began
         click.echo(f"run {turn} of {times}: exit {code} after {took:.0f} s, {len(freezes)} freezes of {seconds:g} s")
