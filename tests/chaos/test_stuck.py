@@ -37,5 +37,6 @@ def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stan
     assert [text.partition(", ")[0] for text in told] == [halted.name, *(worker.name for worker in others)]
     assert told[0].startswith(f"{halted.name}, stopped, lacks strict")
     for worker, text in zip(others, told[1:], strict=True):
-        assert text.startswith(f"{worker.name}, {worker.setup.colour}, lacks strict")
+        # Whoever stops everything for a while, as a busy machine does, may have stopped this one just then.
+        assert re.match(rf"{worker.name}, ({worker.setup.colour}|stopped), lacks strict", text)
         assert re.search(r'worker\.py", line \d+,? in (threads|tasks|draw)\b', text), text

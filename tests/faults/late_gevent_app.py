@@ -6,6 +6,7 @@ import signal
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 
 import issuer
 
@@ -17,7 +18,11 @@ def drawn_by_greenlets(ids: issuer.Issuer) -> dict[str, list[int]]:
     warnings.simplefilter("ignore")  # gevent's own: that it patches so late
     from gevent import monkey
 
-    monkey.patch_all()
+    for _ in range(10):
+        # It looks at every object that there is; one that goes away just then ends it (gevent 26, seen once).
+        with suppress(ReferenceError):
+            monkey.patch_all()
+            break
     import gevent
 
     gevent.reinit()

@@ -116,8 +116,9 @@ def test_no_two_processes_take_the_same_port() -> None:
     assert all(port + 10_000 < 32_000 for port in taken), "or an outgoing connection could take it"
 
 
-def start_servers(told: Connection) -> None:
-    """Start some, say what they are, and wait to be killed."""
+def start_servers(told: Connection, its: Connection) -> None:
+    """Start some, say what they are, and wait to be killed, or for the end of whoever has the other end."""
+    its.close()
     binary = primary_server()
     assert binary
     paused = RedisServer(binary).start()
@@ -134,7 +135,7 @@ def start_servers(told: Connection) -> None:
 @pytest.mark.live
 def test_nothing_is_left_of_a_process_that_is_killed() -> None:
     ours, its = FORK.Pipe()
-    process = FORK.Process(target=start_servers, args=(its,))
+    process = FORK.Process(target=start_servers, args=(its, ours))
     process.start()
     its.close()
     pids, folders = zip(*ours.recv(), strict=True)
