@@ -405,8 +405,11 @@ class Swapped:
 def virtual(seed: int = 0) -> Iterator[Turns]:
     """Let the product run in virtual time. Make all that belongs to it within the block, and close it there."""
     turns = Turns(seed)
+    hooks = sys.get_asyncgen_hooks()
     with Swapped(turns):
         try:
             yield turns
         finally:
             turns.end()
+            # Each loop puts back what it has found, and they don't end in the opposite order.
+            sys.set_asyncgen_hooks(*hooks)
