@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from issuer.async_facade import AsyncIssuer
 from issuer.core.discrepancies import (
     AboveMax,
+    BelowJournal,
     DamagedEntry,
     DamagedHash,
     Discrepancy,
@@ -50,6 +51,7 @@ from issuer.errors import (
     StrategyFailed,
     TagExists,
     TransformFailed,
+    Unavailable,
     UnknownTag,
 )
 from issuer.facade import Issuer
@@ -62,6 +64,7 @@ from persistence.records import LedgerEntry, Tag
 __all__ = [
     "AboveMax",
     "AsyncIssuer",
+    "BelowJournal",
     "ClockBehind",
     "ConfigurationError",
     "CorruptState",
@@ -102,8 +105,10 @@ __all__ = [
     "Tag",
     "TagExists",
     "TransformFailed",
+    "Unavailable",
     "UnknownTag",
     "Waste",
+    "__version__",
     "aconnect",
     "connect",
     "decode",
@@ -116,6 +121,20 @@ __all__ = [
 ]
 
 
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("segment-issuer")
+        except PackageNotFoundError:  # a checkout that was never installed
+            return "unknown"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def next(
     tag: str,
     *,
@@ -125,7 +144,7 @@ def next(
     shard_key: str | bytes | None = None,
 ) -> int:
     """Return the next number of the tag from the default issuer; see Issuer.next."""
-    return default().next(tag, timeout, key, ttl, shard_key)
+    return default().next(tag, timeout=timeout, key=key, ttl=ttl, shard_key=shard_key)
 
 
 def take(tag: str, n: int, *, timeout: float | None = None) -> list[int]:

@@ -24,6 +24,7 @@ from issuer.drivers.issuing import Issuing
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import Terms
 from issuer.errors import IssuerError, UnknownTag
+from issuer.forks import notice
 from issuer.keys import check_tag
 from issuer.numbers.given import Given
 from issuer.plugins.rejected import Handler
@@ -277,6 +278,7 @@ class Administration:
         return self._terms.key(tag) if self._runner.redis is not None else None
 
     def _deadline(self, timeout: float | None) -> Deadline:
+        notice()  # every call that isn't answered out of hand comes here before anything else
         return Deadline(self._terms.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
 
     def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:

@@ -17,7 +17,7 @@ from issuer.async_administration import AsyncAdministration
 from issuer.clock import Deadline, monotonic
 from issuer.core.hand import spend_all
 from issuer.core.issued import Issued
-from issuer.core.requests import TAKE_MOST, whole
+from issuer.core.requests import TAKE_MOST, only_one, whole
 from issuer.core.scheme import OtherStrategyError
 from issuer.core.source import Job
 from issuer.core.steps import ask
@@ -28,7 +28,7 @@ from issuer.drivers.issuing import PLAIN, TTL, How, Issuing, transformed
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
-from issuer.forks import PARENTS, living
+from issuer.forks import PARENTS, living, notice
 from issuer.keys import check_tag
 from issuer.numbers.scheme import Decoded
 from issuer.plugins.chain import AsyncChain
@@ -84,16 +84,18 @@ class AsyncIssuer(AsyncAdministration):
 
     # ------------------------------------------------------------------ numbers
 
-    async def next(
+    async def next(  # noqa: PLR0917 - by name only, they cost 30 of 80 ns
         self,
         tag: str,
+        n: None = None,
         timeout: float | None = None,
         key: str | None = None,
         ttl: float = TTL,
         shard_key: str | bytes | None = None,
     ) -> int:
         """Return the next number of the tag; see Issuer.next."""
-        if self._chain is not None or key is not None or shard_key is not None:
+        if n is not None or self._chain is not None or key is not None or shard_key is not None:  # type: ignore[redundant-expr]
+            only_one(n)
             return await self._said(tag, How(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
         if timeout is not None:
             self._seconds(timeout)  # refused also where a number is in hand
@@ -254,8 +256,8 @@ class AsyncIssuer(AsyncAdministration):
 
     async def _stream(self, tag: str, timeout: float | None) -> AsyncIterator[int]:
         while True:
-            line = self._line(tag)
             deadline = self._deadline(timeout)
+            line = self._line(tag)
             # With numbers in hand nothing below waits: the loop's other tasks get their turn here.
             await asyncio.sleep(0)
             try:
@@ -265,7 +267,7 @@ class AsyncIssuer(AsyncAdministration):
                 self._roster.forget_if_unknown(line)
                 self._tell(tag, error)
                 raise
-            yield await self.next(tag, timeout)
+            yield await self.next(tag, timeout=timeout)
             if self._chain is not None:
                 continue
             for number in self._line(tag).supply.open:  # a fork may have come in between
@@ -293,8 +295,8 @@ class AsyncIssuer(AsyncAdministration):
 
     async def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store; see Issuer.warm."""
-        line = self._line(tag)
         deadline = self._deadline(timeout)
+        line = self._line(tag)
         try:
             try:
                 await line.run(line.supply.warm(deadline), deadline)
@@ -339,6 +341,7 @@ class AsyncIssuer(AsyncAdministration):
         async with AsyncExitStack() as ends:
             # In the opposite order, each of them whatever becomes of the others.
             ends.callback(_living.discard, self)
+            ends.callback(self._runner.pool.close)
             if self._terms.own_store:
                 ends.push_async_callback(asyncio.to_thread, self._terms.store.close)
             if self._runner.redis is not None:
@@ -365,6 +368,7 @@ class AsyncIssuer(AsyncAdministration):
         try:
             yield
         finally:
+            notice()
             if not self.closed:
                 await self._leave(self._roster.lines.values())
 
@@ -382,12 +386,14 @@ class AsyncIssuer(AsyncAdministration):
     # ------------------------------------------------------------------ inside
 
     def _line(self, tag: str) -> Line:
+        notice()  # every call that isn't answered out of hand comes here, or to `_enter`, before anything else
         if self._loop is not get_running_loop():
             self._enter()
         return self._roster.line(tag)
 
     def _enter(self) -> None:
         """Begin in the running loop; what belonged to a loop that was closed is gone with it."""
+        notice()
         loop = get_running_loop()
         if self._loop is loop:
             return
@@ -403,6 +409,7 @@ class AsyncIssuer(AsyncAdministration):
     def _begin_anew(self) -> object:
         """Forget all that belongs to another loop, and return it."""
         spend_all(self._open)
+        self._roster.spend()
         forgotten = self._roster, self._scheduler, self._stay
         self._stay = None
         self._start()
@@ -485,15 +492,30 @@ class AsyncIssuer(AsyncAdministration):
         except IssuerError as error:
             log.debug("ledger not pruned: %s", error)
 
+    def _put_away(self) -> None:
+        """Before a fork that Python doesn't see: let the child find nothing that it could use without asking."""
+        self._lines = {}
+        self._open.clear()
+        self._roster.shut()
+
+    def _lay_out(self) -> None:
+        self._lines = self._roster.lines
+        self._roster.settle()
+
     def _after_fork(self) -> None:
         if isinstance(self._chosen, AsyncIOScheduler):
             # It says that it runs, but its loop is the parent's: here the callers extend by themselves.
             self._chosen = None
         # First what could repeat numbers: Python swallows what an at-fork hook raises.
         PARENTS.append(self._begin_anew())
+        self._runner.after_fork()
         self._loop = None
         self._terms.store.after_fork()
 
 
 #: Every AsyncIssuer of this process: to be reset in a forked child.
-_living: weakref.WeakSet[AsyncIssuer] = living(lambda each: each._after_fork())  # noqa: SLF001 - of the class
+_living: weakref.WeakSet[AsyncIssuer] = living(
+    lambda each: each._after_fork(),  # noqa: SLF001 - the hooks of the class
+    unseen=lambda each: each._put_away(),  # noqa: SLF001 - the same
+    unseen_over=lambda each: each._lay_out(),  # noqa: SLF001 - the same
+)

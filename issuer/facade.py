@@ -17,7 +17,7 @@ from issuer.administration import Administration
 from issuer.clock import Deadline, monotonic
 from issuer.core.hand import spend_all
 from issuer.core.issued import Issued
-from issuer.core.requests import TAKE_MOST, whole
+from issuer.core.requests import TAKE_MOST, only_one, whole
 from issuer.core.scheme import OtherStrategyError
 from issuer.core.source import Job
 from issuer.core.steps import ask
@@ -28,7 +28,7 @@ from issuer.drivers.issuing import PLAIN, TTL, How, Issuing, transformed
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import CLOSING, REFRESH_LOST, STREAM_LEASE, Terms
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
-from issuer.forks import living
+from issuer.forks import living, notice
 from issuer.keys import check_tag
 from issuer.numbers.scheme import Decoded
 from issuer.plugins.chain import Chain
@@ -84,10 +84,12 @@ class Issuer(Administration):
 
     # ------------------------------------------------------------------ numbers
 
-    # Not keyword-only like every other `timeout`: that would cost 30 of the 80 ns that a number in hand takes.
-    def next(
+    # Not keyword-only like every other `timeout`: that would cost 30 of the 80 ns that a number in hand takes. So that
+    # no `next("t", 3)` is a time-out without a word, another parameter stands before it.
+    def next(  # noqa: PLR0917 - by name only, they cost 30 of 80 ns
         self,
         tag: str,
+        n: None = None,
         timeout: float | None = None,
         key: str | None = None,
         ttl: float = TTL,
@@ -97,11 +99,11 @@ class Issuer(Administration):
 
         key: the same number for the same key, from any process, for `ttl` seconds (a day): draw again after a lost
         reply. 1..200 bytes; kept in Redis. shard_key: whose shard it is of, for a tag with shards. A tag with a series
-        for each key has `issue`.
+        for each key has `issue`. n: refused, as it would be taken for a number of numbers; `take` gives n.
 
-        Raises UnknownTag, LimitReached, StoreUnavailable, RedisUnavailable, StoreBehind, Refused.
+        Raises UnknownTag, LimitReached, StoreUnavailable, RedisUnavailable, StoreBehind, Refused, InvalidArgument.
         """
-        if timeout is None and key is None and shard_key is None:
+        if n is None and timeout is None and key is None and shard_key is None:  # type: ignore[redundant-expr]  # untyped programs
             try:
                 return next(self._open[tag])  # a number in hand, or a draw: drivers/blocking/line.py
             except (KeyError, StopIteration, TypeError, OtherStrategyError):
@@ -111,6 +113,7 @@ class Issuer(Administration):
                 self._tell_raised(tag)
                 raise
         # Apart: a function within this one would make cells of its variables, and 90 ns a number 125.
+        only_one(n)
         return self._said(tag, How(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
@@ -248,8 +251,8 @@ class Issuer(Administration):
 
     def _pieces(self, tag: str, timeout: float | None) -> Iterator[Iterable[int]]:
         while True:
-            line = self._roster.line(tag)  # after a fork another one
             deadline = self._deadline(timeout)
+            line = self._roster.line(tag)  # after a fork another one
             try:
                 if line.serving is None:
                     line.run(line.supply.draw_ahead(STREAM_LEASE), deadline)
@@ -257,7 +260,7 @@ class Issuer(Administration):
                 self._roster.forget_if_unknown(line)
                 self._tell(tag, error)
                 raise
-            yield (self.next(tag, timeout),)
+            yield (self.next(tag, timeout=timeout),)
             if self._chain is None:
                 yield self._roster.line(tag).supply.open  # not of the parent's line: a fork may have come in between
 
@@ -286,8 +289,8 @@ class Issuer(Administration):
 
     def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store. Errors as `next`."""
-        line = self._roster.line(tag)
         deadline = self._deadline(timeout)
+        line = self._roster.line(tag)
         try:
             try:
                 line.run(line.supply.warm(deadline), deadline)
@@ -312,6 +315,7 @@ class Issuer(Administration):
 
         A tag that can't be extended now is logged and does not keep the others waiting. Each has `timeout` for itself.
         """
+        notice()
         loaded = 0
         for line in self._roster.in_use():
             deadline = self._deadline(timeout)
@@ -327,6 +331,7 @@ class Issuer(Administration):
 
     def close(self) -> None:
         """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""
+        notice()  # at the end of a child, nothing of the parent's is given back
         lines = self._roster.close()
         if lines is None:
             return
@@ -334,6 +339,7 @@ class Issuer(Administration):
         with ExitStack() as ends:
             # In the opposite order, each of them whatever becomes of the others.
             ends.callback(_living.discard, self)
+            ends.callback(self._runner.pool.close)
             if self._terms.own_store:
                 ends.callback(self._terms.store.close)
             if self._runner.redis is not None:
@@ -431,20 +437,29 @@ class Issuer(Administration):
         except IssuerError as error:
             log.debug("ledger not pruned: %s", error)
 
+    def _put_away(self) -> None:
+        """Before a fork that Python doesn't see: let the child find nothing that it could use without asking."""
+        self._laid.clear()
+        self._roster.shut()
+
     def _after_fork(self) -> None:
         # First what could repeat numbers: Python swallows what an at-fork hook raises.
         spend_all(self._laid)
+        self._roster.spend()
         if isinstance(self._chosen, BaseScheduler):
             # It says that it runs, but its thread is the parent's: here the callers extend by themselves.
             self._chosen = None
+        self._runner.after_fork()
         self._start()
-        if self._runner.redis is not None:
-            self._runner.redis.after_fork()
         self._terms.store.after_fork()
 
 
 #: Every issuer of this process that isn't closed: to be reset in a forked child, and closed at exit.
-_living: weakref.WeakSet[Issuer] = living(lambda each: each._after_fork())  # noqa: SLF001 - the hook of the class
+_living: weakref.WeakSet[Issuer] = living(
+    lambda each: each._after_fork(),  # noqa: SLF001 - the hooks of the class
+    unseen=lambda each: each._put_away(),  # noqa: SLF001 - the same
+    unseen_over=lambda each: each._roster.settle(),  # noqa: SLF001 - the same
+)
 
 
 def close_all() -> None:

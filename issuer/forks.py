@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Callable
 from typing import TypeVar
+
+from persistence.forks import in_uwsgi_master, notice, register, under_way
+
+__all__ = ["PARENTS", "in_uwsgi_master", "living", "notice", "register", "under_way"]
 
 log = logging.getLogger("issuer")
 
@@ -18,19 +21,27 @@ M = TypeVar("M")
 PARENTS: list[object] = []
 
 
-def living(reset: Callable[[M], None]) -> weakref.WeakSet[M]:
+def living(
+    reset: Callable[[M], None],
+    *,
+    unseen: Callable[[M], None] | None = None,
+    unseen_over: Callable[[M], None] | None = None,
+) -> weakref.WeakSet[M]:
     """Return a set: what is in it when the process forks is `reset` in the child, each whatever becomes of the others.
 
-    Sets are gone through in the order in which they were made.
+    Sets are gone through in the order in which they were made. `unseen`, `unseen_over`: see `register`.
     """
     members: weakref.WeakSet[M] = weakref.WeakSet()
 
-    def in_child() -> None:
-        for member in list(members):
-            try:
-                reset(member)
-            except Exception:
-                log.exception("%r: not all of it was reset in the forked child", member)
+    def each(call: Callable[[M], None] | None) -> Callable[[], None] | None:
+        def run() -> None:
+            for member in list(members):
+                try:
+                    call(member)  # type: ignore[misc]  # not None, see below
+                except Exception:
+                    log.exception("%r: not all of it was done around a fork", member)
 
-    os.register_at_fork(after_in_child=in_child)
+        return None if call is None else run
+
+    register(in_child=each(reset), unseen=each(unseen), unseen_over=each(unseen_over))
     return members

@@ -19,11 +19,15 @@ _ENCODED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
 def check_tag(tag: object) -> str:
-    """Return the tag if it is a non-empty string of at most 200 bytes without control characters.
+    """Return the tag if it is a string of 1 to 200 bytes without control characters, and without blanks around it.
 
     Raises InvalidArgument otherwise.
     """
-    return _text(tag, "a tag", 1, TAG_BYTES)
+    name = _text(tag, "a tag", 1, TAG_BYTES)
+    if name != name.strip():
+        # Nobody sees the difference, and both would count from 1.
+        raise InvalidArgument(f"a tag has no blanks around it; {brief(name)} does", value=name)
+    return name
 
 
 def check_description(description: object) -> str:

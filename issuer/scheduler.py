@@ -23,6 +23,8 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 
+from issuer.forks import in_uwsgi_master
+
 log = logging.getLogger("issuer.scheduler")
 
 #: Seconds between two sweeps. They catch what no draw has asked for; a draw that reaches the mark is served at once.
@@ -250,6 +252,8 @@ class Scheduler:
         crew, ours = self._crew, self._ours
         if ours is not None and crew is not None and crew.alive(ours):
             return True
+        if in_uwsgi_master():
+            return False  # callers extend by themselves there, and in each worker a scheduler begins
         with self._lock:
             if self._stopped:
                 return False

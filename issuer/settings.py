@@ -21,6 +21,12 @@ REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
 
+_YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
+
+#: Settings that name files.
+_PATHS = ("journal", "machine_files")
+_SQLITE = "sqlite:///"
+
 #: What Kubernetes and Docker links set in every container beside a service named issuer, or issuer-something.
 _SERVICE = re.compile(r"ISSUER_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 
@@ -50,6 +56,8 @@ class Settings:
     application, port_number, ip_address: what this process is known by where machine numbers are given out; "": this
     host's address. machine, rack: a fixed machine number for snowflake numbers; -1: none. machine_files: the directory
     where they are kept in files; "": the one for temporary files.
+    require_servers: refuse to begin unless a store is named; for images, where a forgotten variable would have each
+    container count from 1 in a file of its own.
     """
 
     redis_url: Setting
@@ -67,10 +75,14 @@ class Settings:
     machine: Setting
     rack: Setting
     machine_files: Setting
+    require_servers: Setting
 
     @property
     def embedded(self) -> bool:
-        """Whether nobody has named Redis or a store: then tags are made at their first use."""
+        """Whether neither Redis nor a store is named: then an SQLite file of this machine is the store.
+
+        Tags are made at their first use there.
+        """
         return self.redis_url.source == DEFAULT and self.store_url.source == DEFAULT
 
     def named(self) -> dict[str, Setting]:
@@ -87,7 +99,8 @@ def load(
     """Put the settings together. `arguments` that are None count as not given.
 
     The file is `config`, or $ISSUER_CONFIG, or ./issuer.toml, or $XDG_CONFIG_HOME/issuer/issuer.toml: the first that is
-    there; one that was named has to be. Raises ConfigurationError for an unknown key, a missing file, a bad value.
+    there; one that was named has to be. Relative paths in it are relative to it. Raises ConfigurationError for an
+    unknown key, a missing file, a bad value, a variable that is empty, and a default that `require_servers` forbids.
     """
     environment = os.environ if environ is None else environ
     names = [field.name for field in fields(Settings)]
@@ -98,17 +111,17 @@ def load(
         variable = f"ISSUER_{name.upper()}"
         if arguments is not None and arguments.get(name) is not None:
             found[name] = Setting(arguments[name], "argument")
-        elif environment.get(variable):
+        elif variable in environment:
             found[name] = Setting(environment[variable], variable)
-        elif name in from_file:
-            found[name] = Setting(from_file[name], str(path))
+        elif path is not None and name in from_file:
+            found[name] = Setting(_beside(path, name, from_file[name]), str(path))
     if "store_url" not in found:
         for variable in STORE_VARIABLES:
-            if environment.get(variable):
-                found["store_url"] = Setting(environment[variable], variable)
+            if variable in environment:
+                found["store_url"] = Setting(_filled(variable, environment[variable]), variable)
                 break
-    if "store_url" in found and "redis_url" not in found and environment.get(REDIS_VARIABLE):
-        found["redis_url"] = Setting(environment[REDIS_VARIABLE], REDIS_VARIABLE)
+    if "store_url" in found and "redis_url" not in found and REDIS_VARIABLE in environment:
+        found["redis_url"] = Setting(_filled(REDIS_VARIABLE, environment[REDIS_VARIABLE]), REDIS_VARIABLE)
     defaults = {
         "redis_url": "none",
         "store_url": f"sqlite:///{_data_home(environment) / 'issuer' / 'issuer.db'}",
@@ -125,6 +138,7 @@ def load(
         "machine": -1,
         "rack": -1,
         "machine_files": "",
+        "require_servers": False,
     }
     settings = Settings(**{name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
     return _checked(settings)
@@ -167,6 +181,17 @@ def _lease(lease: object) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LEASE_MOST:
         raise ConfigurationError(f"{brief(lease)} is no whole number 0..{LEASE_MOST}")
     return number
+
+
+def _flag(value: object) -> bool:
+    """Return a truth value; ConfigurationError if it is none."""
+    if isinstance(value, str):
+        value = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}.get(
+            value.lower(), value
+        )
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"is true or false, not {brief(value)}")
+    return value
 
 
 def _path(path: object) -> str:
@@ -216,6 +241,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "machine": _whole,
     "rack": _whole,
     "prefix": _prefix,
+    "require_servers": _flag,
 }
 
 
@@ -235,12 +261,51 @@ def _checked(settings: Settings) -> Settings:
         except (ValueError, ConfigurationError) as error:
             raise ConfigurationError(f"{name} from {setting.source}: {error}") from error
         checked[name] = Setting(value, setting.source)
-    if checked["redis_url"].value != "none" and checked["store_url"].source == DEFAULT:
+    done = Settings(**checked)
+    if done.store_url.source == DEFAULT:
+        _check_default(done)
+    return done
+
+
+def _check_default(settings: Settings) -> None:
+    """Refuse the default store where it can't be meant: each machine would count from 1 in a file of its own."""
+    way_out = "Name the store: --store, ISSUER_STORE_URL or store_url in a file"
+    if settings.redis_url.value != "none":
         raise ConfigurationError(
-            f"Redis is named ({checked['redis_url'].source}) but no store: two machines with a SQLite file each on one "
-            "Redis would repeat numbers after a flush. Name the store: --store, ISSUER_STORE_URL or store_url in a file"
+            f"Redis is named ({settings.redis_url.source}) but no store: two machines with a SQLite file each on one "
+            f"Redis would repeat numbers after a flush. {way_out}"
         )
-    return Settings(**checked)
+    if settings.redis_url.source != DEFAULT:
+        raise ConfigurationError(
+            f"Redis is none ({settings.redis_url.source}), so all numbers come from the store, and no store is named. "
+            f"{way_out}; without either, numbers come from {settings.store_url.value}"
+        )
+    if settings.require_servers.value:
+        raise ConfigurationError(
+            f"no store is named, and require_servers ({settings.require_servers.source}) forbids the default, a file "
+            f"that only this machine has ({settings.store_url.value}). {way_out}"
+        )
+
+
+def _filled(variable: str, value: str) -> str:
+    """Return the value; ConfigurationError if it is empty, as compose's `${VAR:-}` makes it.
+
+    Taken for a variable that isn't there, it would have two containers count 1, 2, ... each.
+    """
+    if not value.strip():
+        raise ConfigurationError(f"{variable} is empty: give it a value, or take it out")
+    return value
+
+
+def _beside(path: Path, name: str, value: object) -> object:
+    """Return a value of the settings file: what is relative is relative to the file, whatever directory is current."""
+    if not isinstance(value, str) or not value:
+        return value
+    if name in _PATHS:
+        return str(path.absolute().parent / value)
+    if name == "store_url" and value.startswith(_SQLITE) and value != _SQLITE:
+        return f"{_SQLITE}{path.absolute().parent / value.removeprefix(_SQLITE)}"
+    return value
 
 
 def _check_variables(environment: Mapping[str, str], names: list[str]) -> None:
@@ -250,6 +315,8 @@ def _check_variables(environment: Mapping[str, str], names: list[str]) -> None:
         ours = variable.startswith("ISSUER_") and not variable.startswith("ISSUER_TEST_")
         if ours and variable not in known and not _SERVICE.fullmatch(variable):
             raise ConfigurationError(f"unknown variable {variable}; there are {', '.join(sorted(known))}")
+        if variable in known:
+            _filled(variable, environment[variable])
 
 
 def _file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.terms import Terms
 from issuer.errors import ConfigurationError, IssuerError, brief
 from issuer.facade import Issuer, close_all
+from issuer.forks import register
 from issuer.numbers.scrambling import checked_key
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler
 
 #: `mask` for the edges, which may not import the module that opens stores.
-__all__ = ["UNSET", "aconnect", "connect", "default", "mask"]
+__all__ = ["UNSET", "aconnect", "connect", "default", "default_is_known", "mask"]
+
+log = logging.getLogger("issuer")
 
 
 T = TypeVar("T")
@@ -52,8 +56,8 @@ UNSET: Final = _Unset()
 
 def connect(
     *,
-    redis: str | redis_py.Redis | _Unset | None = UNSET,
-    store: str | Store | None = None,
+    redis: str | redis_py.Redis | _Unset = UNSET,
+    store: str | Store | _Unset = UNSET,
     prefix: str | None = None,
     timeout: float | None = None,
     store_timeout: float | None = None,
@@ -71,18 +75,20 @@ def connect(
     """Make an Issuer; no server is contacted before the first call.
 
     redis: a URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
-    redis+cluster://h1:7000,h2:7000) or a redis-py client, one of its Sentinel's too; None: direct, without Redis; not
-    given: from the settings. store: a URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a
-    Store; None: from the settings. prefix: what the Redis keys begin with. timeout: seconds that a call may wait, 0 or
-    more; store_timeout, redis_timeout: that one request to the store, one round trip to Redis may take, above 0. lease:
-    how many numbers of a trend tag to draw ahead, 0 (none) .. 1 000 000, for tags that don't say it themselves.
-    journal: a file to which every reservation is appended before it is used, in a directory that is there; "": none.
-    keys: secrets by name for tags whose numbers are scrambled, at least 16 bytes each. plugins: run around every call
-    for numbers, see issuer.plugins. rejected: called with the tag and the error whenever no number can be given; by
-    default that is logged, once a minute for each tag and cause. instance: what this process is known by, for machine
-    numbers; see issuer.strategies. alarm: called with an error that people should hear of, as a clock that went back.
-    scheduler: "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler
-    scheduler of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
+    redis+cluster://h1:7000,h2:7000) or a redis-py client, one of its Sentinel's too; "none": direct, without Redis,
+    and then a store has to be named; not given: from the settings. store: a URL (mongodb://, mongodb+srv://,
+    sqlite:///path, memory://, memory://name) or a Store; not given: from the settings. If neither is named
+    anywhere, an SQLite file of this machine is the store, and a warning names it. prefix: what the Redis keys begin
+    with. timeout: seconds that a call may wait, 0 or more; store_timeout, redis_timeout: that one request to the
+    store, one round trip to Redis may take, above 0. lease: how many numbers of a trend tag to draw ahead, 0 (none)
+    .. 1 000 000, for tags that don't say it themselves. journal: a file to which every reservation is appended
+    before it is used, in a directory that is there; "": none. keys: secrets by name for tags whose numbers are
+    scrambled, at least 16 bytes each. plugins: run around every call for numbers, see issuer.plugins. rejected:
+    called with the tag and the error whenever no number can be given; by default that is logged, once a minute for
+    each tag and cause. instance: what this process is known by, for machine numbers; see issuer.strategies. alarm:
+    called with an error that people should hear of, as a clock that went back. scheduler: "background", None (then
+    `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler of the caller's.
+    config: a settings file. Objects that are passed in are not closed by the issuer.
 
     Raises ConfigurationError.
     """
@@ -96,8 +102,8 @@ def connect(
 
 def aconnect(
     *,
-    redis: str | redis_py.asyncio.Redis | _Unset | None = UNSET,
-    store: str | Store | None = None,
+    redis: str | redis_py.asyncio.Redis | _Unset = UNSET,
+    store: str | Store | _Unset = UNSET,
     prefix: str | None = None,
     timeout: float | None = None,
     store_timeout: float | None = None,
@@ -135,7 +141,7 @@ class Hooks(NamedTuple):
 
 def _parts(
     redis: object,
-    store: str | Store | None,
+    store: object,
     given: dict[str, Any],
     config: str | os.PathLike[str] | None,
     hooks: Hooks,
@@ -145,11 +151,13 @@ def _parts(
     """Put together what both colours need. What can be refused without a store is refused before one is opened."""
     _check_hooks(hooks)
     rejections = Rejections(hooks.rejected)
-    named = {"redis_url": "none" if redis is None else None if redis is UNSET else redis, "store_url": store}
+    named = {"redis_url": _named("redis", redis), "store_url": _named("store", store)}
     settings = settings_.load({**given, **named}, config=config)
     for name, key in settings.keys.value.items():
         checked_key(name, key, settings.keys.source)
     instance = _instance(settings) if hooks.instance is None else hooks.instance
+    if settings.embedded:
+        _tell_of_default(settings.store_url.value)
     named_store = settings.store_url.value
     opened = _store(named_store, settings.journal.value)
     own_store = not isinstance(named_store, Store)
@@ -174,6 +182,42 @@ def _parts(
         alarm=_no_alarm if hooks.alarm is None else hooks.alarm,
     )
     return terms, to_redis
+
+
+def _named(name: str, given: object) -> object:
+    """Return what was given, None if nothing was. ConfigurationError for a None: nobody means it.
+
+    It is what `os.environ.get` gives for a variable that isn't set. Two pods that fell back to files of their own then
+    would count 1, 2, ... each.
+    """
+    if given is None:
+        way_out = ', or "none" for numbers from the store alone' if name == "redis" else ""
+        raise ConfigurationError(
+            f"{name} is None: leave it out to have it from the settings (ISSUER_{name.upper()}_URL), or name it"
+            f"{way_out}"
+        )
+    return None if given is UNSET else given
+
+
+_told_of_default = False
+
+
+def _tell_of_default(url: str) -> None:
+    """Warn once in a process that its numbers are this machine's alone."""
+    global _told_of_default  # noqa: PLW0603 - one per process is what it is for
+    if not _told_of_default:
+        _told_of_default = True
+        log.warning(
+            "no Redis and no store are named, so numbers come from %s, which only this machine has: elsewhere the same "
+            "ones are issued. Name a store (ISSUER_STORE_URL), or set ISSUER_REQUIRE_SERVERS=1 to refuse this default",
+            url,
+        )
+
+
+def default_is_known() -> None:
+    """Warn no more of the default store: whoever calls this knows of it."""
+    global _told_of_default  # noqa: PLW0603 - the same
+    _told_of_default = True
 
 
 def _check_hooks(hooks: Hooks) -> None:
@@ -232,7 +276,7 @@ def _redis(named: object, timeout: float) -> Connections | None:
         return Connections.from_url(named, timeout, mask(named))
     if isinstance(named, redis_py.Redis):
         return Connections.from_client(named, timeout)
-    raise ConfigurationError(f"redis is a URL, a redis-py client or None, not {type(named).__name__}")
+    raise ConfigurationError(f"redis is a URL, 'none' or a redis-py client, not {type(named).__name__}")
 
 
 def _async_redis(named: object, timeout: float) -> AsyncConnections | None:
@@ -242,7 +286,7 @@ def _async_redis(named: object, timeout: float) -> AsyncConnections | None:
         return AsyncConnections.from_url(named, timeout, mask(named))
     if isinstance(named, redis_py.asyncio.Redis):
         return AsyncConnections.from_client(named, timeout)
-    raise ConfigurationError(f"redis is a URL, a redis.asyncio client or None, not {type(named).__name__}")
+    raise ConfigurationError(f"redis is a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")
 
 
 _default: Issuer | None = None
@@ -264,6 +308,6 @@ def _fresh_lock() -> None:
     _default_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_fresh_lock)
+register(in_child=_fresh_lock)
 # After the stores' drivers are imported, so that it runs before their own exit handlers.
 atexit.register(close_all)

@@ -206,6 +206,10 @@ class Store(ABC):
     def prune(self, *, before: int, timeout: float) -> int:
         """Drop ledger entries older than `before` (ms since 1970), but for each tag's newest. Returns how many."""
 
+    def witnessed(self, *, timeout: float) -> Mapping[str, int]:  # noqa: ARG002 - nothing is asked here
+        """Return, by tag, the highest number that a journal beside the store knows to be reserved; {} without one."""
+        return {}
+
     def examine(self, *, timeout: float) -> StoreFacts:  # noqa: ARG002 - nothing is asked here
         """Return how the store is set up, as far as it can tell; changes no tag and no ledger entry.
 

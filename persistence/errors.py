@@ -112,13 +112,14 @@ class VersionMoved(StoreError):
 
 
 class MaxBehind(StoreError):
-    """The record's `max` is below `at_least`; nothing was reserved."""
+    """The record's `max` is below `at_least`; nothing was reserved. `certain`: a journal says so, asked twice."""
 
-    def __init__(self, tag: str, maximum: int, at_least: int) -> None:
+    def __init__(self, tag: str, maximum: int, at_least: int, *, certain: bool = False) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} is below {at_least}, which is known to be taken")
         self.tag = tag
         self.max = maximum
         self.at_least = at_least
+        self.certain = certain
 
 
 class Halted(StoreError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Unpack
 
 from persistence.contract import Deadline, Store
-from persistence.errors import StoreError, Unavailable
+from persistence.errors import MaxBehind, StoreError, Unavailable
 from persistence.journal import ROTATE_AT, Journal, about
 from persistence.records import (
     Changes,
@@ -23,9 +24,12 @@ from persistence.records import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 log = logging.getLogger("issuer.journal")
+
+#: Seconds before a store that looks behind is looked at again.
+_SECOND_LOOK = 0.2
 
 
 class Journalled(Store):
@@ -39,6 +43,8 @@ class Journalled(Store):
         self._store = store
         self._journal = Journal(path, rotate_at=rotate_at)
         self.shared = store.shared
+        #: The tags whose record was held against the journal by this process.
+        self._compared: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -53,6 +59,7 @@ class Journalled(Store):
         """See `Store.create`."""
         deadline = Deadline(timeout)
         store_id = self._checked(deadline)
+        self._compare(tag, store_id, deadline, above=settings["above"])
         made = self._store.create(tag, timeout=deadline.left(), **settings)
         return self._changed(store_id, made, made.max, deadline)
 
@@ -71,6 +78,7 @@ class Journalled(Store):
         check_reserving(n, at_least)
         deadline = Deadline(timeout)
         store_id = self._checked(deadline)
+        self._compare(tag, store_id, deadline)
         got = self._store.reserve(tag, n, at_least=at_least, exact=exact, reason=reason, timeout=deadline.left())
         line = about(got.tag, "reserve", low=got.low, high=got.high, id=got.entry)
         self._append(store_id, line, deadline)
@@ -144,6 +152,31 @@ class Journalled(Store):
     def close(self) -> None:
         """See `Store.close`."""
         self._store.close()
+
+    def _compare(self, tag: str, store_id: str, deadline: Deadline, *, above: int = 0) -> None:
+        """Before this process's first reservation of a tag: MaxBehind if the store has lost what the journal knows.
+
+        So is a tag that the store has lost altogether, before it is made again otherwise than `above` all that.
+
+        Where Redis was emptied by the same disaster nobody else would know of it. What looks wrong is read once more: a
+        hand back is in the store just before it is in the journal.
+        """
+        if tag in self._compared:
+            return
+        for last in (False, True):
+            top = self._journal.tops(store_id).get(tag, 0)
+            found = self._store.get(tag, timeout=deadline.left()) if top else None
+            stands_at = above if found is None else max(above, found.max)
+            if not top or stands_at >= top:
+                self._compared.add(tag)
+                return
+            if last:
+                raise MaxBehind(tag, stands_at, top, certain=True)
+            time.sleep(min(_SECOND_LOOK, deadline.left()))
+
+    def witnessed(self, *, timeout: float) -> Mapping[str, int]:
+        """See `Store.witnessed`."""
+        return self._journal.tops(self._store.store_id(timeout=timeout))
 
     def _checked(self, deadline: Deadline) -> str:
         """Return the store's id, once the journal is seen to be this store's and fit for another line."""

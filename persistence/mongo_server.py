@@ -3,20 +3,77 @@
 from __future__ import annotations
 
 import socket
+from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import ConfigurationError, InvalidName, OperationFailure, ServerSelectionTimeoutError
+from pymongo.monitoring import CommandListener
 
 from persistence.errors import Misconfigured, StoreError, Unavailable
 from persistence.records import StoreFacts
 
 if TYPE_CHECKING:
-    from pymongo.collection import Collection
+    from collections.abc import Iterable
 
-# Unauthorized, AuthenticationFailed, IllegalOperation (retryable writes unsupported), Atlas's authentication error.
+    from pymongo.collection import Collection
+    from pymongo.monitoring import CommandFailedEvent, CommandStartedEvent, CommandSucceededEvent
+
+# Unauthorized, AuthenticationFailed, IllegalOperation, Atlas's authentication error.
 _REFUSED = {13, 18, 20, 8000}
+
+# Amazon DocumentDB's "retryable writes are not supported". Azure Cosmos DB says so with BadValue, and MongoDB's own
+# standalone server with IllegalOperation: in their texts alone.
+_NO_RETRIES, _PERHAPS_NO_RETRIES = 301, {2, 20}
+
+_WRITES = {"findAndModify", "insert", "update", "delete"}
+
+#: Ends of the host names of services that another region's failover, or its writes, can take back in time.
+_SERVICES = {".mongo.cosmos.azure.com": "cosmos-ru", ".mongocluster.cosmos.azure.com": "cosmos-vcore"}
+
+
+# Of the thread, or of the greenlet, even in a process that gevent has patched since.
+_unanswered: ContextVar[int] = ContextVar("unanswered", default=0)
+
+
+class Attempts(CommandListener):
+    """Tells of the present call whether a write was sent that the server may have carried out without saying so.
+
+    pymongo sends a write again by itself, and raises what the second attempt has come to: "not authorized" doesn't say
+    then that nothing has changed.
+    """
+
+    @property
+    def unanswered(self) -> int:
+        """Writes, since `begin`, that were not answered, or with an error that settles nothing."""
+        return _unanswered.get()
+
+    def begin(self) -> None:
+        """Begin to count."""
+        _unanswered.set(0)
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Count a write that is sent."""
+        if event.command_name in _WRITES:
+            _unanswered.set(self.unanswered + 1)
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """Take note of an answer."""
+        if event.command_name in _WRITES:
+            _unanswered.set(self.unanswered - 1)
+
+    def failed(self, event: CommandFailedEvent) -> None:
+        """Take note of a refusal; any other error leaves open whether the write was carried out."""
+        failure = event.failure
+        if event.command_name in _WRITES and _refuses(failure.get("code"), str(failure.get("errmsg"))):
+            _unanswered.set(self.unanswered - 1)
+
+
+def service(hosts: Iterable[str]) -> str | None:
+    """Return which of the services that have to be set up rightly the hosts belong to; None: none that is known."""
+    found = {name for host in hosts for end, name in _SERVICES.items() if host.lower().endswith(end)}
+    return min(found, default=None)
 
 
 def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
@@ -35,20 +92,38 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
         replica_set="sharded" if hello.get("msg") == "isdbgrid" else hello.get("setName", ""),
         members=len(hello["hosts"]) if "hosts" in hello else None,
         retry_writes=client.options.retry_writes,
+        service=service(host for host, _ in client.nodes),
     )
 
 
-def translated(error: Exception, url: str) -> StoreError:
-    """Return the store's error for what pymongo, bson or dnspython raised."""
+def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
+    """Return the store's error for what pymongo, bson or dnspython raised.
+
+    `in_doubt`: something may have changed by then, so whatever was raised is Unavailable.
+    """
     wrong = isinstance(error, ConfigurationError | InvalidName)
-    if isinstance(error, OperationFailure):
-        wrong = error.code in _REFUSED
-    if isinstance(error, ServerSelectionTimeoutError):
-        wrong = _unknown_hosts(error)
-    kind = Misconfigured if wrong else Unavailable
     # Without pymongo's own settings and its view of the topology, which fill a screen.
     text = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0]
-    return kind(f"{url}: {text}")
+    if isinstance(error, OperationFailure):
+        wrong = _refuses(error.code, text)
+        if _knows_no_retries(error.code, text):
+            text = "this server knows no retryable writes: add retryWrites=false to the URL"
+    if isinstance(error, ServerSelectionTimeoutError):
+        wrong = _unknown_hosts(error)
+    if wrong and in_doubt:
+        return Unavailable(f"{url}: {text}; what was asked may have been done before")
+    return (Misconfigured if wrong else Unavailable)(f"{url}: {text}")
+
+
+def _refuses(code: object, text: str) -> bool:
+    """Whether the server says that it won't do such a thing, asked as often as you like; it has done nothing."""
+    return code in _REFUSED or _knows_no_retries(code, text)
+
+
+def _knows_no_retries(code: object, text: str) -> bool:
+    said = text.lower()
+    about = "retryable write" in said or "retrywrites" in said or "transaction numbers" in said
+    return code == _NO_RETRIES or (code in _PERHAPS_NO_RETRIES and about)
 
 
 def _unknown_hosts(error: ServerSelectionTimeoutError) -> bool:

@@ -1,33 +1,33 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
 
-Collections: `tags`, one document per tag (`_id` and `bizTag` the tag; Int64 `max`, `step`, `limit`, `created`,
-`timestamp`, `ahead` and, if the tag has one, `lease`; a document `scheme`), `segments` (the ledger), `meta` (the
-store's id). Written with majority and journal and read from the primary, whatever the URL says: with less, a rollback
-of the primary hands the same range out twice.
+Collections: `issuer_tags`, one document per tag (`_id` and `bizTag` the tag; Int64 `max`, `step`, `limit`, `created`,
+`timestamp`, `ahead` and, if the tag has one, `lease`; a document `scheme`), `issuer_segments` (the ledger),
+`issuer_meta` (the store's id); another prefix can be given. Written with majority and journal and read from the
+primary, whatever the URL says: with less, a rollback of the primary hands the same range out twice. Every change
+carries the shape of the issuer's own documents in its filter, so that no other program's document is touched.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import parse_qsl
 
 import pymongo
 from bson.int64 import Int64
-from pymongo import MongoClient, ReadPreference, ReturnDocument, UpdateOne, WriteConcern
+from pymongo import MongoClient, ReturnDocument
 from pymongo.errors import ConfigurationError, DuplicateKeyError
-from pymongo.read_concern import ReadConcern
 from pymongo.synchronous import client_session
 from pymongo.uri_parser import parse_uri
 
-from persistence import mongoledger, mongotags
+from persistence import mongoledger, mongometa, mongotags
 from persistence.contract import Deadline, Store, mask
 from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
-from persistence.mongo_server import facts, translated
+from persistence.mongo_server import Attempts, facts, translated
 from persistence.records import (
     Changes,
     LedgerEntry,
@@ -48,8 +48,9 @@ from persistence.records import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from pymongo.collection import Collection as MongoCollection
     from pymongo.database import Database
+
+log = logging.getLogger("issuer.store")
 
 Document = dict[str, Any]
 
@@ -70,7 +71,9 @@ DEFAULTS: dict[str, Any] = {
 #: `lease` and `ahead` didn't make it 2, as an older program leaves the fields as it finds them, at every change, and so
 #: may run beside this one. It would issue the counters of a tag with a scheme as they are, though.
 SCHEMA = 2
-_SCHEMA_WITHOUT_SCHEMES = 1
+
+#: Seconds after which a process gives up the index of the ledger: a server that builds it stops then.
+_INDEX_PATIENCE = 3600
 
 _random = random.SystemRandom()
 _RESERVED_DATABASES = {"admin", "config", "local"}
@@ -93,24 +96,30 @@ def _unbound() -> Iterator[None]:
         bound.reset(token)
 
 
+class _Replaced(Unavailable):
+    """The `meta` document isn't the one that was read."""
+
+
 class _Session:
     """The collections, with the guarantees that they need, and the deadline of one call."""
 
-    def __init__(self, database: Database[Document], deadline: Deadline) -> None:
-        def collection(name: str) -> MongoCollection[Document]:
-            return database.get_collection(
-                name,
-                write_concern=WriteConcern("majority", j=True),
-                read_preference=ReadPreference.PRIMARY,
-                # The newest that the primary has: what is decided on it is checked again by the write's own filter.
-                read_concern=ReadConcern("local"),
-            )
-
-        self.tags = collection("tags")
-        self.segments = collection("segments")
-        self.meta = collection("meta")
+    def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
         self._longest = 0.001
+        #: A write of this call has taken effect; the last one that was sent has not come back yet.
+        self.wrote = self.writing = False
+
+    def take(self, collections: mongometa.Collections, store_id: str) -> None:
+        """Use these."""
+        self.tags, self.segments, self.meta = collections
+        self._store = {"_id": "store", "id": store_id}
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """Take note of a write: whatever goes wrong later, the call has changed something."""
+        self.writing = True
+        yield
+        self.wrote, self.writing = True, False
 
     def pause(self) -> None:
         """Before the next attempt: longer each time, so that losers of a race don't all come back at once."""
@@ -130,13 +139,16 @@ class _Session:
     def change(self, tag: str, condition: Document, update: Mapping[str, Document]) -> Tag | None:
         """Change the document if it is ours and meets the condition, in one step. None: it didn't, nothing changed."""
         fresh = {"version": fresh_version(), "timestamp": Int64(now_ms())}
+        self.writing = True
         after = self.tags.find_one_and_update(
-            {"_id": tag, "$and": [mongotags.OURS, condition]},
+            mongotags.ours(tag, condition),
             {**update, "$set": {**update.get("$set", {}), **fresh}},
             return_document=ReturnDocument.AFTER,
         )
+        self.writing = False
         if after is None:
             return None
+        self.wrote = True
         try:
             return mongotags.record(after)
         except Corrupt as error:
@@ -146,7 +158,16 @@ class _Session:
     def announce(self, scheme: Mapping[str, Any]) -> None:
         """Before a tag is given that scheme: see that no program that knows of none opens this database any more."""
         if scheme:
-            self.meta.update_one({"_id": "store"}, {"$max": {"schema": SCHEMA}})
+            self._tell({"$max": {"schema": SCHEMA}})
+
+    def confirm(self) -> None:
+        """See that writes reach a majority, and the ledger, by two that move nothing; else raise as they do."""
+        self._tell({"$set": {"confirmed": Int64(now_ms())}})
+        mongoledger.write_nothing(self.segments)
+
+    def _tell(self, update: Document) -> None:
+        if self.meta.update_one(self._store, update).matched_count == 0:
+            raise _Replaced(f"the store's document in {self.meta.name} is gone, or another's: was it restored?")
 
     def swap(self, before: Tag, after: Tag) -> Tag | None:
         """Put `after` in the place of `before`, if that is still what lies there. None: something else does."""
@@ -161,13 +182,21 @@ class MongoStore(Store):
 
     `MongoStore.open(url)` makes a client of its own at the first call, one per process. A reservation is one
     findOneAndUpdate, then the insert of its ledger entry.
+
+    `prefix` begins the collections' names; another prefix is another store. None: `issuer_`, or none at all in a
+    database in which an issuer has collections without.
     """
 
-    def __init__(self, database: Database[Document] | None = None, *, address: str = "") -> None:
+    def __init__(
+        self, database: Database[Document] | None = None, *, prefix: str | None = None, address: str = ""
+    ) -> None:
         if database is not None and not database.write_concern.acknowledged:
             raise Misconfigured("w=0 can't be relied on: take it out, majority is used in any case")
         self._given = database
-        self._address = address
+        self._shown = mask(address)
+        self._address, named = mongometa.without_prefix(address)
+        prefix = named if prefix is None else prefix
+        self._prefix = None if prefix is None else mongometa.checked(prefix)
         self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
         self._database = database
@@ -175,6 +204,10 @@ class MongoStore(Store):
         self._closed = False
         # Read once in a process: every extension asks for it.
         self._store_id = ""
+        self._collections: mongometa.Collections | None = None
+        self._attempts = Attempts()
+        # A call has failed: perhaps writes reach no majority, and a reservation would be one more gap.
+        self._doubtful = False
         # The last record seen of each tag: its step and limit go into the filter of the next reservation, so that a
         # reservation needs no read before it, and one that was sent with an old step matches nothing.
         self._hints: dict[str, Tag] = {}
@@ -182,12 +215,11 @@ class MongoStore(Store):
     @classmethod
     def open(cls, url: str) -> MongoStore:
         """Return the store at that URL; no I/O. Misconfigured if it isn't valid, has w=0 or names a system database."""
-        options = {name.lower(): value for name, value in parse_qsl(url.partition("?")[2])}
-        if options.get("w") == "0":
+        if mongometa.options(url).get("w") == "0":
             raise Misconfigured(f"{mask(url)}: w=0 can't be relied on: take it out, majority is used in any case")
         if url.startswith("mongodb://"):  # mongodb+srv:// would ask the DNS
             try:
-                name = parse_uri(url)["database"]
+                name = parse_uri(mongometa.without_prefix(url)[0])["database"]
             except (ConfigurationError, ValueError, OSError) as error:  # InvalidURI; a port; a file that isn't there
                 raise Misconfigured(f"{mask(url)}: {error}") from error
             if name in _RESERVED_DATABASES:
@@ -200,7 +232,7 @@ class MongoStore(Store):
     def url(self) -> str:
         """The URL without its secrets; for a database of yours its name and the servers known so far."""
         if self._given is None:
-            return mask(self._address)
+            return self._shown
         nodes = ",".join(sorted(f"{host}:{port}" for host, port in self._given.client.nodes)) or "?"
         return f"mongodb://{nodes}/{self._given.name}"
 
@@ -221,7 +253,8 @@ class MongoStore(Store):
                         return revived
                 else:
                     try:
-                        session.tags.insert_one(mongotags.document(made))
+                        with session.write():
+                            session.tags.insert_one(mongotags.document(made))
                     except DuplicateKeyError:
                         pass  # made by somebody else meanwhile: look again
                     else:
@@ -245,6 +278,9 @@ class MongoStore(Store):
         """See `Store.reserve`. Unavailable also if only the ledger entry could not be written: that is a gap."""
         check_reserving(n, at_least)
         with self._session(timeout) as session:
+            if self._doubtful:
+                session.confirm()
+                self._doubtful = False
             after, size = self._advance(session, tag, n, at_least=at_least, exact=exact)
             self._hints[tag] = after
             # By what was sent, never by a step read again: that may have changed since.
@@ -298,9 +334,8 @@ class MongoStore(Store):
         rest, highs = shortened(held, used)
         last = held[-1]
         with self._session(timeout) as session:
-            session.segments.bulk_write(
-                [UpdateOne({"_id": entry}, {"$min": {"high": Int64(high)}}) for entry, high in highs.items()]
-            )
+            with session.write():
+                mongoledger.shorten(session.segments, last.tag.tag, highs)
             condition = {"version": last.version, "max": Int64(last.high)}
             return session.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
@@ -398,7 +433,7 @@ class MongoStore(Store):
     def prune(self, *, before: int, timeout: float) -> int:
         """See `Store.prune`."""
         check_argument("before", before)
-        with self._session(timeout) as session:
+        with self._session(timeout) as session, session.write():
             return mongoledger.prune(session.segments, before)
 
     def examine(self, *, timeout: float) -> StoreFacts:
@@ -418,6 +453,7 @@ class MongoStore(Store):
         self._client = None
         self._database = None
         self._store_id = ""
+        self._collections = None
         self._process = os.getpid()
 
     def close(self) -> None:
@@ -433,19 +469,68 @@ class MongoStore(Store):
     @contextmanager
     def _session(self, timeout: float) -> Iterator[_Session]:
         deadline = Deadline(timeout)
+        session = _Session(deadline)
+        self._attempts.begin()
         try:
             with _unbound(), pymongo.timeout(deadline.left()):
-                session = _Session(self._connected(), deadline)
-                if not self._store_id:
-                    store_id = self._check_meta(session)
-                    session.segments.create_index(mongoledger.INDEX)
-                    self._store_id = store_id
+                self._enter(session, self._connected())
                 yield session
+        except Unavailable as error:
+            self._doubtful = True
+            if isinstance(error, _Replaced):
+                self._collections = None  # the next call looks at what is there
+            raise
         except (StoreError, ValueError):
             raise
         except Exception as error:
             # Not only PyMongoError: bson and dnspython have roots of their own, and the lot means the same here.
-            raise translated(error, self.url) from error
+            meaning = translated(error, self.url, in_doubt=session.wrote or self._unanswered(session))
+            self._doubtful = self._doubtful or isinstance(meaning, Unavailable)
+            raise meaning from error
+
+    def _unanswered(self, session: _Session) -> bool:
+        """Whether a write may have been done that the server has not confirmed."""
+        if self._given is None:
+            return self._attempts.unanswered > 0
+        # No listener counts what another's client sends; without its retries each error is the answer to one attempt.
+        return session.writing and self._given.client.options.retry_writes
+
+    def _enter(self, session: _Session, database: Database[Document]) -> None:
+        """Give the session its collections: this store's, or none are used."""
+        collections = self._collections
+        if collections is None:
+            collections, meta, made = mongometa.find_or_make(database, self._prefix, session.pause)
+            if meta["schema"] > SCHEMA:
+                newer = f"schema {meta['schema']}; this one knows {SCHEMA}"
+                raise Misconfigured(f"a newer version wrote it ({newer}): upgrade")
+            self._store_id = meta["id"]
+            self._collections = collections
+            self._index(collections, empty=made)
+        session.take(collections, self._store_id)
+
+    def _index(self, collections: mongometa.Collections, *, empty: bool) -> None:
+        """Make the index of the ledger, if it is missing: once in a process, and never at the cost of a call.
+
+        In a ledger of many entries it takes longer than any call may, and a server gives up a build whose client has
+        left: so that goes on in a thread. Without the index all is as right, and pages of the ledger come slowly.
+        """
+        if empty:
+            self._make_index(collections, os.getpid())
+        else:
+            arguments = (collections, os.getpid())
+            threading.Thread(target=self._make_index, args=arguments, name="issuer-index", daemon=True).start()
+
+    def _make_index(self, collections: mongometa.Collections, process: int) -> None:
+        try:
+            with _unbound(), pymongo.timeout(_INDEX_PATIENCE):
+                collections.segments.create_index(mongoledger.INDEX)
+        except Exception as error:  # noqa: BLE001 - whatever it is, no number depends on it
+            if not self._closed and process == os.getpid():
+                log.warning(
+                    "%s: no index of the ledger could be made, so `verify`, `who` and pruning take long there: %s",
+                    self.url,
+                    translated(error, collections.segments.name, in_doubt=False),
+                )
 
     def _connected(self) -> Database[Document]:
         if self._process != os.getpid():
@@ -456,32 +541,14 @@ class MongoStore(Store):
             if self._given is not None and self._database is None:
                 raise Misconfigured("a pymongo Database can't be used in a forked child: make the store after the fork")
             if self._database is None:
-                named = {name.lower() for name, _ in parse_qsl(self._address.partition("?")[2])}
+                named = mongometa.options(self._address)
                 self._client = MongoClient(
-                    self._address, **{name: value for name, value in DEFAULTS.items() if name not in named}
+                    self._address,
+                    event_listeners=[self._attempts],
+                    **{name: value for name, value in DEFAULTS.items() if name not in named},
                 )
                 self._database = self._client.get_default_database(default=DATABASE)
             return self._database
-
-    @staticmethod
-    def _check_meta(session: _Session) -> str:
-        """Return the store's id, made if missing. Misconfigured if the schema is newer than this program."""
-        found = None
-        while found is None:
-            session.pause()  # and not before the second attempt only: nobody waits for this millisecond
-            with suppress(DuplicateKeyError):  # two upserts at once
-                found = session.meta.find_one_and_update(
-                    {"_id": "store"},
-                    {"$setOnInsert": {"id": fresh_version(), "schema": _SCHEMA_WITHOUT_SCHEMES}},
-                    upsert=True,
-                    return_document=ReturnDocument.AFTER,
-                )
-        schema, store_id = found.get("schema"), found.get("id")
-        if not isinstance(schema, int) or not isinstance(store_id, str):
-            raise Misconfigured(f"its `meta` document is another program's: {found!r}")
-        if schema > SCHEMA:
-            raise Misconfigured(f"a newer version wrote it (schema {schema}; this one knows {SCHEMA}): upgrade")
-        return store_id
 
 
 _abandoned: list[MongoClient[Document]] = []

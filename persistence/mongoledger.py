@@ -1,4 +1,4 @@
-"""The ledger in MongoDB: the collection `segments`, one document per reservation."""
+"""The ledger in MongoDB: the collection `issuer_segments`, one document per reservation."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pymongo
 from bson.int64 import Int64
+from pymongo import UpdateOne
 
+from persistence.mongotags import INTEGER
 from persistence.records import HIGHEST, LedgerEntry, is_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pymongo.collection import Collection
 
@@ -24,6 +26,18 @@ Document = dict[str, Any]
 _DOWN = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymongo.DESCENDING)]
 _UP = [(name, pymongo.ASCENDING) for name, _ in _DOWN]
 INDEX = [("tag", pymongo.ASCENDING), *_DOWN]
+
+#: What a document must meet to be changed or dropped: every field of an entry, of its type. A program of the user's may
+#: have documents of its own in the collection, which have a tag and a time as well.
+OURS: Document = {
+    "_id": {"$type": "string", "$regex": "^[0-9a-f]{24}$"},
+    "low": INTEGER,
+    "high": INTEGER,
+    "time": INTEGER,
+    "pid": INTEGER,
+    "reason": {"$type": "string"},
+    "host": {"$type": "string"},
+}
 
 
 def document(entry: LedgerEntry) -> Document:
@@ -76,13 +90,29 @@ def by_id(segments: Collection[Document], tag: str, ids: Iterable[str]) -> list[
     return [LedgerEntry.checked(_named(each)) for each in segments.find({"_id": {"$in": [*ids]}, "tag": tag})]
 
 
+def write_nothing(segments: Collection[Document]) -> None:
+    """Change no entry; refused where the ledger can't be written to."""
+    segments.update_one({"_id": "", "$and": [OURS]}, {"$min": {"high": Int64(0)}})
+
+
+def shorten(segments: Collection[Document], tag: str, highs: Mapping[str, int]) -> None:
+    """Lower each entry's high to that, by id."""
+    segments.bulk_write(
+        [
+            UpdateOne({"_id": entry, "tag": tag, "$and": [OURS]}, {"$min": {"high": Int64(high)}})
+            for entry, high in highs.items()
+        ]
+    )
+
+
 def prune(segments: Collection[Document], before: int) -> int:
-    """Drop entries older than that, but for each tag's newest; return how many."""
+    """Drop entries older than that, but for each tag's newest; return how many. What is no entry is left as it is."""
     dropped = 0
     for tag in segments.distinct("tag"):
-        kept = [each["id"] for each in rows(segments, tag, 1)]
-        old = {"tag": tag, "time": {"$lt": Int64(before)}, "_id": {"$nin": kept}}
-        dropped += segments.delete_many(old).deleted_count
+        newest = segments.find_one({"tag": tag, "$and": [OURS]}, sort=_DOWN) if isinstance(tag, str) else None
+        if newest is not None:
+            old = {"tag": tag, "time": {"$lt": Int64(before)}, "$and": [OURS, {"_id": {"$ne": newest["_id"]}}]}
+            dropped += segments.delete_many(old).deleted_count
     return dropped
 
 

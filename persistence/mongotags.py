@@ -1,32 +1,44 @@
-"""Tags in MongoDB: the collection `tags`, one document each."""
+"""Tags in MongoDB: the collection `issuer_tags`, one document each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from bson.int64 import Int64
 
-from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag
+from persistence.errors import Corrupt
+from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
 
 Document = dict[str, Any]
 
-# A document of another shape never matches, so a foreign one is never changed, nor a float counted up. Not by
-# `$type: long`: mongoeco shrinks a small long to an int, and finds no long at all by its type.
-_INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
-#: What a document must meet to be changed. What a scheme holds is checked when it is read, and not before.
-OURS: Document = {
-    "max": _INTEGER,
-    "step": _INTEGER,
-    "limit": _INTEGER,
-    "version": {"$type": "string"},
+#: An integer that this program writes. Not by `$type: long`: mongoeco shrinks a small long to an int, and finds no long
+#: at all by its type.
+INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type": ["double", "decimal"]}}
+
+_TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
+
+_OURS: Document = {
+    **dict.fromkeys(("max", "step", "limit", "created", "timestamp"), INTEGER),
+    **dict.fromkeys(("description", "version"), _TEXT),
+    **dict.fromkeys(("halted", "deleted"), _FLAG),
+    "order": {"$in": [*get_args(Order)]},
     "$and": [
-        {"$or": [{name: None}, {name: {**_INTEGER, "$gte": Int64(least), "$lte": Int64(most)}}]}
+        {"$or": [{name: None}, {name: {**INTEGER, "$gte": Int64(least), "$lte": Int64(most)}}]}
         for name, least, most in (("lease", 0, LEASE_MOST), ("ahead", 1, AHEAD_MOST))
     ]
     + [{"$or": [{"scheme": None}, {"scheme": {"$type": "object"}}]}],
 }
+
+
+def ours(tag: str, condition: Document) -> Document:
+    """Return what a document must meet to be changed: the shape of a tag's record, `bizTag` included, and that.
+
+    A document of another shape never matches, so a foreign one is never changed, nor a float counted up. What a scheme
+    holds is checked when it is read, and not before.
+    """
+    return {"_id": tag, "bizTag": tag, "$and": [_OURS, condition]}
 
 
 def _int64s(value: Any) -> Any:
@@ -55,4 +67,7 @@ def document(tag: Tag) -> Document:
 
 def record(found: Mapping[str, Any]) -> Tag:
     """Return the record that a document holds. Corrupt if it is none of ours."""
-    return Tag.checked(str(found.get("_id")), found)
+    tag = str(found.get("_id"))
+    if found.get("bizTag") != found.get("_id"):
+        raise Corrupt(tag, f"bizTag must be {tag!r}, not {found.get('bizTag')!r}")
+    return Tag.checked(tag, found)

@@ -475,7 +475,8 @@ class StoreFacts:
     server's clock in ms since 1970; None: it has none but this machine's. lasting: whether what it has written outlives
     the process. write_concern: what its writes wait for, in force whatever the URL says; asked_concern: what the URL
     says. replica_set: its name, "sharded", or "" for a standalone server; members: how many servers hold data in it.
-    retry_writes: whether the driver sends a write again. journal, synchronous: SQLite's, in force.
+    retry_writes: whether the driver sends a write again. service: "cosmos-ru" or "cosmos-vcore" by the names of its
+    hosts. journal, synchronous: SQLite's, in force.
     """
 
     kind: str
@@ -487,5 +488,6 @@ class StoreFacts:
     replica_set: str | None = None
     members: int | None = None
     retry_writes: bool | None = None
+    service: str | None = None
     journal: str | None = None
     synchronous: int | None = None

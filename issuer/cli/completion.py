@@ -45,7 +45,7 @@ def _tags(session: Session) -> list[str]:
     store = settings.store_url.value
     if is_missing(store):
         return []
-    with closing(connect(redis=None, store=store, config=session.config, scheduler=None)) as issuer:
+    with closing(connect(redis="none", store=store, config=session.config, scheduler=None)) as issuer:
         return [record.tag for record in issuer.tags(timeout=PATIENCE)]
 
 

@@ -159,6 +159,7 @@ class Edge(click.Group):
 
         One that was to print JSON tells its error as JSON too, on stderr, if it is one of usage as well.
         """
+        _open_streams()
         ends = options.get("standalone_mode", True)
         options["standalone_mode"] = False
         if not ends:
@@ -175,6 +176,22 @@ class Edge(click.Group):
         finally:
             logger.removeHandler(warnings)
         sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Have stdin, stdout and stderr lead somewhere, as a shell's `>&-` may have closed them.
+
+    Python has None in their place then; and the next file that is opened, perhaps the store's, would get their number,
+    and whatever a library in C writes to stderr.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            while os.open(os.devnull, os.O_RDWR) < number:
+                pass
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def _ended(run: Callable[[], object], warnings: Warnings) -> int:

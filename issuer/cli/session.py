@@ -11,7 +11,7 @@ import click
 from issuer import settings as settings_
 from issuer.errors import ConfigurationError
 from issuer.facade import Issuer
-from issuer.wiring import connect
+from issuer.wiring import connect, default_is_known
 
 
 @dataclass(slots=True)
@@ -51,16 +51,17 @@ class Session:
         there is a mistake in its name, or lost: `doctor` and `verify` would make an empty one and find it sound.
         """
         if self._issuer is None:
-            store = self.settings().store_url
+            settings = self.settings()
+            store = settings.store_url
+            if settings.embedded and not is_missing(store.value):
+                default_is_known()  # told when its file was made
             if not makes_store and store.source != settings_.DEFAULT and is_missing(store.value):
                 raise ConfigurationError(
                     f"there is no store {store.value} (from {store.source}): name the one that is meant; "
                     "`issuer create` makes a new one with its first tag"
                 )
-            given: dict[str, Any] = {name: getattr(self, name) for name in GROUP_OPTIONS}
-            # Not given and None differ: None would mean direct, whatever environment and file say.
-            if self.redis is None:
-                del given["redis"]
+            options = {name: getattr(self, name) for name in GROUP_OPTIONS}
+            given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
             self._issuer = connect(**given, scheduler=scheduler, rejected=_told)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer

@@ -269,6 +269,7 @@ def create(
 @_ahead
 @click.option("--description", metavar="TEXT", help="For people.")
 @scheme_options(new=False)
+@click.option("--yes", is_flag=True, help="Don't ask before numbers are skipped.")
 @click.pass_obj
 def set(
     session: Session,
@@ -282,12 +283,13 @@ def set(
     lease: int | None,
     ahead: int | None,
     description: str | None,
+    yes: bool,
     **scheme: Any,
 ) -> None:
     """Change TAG while it is in use; every process follows at its next reservation.
 
-    --start and --above only raise: the numbers below are skipped. A changed --lease reaches every process within a
-    minute.
+    --start and --above only raise: the numbers below are skipped for ever, so they ask first. A changed --lease reaches
+    every process within a minute.
     """
     changes = given(scheme)
     if not changes and all(value is None for value in (step, limit, start, above, lease, ahead, description)):
@@ -295,7 +297,11 @@ def set(
             "nothing to change: give --step, --limit, --start, --above, --lease, --ahead, --description, or one of the "
             "options that say how its numbers are made"
         )
-    now = session.connect().configure(
+    issuer = session.connect()
+    below = above if above is not None else None if start is None else start - 1
+    if below is not None:
+        _ask_to_skip(issuer, tag, below, yes=yes)
+    now = issuer.configure(
         tag,
         step=step,
         limit=limit,
@@ -306,10 +312,30 @@ def set(
         description=description,
         **changes,
     )
-    below = above if above is not None else None if start is None else start - 1
     if below is not None and not now.scheme and below < now.max:
         say(f"nothing is skipped: the numbers up to {now.max} have been reserved already")
     say(f"changed {plain(now.tag)}: {_stands(now)}{_settings(now)}")
+
+
+#: A jump over more segments than that is told with what it costs.
+_FAR = 1000
+
+
+def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
+    """Ask before the numbers up to there are skipped, which nobody can undo; not if they are reserved already."""
+    try:
+        found = issuer.inspect(tag)
+    except UnknownTag:  # the change itself tells more: of whose hash it is, say
+        return
+    skipped = below - found.store.max
+    if skipped <= 0 and not found.scheme:
+        return
+    cost = ""
+    segment = found.store.step * found.store.ahead
+    if skipped > _FAR * segment and not found.scheme:
+        share = min(100, skipped * 100 // max(1, found.limit - found.store.max))
+        cost = f": {skipped} numbers are lost, {skipped // segment} segments, {share} % of all that are left"
+    asked(f"Skip the numbers of {plain(tag)} up to {below} for ever{cost}?", yes=yes)
 
 
 def _stands(now: Tag) -> str:

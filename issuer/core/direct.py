@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from issuer.core.steps import Steps, ask
-from issuer.errors import StoreBehind
+from issuer.errors import StoreBehind, StoreUnavailable
 from persistence.errors import MaxBehind
 from persistence.records import Reservation
+
+#: How often a reservation is asked for, when the store looks behind and isn't. A primary that was deposed, and doesn't
+#: know it yet, answers from the past.
+ATTEMPTS = 3
 
 
 def reserve(tag: str, *, seen: int, n: int | None = None, reason: str = "direct") -> Steps[Reservation]:
@@ -16,23 +20,32 @@ def reserve(tag: str, *, seen: int, n: int | None = None, reason: str = "direct"
     `seen` is the highest number of the tag that this process has seen issued. Nobody lowers `max` below it, as a hand
     back ends at a number that its own process has issued: a store below it went back in time.
     """
-    try:
-        return (
-            yield from ask(
-                lambda store, timeout: store.reserve(
-                    tag, n, at_least=seen, exact=n is not None, reason=reason, timeout=timeout
+    for _ in range(ATTEMPTS):
+        try:
+            return (
+                yield from ask(
+                    lambda store, timeout: store.reserve(
+                        tag, n, at_least=seen, exact=n is not None, reason=reason, timeout=timeout
+                    )
                 )
             )
-        )
-    except MaxBehind as error:
-        yield from behind(tag, stands_at=error.max, taken=seen)
-        raise
+        except MaxBehind as error:
+            yield from behind(tag, stands_at=error.max, taken=max(seen, error.at_least))
+    raise StoreUnavailable(
+        f"store: it says of tag {tag!r}, time and again, that {seen} isn't reserved yet, and then that it is: one of "
+        "its servers answers from the past",
+        tag=tag,
+    )
 
 
 def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
-    """Halt a tag whose store stands below a number that is taken without a doubt, and raise StoreBehind."""
-    yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))
-    raise StoreBehind(tag, max=stands_at, taken=taken)
+    """Halt a tag whose store stands below a number that is taken without a doubt, and raise StoreBehind.
+
+    If the store doesn't stand there, by the time that it is asked to halt, nothing is wrong: it was read on a server
+    that lags, or has been recovered since.
+    """
+    if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
+        raise StoreBehind(tag, max=stands_at, taken=taken)
 
 
 def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:

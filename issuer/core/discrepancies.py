@@ -79,6 +79,27 @@ class AboveMax(Discrepancy):
 
 
 @dataclass(frozen=True, slots=True)
+class BelowJournal(Discrepancy):
+    """A store whose `max` is below what its journal knows to be reserved: it went back in time."""
+
+    kind: ClassVar[str] = "below the journal"
+
+    max: int
+    taken: int
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Those above `max`."""
+        return self.max + 1, self.taken
+
+    def __str__(self) -> str:
+        return (
+            f"tag {self.tag!r}: the store's max is {self.max}, and its journal knows that all up to {self.taken} are "
+            "taken: the store went back in time"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class RedisAboveMax(Discrepancy):
     """A field of the hash above the store's `max`: the store went back in time, or somebody wrote to the hash."""
 

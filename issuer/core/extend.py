@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from issuer import gateway
-from issuer.core import scheme
+from issuer.core import direct, scheme
 from issuer.core.arithmetic import mark
 from issuer.core.outcomes import refused
 from issuer.core.periods import PERIOD_BITS
@@ -114,6 +114,8 @@ def extend(record: Tag, key: str, *, seen: int, window: float, election: Electio
                 continue
             extension = yield from _reserve_and_load(record, key, opened, at_least=max(opened.top, seen))
         except MaxBehind as behind:
+            if behind.certain:
+                yield from direct.behind(tag=record.tag, stands_at=behind.max, taken=behind.at_least)
             yield from confirm_behind(record, key, store_id, opened, behind.max, seen=seen)
             continue
         except (TagMissing, LimitHit, Halted):

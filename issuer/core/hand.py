@@ -10,6 +10,7 @@ from operator import length_hint
 from typing import Generic, Protocol, TypeVar
 
 from issuer.core.arithmetic import mark
+from issuer.forks import under_way
 
 #: One piece in use and one in reserve: what a process that is killed loses at most.
 BUFFERS = 2
@@ -88,12 +89,13 @@ class Hand(Generic[P]):
                 return None
             high = min(cur + n, held[0].high)
             end = high
-            if self._open is not None:
+            open = None if under_way() else self._open
+            if open is not None:
                 end = min(high + OPEN, at - 1 if high < at else held[0].high)
                 shown = iter(range(high + 1, end + 1))
             self._state = (held, end, at, shown, high)
-            if self._open is not None:
-                self._open[self._tag] = shown
+            if open is not None:
+                open[self._tag] = shown
             return cur, high
 
     def add(self, piece: P) -> bool:
@@ -131,13 +133,25 @@ class Hand(Generic[P]):
             self._state = ((), 0, 0, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
             return held, used
 
-    def shut(self) -> None:
-        """Lay nothing open any more until the next `take`, so that the next caller comes here."""
-        with self._lock:
+    def shut(self, patience: float = -1) -> None:
+        """Lay nothing open any more until the next `take`, so that the next caller comes here.
+
+        `patience`: wait so many seconds at most. Past them what lies open is a gap.
+        """
+        if not self._lock.acquire(timeout=patience):
+            spend(self._state[3])
+            return
+        try:
             held, cur, at, shown, issued = self._state
             left = spend(shown)
             used = left[0] - 1 if left else cur
             self._state = (held, used, at, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
+        finally:
+            self._lock.release()
+
+    def spend(self) -> None:
+        """In a forked child: leave nothing to a stream that has hold of what lies open. Takes no lock."""
+        spend(self._state[3])
 
     def close_up(self) -> None:
         """Lay nothing open from now on: its numbers are made into others first."""

@@ -24,6 +24,13 @@ TAKE_MOST = 1_000_000
 Named = Sequence[str | os.PathLike[str]] | Journals
 
 
+def only_one(n: object) -> None:
+    """Raise InvalidArgument if a call for one number was given how many: `take` gives n, and a time-out has a name."""
+    if n is not None:
+        problem = f"next gives one number, so {brief(n)} can't be meant: take(tag, n) gives n, timeout= is by name"
+        raise InvalidArgument(problem, value=n)
+
+
 def whole(value: int, name: str, lowest: int, highest: int) -> int:
     """Return a whole number in lowest..highest; InvalidArgument for anything else, a bool included."""
     try:

@@ -34,6 +34,7 @@ from issuer.core.scheme import (
 )
 from issuer.core.steps import Steps, hurried, public, send
 from issuer.errors import ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
+from issuer.forks import under_way
 from persistence.records import Reservation, Tag
 
 T = TypeVar("T")
@@ -286,6 +287,11 @@ class Source:
                 self.ahead = n
                 self._settle()
 
+    def settle(self) -> None:
+        """Lay open again what was put away."""
+        with self._mode_lock:
+            self._settle()
+
     def _settle(self) -> None:
         """Have a hand exactly if something fills it: segments of our own, or leases."""
         if self.ended is not None:
@@ -304,7 +310,7 @@ class Source:
             self.hand = None
             if self.scheme is not None:
                 self._means.open.pop(self.tag, None)
-            elif self._draws is not None:
+            elif self._draws is not None and not under_way():
                 self._means.open[self.tag] = self._draws
                 if self.ended is not None:  # looked at last: `close` may run beside this
                     self._means.open.pop(self.tag, None)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from issuer import gateway
 from issuer.core.discrepancies import (
     AboveMax,
+    BelowJournal,
     DamagedEntry,
     DamagedHash,
     Discrepancy,
@@ -28,10 +29,13 @@ from issuer.core.discrepancies import (
     RedisUnseen,
 )
 from issuer.core.extend import known
-from issuer.core.steps import Steps, ask, send
+from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
 from persistence.errors import Corrupt
 from persistence.records import LEDGER_KEPT, LedgerEntry, Position, now_ms
+
+#: Seconds before a store that looks behind its journal is looked at again.
+SECOND_LOOK = 0.2
 
 #: Entries that are read at once: 2000 take about 10 ms of SQLite and 20 ms of Python.
 PAGE = 2000
@@ -94,6 +98,7 @@ class Audit:
         if not self._begun:
             self._begun = True
             yield from self._read_max()
+            yield from self._check_journal()
             if self._key is not None:
                 yield from self._with_redis(self._check_hash(self._key), self._key)
             return True
@@ -118,6 +123,18 @@ class Audit:
     def _read_max(self) -> Steps[None]:
         record = yield from known(self._tag)
         self._max, self._created = record.max, record.created
+
+    def _check_journal(self) -> Steps[None]:
+        taken = 0
+        for _ in range(2):  # a hand back is in the store just before it is in the journal
+            tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
+            taken = tops.get(self._tag, 0)
+            if taken <= self._max:
+                return
+            yield from sleep(SECOND_LOOK)
+            yield from self._read_max()
+        if taken > self._max:
+            self.findings.append(BelowJournal(self._tag, self._max, taken))
 
     # ------------------------------------------------------------------ Redis
 

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from issuer.clock import Deadline
 from issuer.core.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
+from issuer.forks import under_way
 from issuer.keys import PART, check_tag
 from issuer.plugins.sparing import Sparing
 from issuer.strategies.serving import Serving
@@ -30,6 +31,9 @@ log = logging.getLogger("issuer")
 
 #: A tag that nobody has drawn from for so many seconds is left out of the sweep.
 IDLE_AFTER = 900.0
+
+#: A fork waits for a thread that takes a number so many seconds: it may be the one that forks, in a signal's handler.
+SHUT_WITHIN = 0.1
 
 
 class Roster(Generic[L]):
@@ -95,8 +99,25 @@ class Roster(Generic[L]):
     def lay_open(self, line: L, numbers: Iterator[int]) -> None:
         """Let `next` find these, unless the line was dropped meanwhile."""
         with self._lock:
-            if self.lines.get(line.tag) is line:
+            if self.lines.get(line.tag) is line and not under_way():
                 self._open[line.tag] = numbers
+
+    def shut(self) -> None:
+        """Lay nothing open any more, until somebody asks again."""
+        for line in list(self.lines.values()):
+            if line.supply.hand is not None:
+                line.supply.hand.shut(SHUT_WITHIN)
+
+    def spend(self) -> None:
+        """In a forked child: spend what lies open, also what was about to be laid where `next` looks."""
+        for line in list(self.lines.values()):
+            if line.supply.hand is not None:
+                line.supply.hand.spend()
+
+    def settle(self) -> None:
+        """Lay open again what each tag lays open."""
+        for line in list(self.lines.values()):
+            line.supply.settle()
 
     def keep(self, records: Sequence[Tag]) -> None:
         """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""

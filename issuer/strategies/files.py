@@ -97,6 +97,14 @@ class Properties:
                 "number; set the instance's `directory` to one that nobody tidies up"
             )
 
+    @property
+    def identity(self) -> str:
+        """What tells the locked file from a copy of it, as `device:inode`; "" without the lock."""
+        if self._lock is None:
+            return ""
+        found = os.fstat(self._lock)
+        return f"{found.st_dev}:{found.st_ino}"
+
     def unlock(self) -> None:
         """Let others have it. The file stays."""
         handle, self._lock = self._lock, None

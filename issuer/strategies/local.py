@@ -146,8 +146,11 @@ class Copied(Leased):
         token = known.get("token", "")
         self._former = machine if machine in self._numbers else None
         # A copy that came here from another machine, or with one that was cloned, tells nothing of this process; nor
-        # does one of another store's tag.
+        # does one of another store's tag, nor one that lies in a copy of the directory, beside whose lock another
+        # process may hold the first one's (seen: 103 300 repeats in 259 950 numbers).
         if not self._boot or known.get("boot") != self._boot or known.get("store") != self._store:
+            return None
+        if known.get("lock") != self._file.identity:
             return None
         if machine is None or machine not in self._numbers or last is None or not token:
             return None
@@ -207,6 +210,7 @@ class Copied(Leased):
         # When the renewal was sent, rounded down, so that the lease doesn't seem to last longer.
         sent = int((leased.until - self._lease) * 1000)
         properties |= {"last": last, "token": self._token, "boot": self._boot, "store": self._store}
+        properties["lock"] = self._file.identity
         properties |= {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
         self._file.write(properties)
 

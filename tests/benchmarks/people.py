@@ -53,18 +53,19 @@ def _each(change: Callable[[int], int], numbers: Iterator[int]) -> Callable[[], 
 def _without_plugins(  # noqa: PLR0917 - as many as `next` has
     self: Issuer,
     tag: str,
+    n: None = None,
     timeout: float | None = None,
     key: str | None = None,
     ttl: float = 1.0,
     shard_key: str | None = None,
 ) -> int:
     """`Issuer.next`, had plugins never been thought of: what it looks at, and what it asks for."""
-    if timeout is None and key is None and shard_key is None:
+    if n is None and timeout is None and key is None and shard_key is None:  # type: ignore[redundant-expr]
         try:
             return next(self._open[tag])
         except (KeyError, StopIteration, TypeError):
             pass
-    return self.next(tag, timeout, key, ttl, shard_key)
+    return self.next(tag, timeout=timeout, key=key, ttl=ttl, shard_key=shard_key)
 
 
 def _plugins(effort: Effort) -> Iterator[Figure]:

@@ -50,7 +50,7 @@ def drawing(
     scheduler: Literal["background"] | None = "background",
 ) -> Iterator[Issuer]:
     """Connect an issuer, make TAG and draw its first number, so that segment, script and connection are there."""
-    url = None if server is None else server.url
+    url = "none" if server is None else server.url
     with issuer.connect(redis=url, store=store, prefix=PREFIX, lease=lease, scheduler=scheduler) as ids:
         ids.create(TAG, step=step, order=order)
         ids.next(TAG)

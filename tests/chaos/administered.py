@@ -35,21 +35,26 @@ def command(name: str, collection: str) -> bytes:
 
 
 #: What changes a tag that is there, whatever the change.
-CHANGE = command("findAndModify", "tags")
+CHANGE = command("findAndModify", "issuer_tags")
 
 #: What a store is asked without changing a tag: the request that is hit, and the call, which is told of a ledger entry
 #: by its id. No answer is empty.
 READS: Mapping[str, tuple[bytes, Callable[[Store, str, float], object]]] = {
-    "store_id": (command("findAndModify", "meta"), lambda store, _, left: store.store_id(timeout=left)),
-    "schema": (command("createIndexes", "segments"), lambda store, _, left: store.store_id(timeout=left)),
-    "get": (command("find", "tags"), lambda store, _, left: store.get("strict", timeout=left)),
-    "tags": (command("find", "tags"), lambda store, _, left: store.tags(timeout=left)),
-    "ledger": (command("find", "segments"), lambda store, _, left: store.ledger("strict", newest=2, timeout=left)),
+    "store_id": (command("find", "issuer_meta"), lambda store, _, left: store.store_id(timeout=left)),
+    "get": (command("find", "issuer_tags"), lambda store, _, left: store.get("strict", timeout=left)),
+    "tags": (command("find", "issuer_tags"), lambda store, _, left: store.tags(timeout=left)),
+    "ledger": (
+        command("find", "issuer_segments"),
+        lambda store, _, left: store.ledger("strict", newest=2, timeout=left),
+    ),
     "segments": (
-        command("find", "segments"),
+        command("find", "issuer_segments"),
         lambda store, _, left: store.segments("strict", count=10, timeout=left).entries,
     ),
-    "entries": (command("find", "segments"), lambda store, entry, left: store.entries("strict", [entry], timeout=left)),
+    "entries": (
+        command("find", "issuer_segments"),
+        lambda store, entry, left: store.entries("strict", [entry], timeout=left),
+    ),
     "examine": (bson.encode({"buildInfo": 1})[4:-1], lambda store, _, left: store.examine(timeout=left)),
 }
 
@@ -139,9 +144,9 @@ def looked_at(office: Office) -> None:
     (entry,) = office.there.ledger("strict", newest=1, timeout=LOOKING)
     for call, (request, ask) in READS.items():
         answers: list[object] = []
-        # Its first call asks for the id and the schema.
+        # Its first call asks for the id.
         with closing(open_store(office.url)) as store:
-            if call not in ("store_id", "schema"):
+            if call != "store_id":
                 store.store_id(timeout=LOOKING)
             with office.struck(
                 call,
@@ -165,7 +170,7 @@ def pruned(office: Office) -> None:
         closing(open_store(office.url)) as store,
         office.struck(
             "prune",
-            command("delete", "segments"),
+            command("delete", "issuer_segments"),
             lambda left: store.prune(before=before, timeout=left),
             timeout=PRUNING,
         ),
@@ -181,7 +186,7 @@ def made(office: Office) -> None:
     step = world.terms.step
     with office.struck(
         "create",
-        command("insert", "tags"),
+        command("insert", "issuer_tags"),
         lambda left: office.ids.create(name, above=step, step=step, order="strict", timeout=left),
         did=(TagExists,),
         segments=0,

@@ -28,7 +28,7 @@ STORE_CALLS = {"reserve": b"\x03$inc\x00", "ledger": b"insert", "get": b"\x02fin
 #: What a hand-back sets, and nothing else does.
 _SET = {"max": Int64(0), "version": fresh_version(), "timestamp": Int64(0)}
 HAND_BACK = {
-    "shorten": b"\x02update\x00\x09\x00\x00\x00segments\x00",
+    "shorten": b"\x02update\x00\x10\x00\x00\x00issuer_segments\x00",
     # With the length of what is set, and its first field.
     "hand back": b"\x03$set\x00" + bson.encode(_SET)[:9],
 }

@@ -261,12 +261,12 @@ class MongoBench(Bench):
         return MongoStore.open(self.url)
 
     def raw(self, tag: str = "orders") -> dict[str, Any]:
-        found = self.database["tags"].find_one({"_id": tag})
+        found = self.database["issuer_tags"].find_one({"_id": tag})
         assert found is not None
         return found
 
     def backup(self) -> object:
-        return {name: list(self.database[name].find()) for name in ("tags", "segments", "meta")}
+        return {name: list(self.database[name].find()) for name in ("issuer_tags", "issuer_segments", "issuer_meta")}
 
     def restore(self, backup: Any) -> None:
         for name, documents in copy.deepcopy(backup).items():
@@ -275,11 +275,11 @@ class MongoBench(Bench):
                 self.database[name].insert_many(documents)
 
     def tamper(self, tag: str, **fields: object) -> None:
-        self.database["tags"].update_one({"_id": tag}, {"$set": fields})
+        self.database["issuer_tags"].update_one({"_id": tag}, {"$set": fields})
 
     def forge(self, **fields: object) -> str:
         entry = forged(fields)
         entry["_id"] = entry.pop("id")
         whole = {name: Int64(entry[name]) for name in ("low", "high", "time") if isinstance(entry[name], int)}
-        self.database["segments"].insert_one({**entry, **whole})
+        self.database["issuer_segments"].insert_one({**entry, **whole})
         return str(entry["_id"])

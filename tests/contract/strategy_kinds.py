@@ -72,7 +72,7 @@ def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening =
 
 
 def _segment(place: Path, opening: Opening) -> Desk:
-    ids = issuer.connect(redis=None, store=f"sqlite:///{place}/store.db", scheduler=None)
+    ids = issuer.connect(redis="none", store=f"sqlite:///{place}/store.db", scheduler=None)
     with suppress(issuer.TagExists):
         ids.create(TAG)
 

@@ -225,18 +225,20 @@ def test_a_reservation_is_one_update_and_one_insert(mongo_bench: MongoBench) -> 
     sent.clear()
     reserve(store)
     assert sent == ["findAndModify", "insert"]
-    keys = [list(each["key"].items()) for each in mongo_bench.database["segments"].list_indexes()]
-    assert [("tag", 1), ("high", -1), ("low", -1), ("_id", -1)] in keys
+    index = [("tag", 1), ("high", -1), ("low", -1), ("_id", -1)]
+    found = mongo_bench.database["issuer_segments"].list_indexes()
+    assert index in [list(each["key"].items()) for each in found]
     store.close()
     assert client.admin.command("ping")["ok"]  # a client that isn't ours stays open
     client.close()
 
 
 def test_a_document_without_any_of_our_fields_is_corrupt(mongo_bench: MongoBench) -> None:
-    mongo_bench.database["tags"].insert_one({"_id": "orders", "counter": 5})
+    mongo_bench.store.store_id(timeout=TIMEOUT)
+    mongo_bench.database["issuer_tags"].insert_one({"_id": "orders", "counter": 5})
     with pytest.raises(Corrupt):
         reserve(mongo_bench.store)
-    mongo_bench.database["segments"].insert_one({"tag": "users", "high": 5})
+    mongo_bench.database["issuer_segments"].insert_one({"tag": "users", "high": 5})
     with pytest.raises(Corrupt):
         mongo_bench.store.ledger("users", newest=5, timeout=TIMEOUT)
 
@@ -244,7 +246,7 @@ def test_a_document_without_any_of_our_fields_is_corrupt(mongo_bench: MongoBench
 def test_a_newer_schema_is_refused(mongo_bench: MongoBench) -> None:
     create(mongo_bench.store)
     for change in ({"schema": SCHEMA + 1}, {"schema": "x"}):
-        mongo_bench.database["meta"].update_one({"_id": "store"}, {"$set": change})
+        mongo_bench.database["issuer_meta"].update_one({"_id": "store"}, {"$set": change})
         with pytest.raises(Misconfigured):
             reserve(mongo_bench.open())
 
@@ -462,7 +464,7 @@ def test_its_integers_are_sent_as_64_bits_and_nothing_else_is() -> None:
 
 def test_an_older_document_without_a_scheme_is_of_a_plain_tag(mongo_bench: MongoBench) -> None:
     create(mongo_bench.store, step=10)
-    mongo_bench.database["tags"].update_one({"_id": "orders"}, {"$unset": {"scheme": ""}})
+    mongo_bench.database["issuer_tags"].update_one({"_id": "orders"}, {"$unset": {"scheme": ""}})
     assert get(mongo_bench.store).scheme == {}
     assert reserve(mongo_bench.open()).tag.scheme == {}
     assert mongo_bench.store.configure("orders", scheme=SCHEME, timeout=TIMEOUT).scheme == SCHEME
@@ -475,7 +477,7 @@ def test_a_program_that_knows_of_no_scheme_is_refused_once_a_tag_has_one(
     create(mongo_bench.store)
     create(mongo_bench.store, "users", scheme={})
     mongo_bench.store.configure("users", scheme={}, timeout=TIMEOUT)
-    meta = mongo_bench.database["meta"]
+    meta = mongo_bench.database["issuer_meta"]
     assert [each["schema"] for each in meta.find()] == [1]
     if way == "create":
         create(mongo_bench.store, "new", scheme=SCHEME)

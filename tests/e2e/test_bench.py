@@ -20,7 +20,7 @@ FIGURES = ("ping", "next", "threads", "take", "reservation")
 
 def tombstones(store: str) -> list[str]:
     """The tags that a deletion left behind: found by their ledger, as no list shows them."""
-    with connect(redis=None, store=store, scheduler=None) as ids:
+    with connect(redis="none", store=store, scheduler=None) as ids:
         assert ids.tags() == []
     with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as database:
         tags = [name for (name,) in database.execute("SELECT DISTINCT tag FROM segments")]

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.e2e.conftest import Cli
 
 NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "lease", "journal"]
-NAMES += ["keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files"]
+NAMES += ["keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files", "require_servers"]
 
 
 def test_without_any_settings_every_value_is_the_default(cli: Cli, home: Path) -> None:
@@ -25,7 +25,7 @@ def test_each_value_names_the_source_that_won(cli: Cli, home: Path) -> None:
     ).json()
     named = {name: (setting["value"], setting["source"]) for name, setting in content.items()}
     assert {name: found for name, found in named.items() if found[1] != "default"} == {
-        "store_url": ("sqlite:///a.db", "issuer.toml"),
+        "store_url": (f"sqlite:///{home}/a.db", "issuer.toml"),
         "prefix": ("environment", "ISSUER_PREFIX"),
         "timeout": (1.5, "argument"),
         "redis_timeout": (2.0, "issuer.toml"),

@@ -101,7 +101,7 @@ def test_a_store_without_tags_is_an_empty_list_and_a_hint(cli: Cli) -> None:
 
 def test_a_changed_tag_says_what_it_is_now(cli: Cli, store: str) -> None:
     cli("--store", store, "create", "orders")
-    changed = cli("--store", store, "set", "orders", "--step", "5", "--limit", "900", "--above", "30")
+    changed = cli("--store", store, "set", "orders", "--step", "5", "--limit", "900", "--above", "30", "--yes")
     assert (changed.out, changed.err) == ("", "changed orders: max 30, step 5, limit 900\n")
     cli("--store", store, "set", "orders", "--description", "new")
     assert cli("--store", store, "next", "orders").out == "31\n"

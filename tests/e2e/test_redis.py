@@ -79,9 +79,9 @@ def test_show_tells_both_buffers_in_whole_numbers(with_redis: Cli, redis_url: st
 def test_a_raised_start_holds_in_redis_at_once(with_redis: Cli) -> None:
     with_redis("create", "orders")
     with_redis("next", "orders")
-    assert with_redis("set", "orders", "--start", "5000").code == 0
+    assert with_redis("set", "orders", "--start", "5000", "--yes").code == 0
     assert with_redis("next", "orders").out == "5000\n"
-    with_redis("set", "orders", "--above", "10")
+    with_redis("set", "orders", "--above", "10", "--yes")
     assert with_redis("next", "orders").out == "5001\n"
 
 
@@ -93,7 +93,7 @@ def test_garbage_in_redis_is_a_problem_that_recover_repairs(
     with_redis("next", "orders")
     redis_client.hset("issuer:{orders}", field, garbage)
     looks = (["show", "orders"], ["show", "orders", "--json"]) if field == "cur" else ()
-    for command in (["next", "orders"], ["set", "orders", "--above", "50"], *looks):
+    for command in (["next", "orders"], ["set", "orders", "--above", "50", "--yes"], *looks):
         ended = with_redis(*command)
         assert (ended.code, ended.out) == (4, "")
         assert "issuer recover orders" in ended.err
@@ -121,7 +121,7 @@ def test_a_mistyped_store_is_given_no_number_of_the_right_one(
     hash = redis_client.hgetall("issuer:{orders}")
     mistyped = "--redis", redis_url, "--store", empty_store(home / "idz.db")
     for command in (["next", "orders"], ["next", "orders", "-n", "3"], ["next", "orders", "--key", "k"],
-                    ["peek", "orders"], ["create", "orders"], ["set", "orders", "--above", "9"]):  # fmt: skip
+                    ["peek", "orders"], ["create", "orders"], ["set", "orders", "--above", "9", "--yes"]):  # fmt: skip
         ended = cli(*mistyped, *command)
         assert (ended.code, ended.out) == (2, "")
         assert "another store" in ended.err

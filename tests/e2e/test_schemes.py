@@ -152,7 +152,7 @@ def test_a_tag_in_parts_is_changed_halted_verified_recovered_and_deleted_with_th
     assert direct("set", "users", "--step", "7").code == 0
     assert [tag["step"] for tag in direct("tags", "--json").json()] == [7] * 5
     for option, problem in (
-        (("--above", "5"), "is each part's own: a keyed tag, or one with shards, is in parts"),
+        (("--above", "5", "--yes"), "is each part's own: a keyed tag, or one with shards, is in parts"),
         (("--limit", "5"), "can't be changed: its shards have numbers already, made without it"),
         (("--stride", "2"), "can't be changed: its shards have numbers already, made without it"),
     ):

@@ -13,7 +13,7 @@ def orders(direct: Cli) -> Cli:
     """`cli` on a store whose tag `orders` has issued 1..25 in tens, and then 101."""
     direct("create", "orders", "--step", "10")
     direct("next", "orders", "-n", "25")
-    direct("set", "orders", "--above", "100")
+    direct("set", "orders", "--above", "100", "--yes")
     direct("next", "orders")
     direct("create", "users")
     return direct
@@ -185,7 +185,7 @@ def test_show_has_rate_runway_last_extension_and_waste_as_a_table_and_as_json(wi
     fresh = with_redis("show", "orders", "--json").json()
     assert (fresh["last_extension"], fresh["waste"]) == (None, None)
     with_redis("next", "orders", "-n", "25")
-    with_redis("set", "orders", "--above", "100")
+    with_redis("set", "orders", "--above", "100", "--yes")
     with_redis("next", "orders", "-n", "25")
     lines = dict(line.split(maxsplit=1) for line in with_redis("show", "orders").out.splitlines() if " " in line)
     assert lines["rate"].endswith("per second")

@@ -159,7 +159,7 @@ def test_a_loop_that_was_held_up_does_not_charge_that_to_calls_that_come_after(
 def test_a_store_that_does_not_answer_keeps_neither_a_caller_nor_the_loop_waiting(
     request: pytest.FixtureRequest, store: Moody, direct: bool
 ) -> None:
-    redis = None if direct else request.getfixturevalue("redis_url")
+    redis = "none" if direct else request.getfixturevalue("redis_url")
 
     async def main() -> None:
         async with issuer.aconnect(redis=redis, store=store) as ids:
@@ -186,7 +186,7 @@ def test_the_loop_goes_on_whatever_is_under_way(redis_url: str, store: Moody, tm
     async def main() -> None:
         async with (
             issuer.aconnect(redis=redis_url, store=store) as ids,
-            issuer.aconnect(redis=None, store=store, instance=instance) as direct,
+            issuer.aconnect(redis="none", store=store, instance=instance) as direct,
         ):
             await ids.create("a", step=100)
             await ids.create("l", step=5000, order="trend", lease=1000)

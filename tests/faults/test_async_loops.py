@@ -51,7 +51,7 @@ def test_one_issuer_serves_one_loop_after_the_other(redis_url: str, scheduler: A
 
 def test_a_loop_that_ends_without_a_close_gives_numbers_back(fake_server: FencedFakeServer) -> None:
     store = MemoryStore()
-    for redis, lease in ((None, 0), (fake_server.async_client(), 50)):
+    for redis, lease in (("none", 0), (fake_server.async_client(), 50)):
         ids = issuer.aconnect(redis=redis, store=store, lease=lease, prefix=f"p{lease}")
         tag = f"a{lease}"
         run(ids.create(tag, step=1000, order="trend"))
@@ -62,7 +62,7 @@ def test_a_loop_that_ends_without_a_close_gives_numbers_back(fake_server: Fenced
 
 def test_it_begins_anew_after_a_loop_that_was_only_closed() -> None:
     """Nobody shut its generators and tasks down, as asyncio.run does: numbers in hand are lost, and not repeated."""
-    ids = issuer.aconnect(redis=None, store=MemoryStore())
+    ids = issuer.aconnect(redis="none", store=MemoryStore())
     numbers = []
     for first in (True, False, False):
         loop = asyncio.new_event_loop()
@@ -93,7 +93,7 @@ def test_each_loop_of_a_process_has_an_issuer_of_its_own(redis_url: str) -> None
 
 def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
     async def main() -> None:
-        async with issuer.aconnect(redis=None, store="memory://") as ids:
+        async with issuer.aconnect(redis="none", store="memory://") as ids:
             await ids.create("a", step=10)
             assert await ids.next("a") == 1
             calls: dict[str, Callable[[], Awaitable[object]]] = {
@@ -260,7 +260,7 @@ def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, mo
     async def main() -> None:
         theirs = AsyncIOScheduler(timezone="UTC")
         theirs.start()
-        ids = issuer.aconnect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs)
+        ids = issuer.aconnect(redis="none", store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs)
         async with ids:
             await ids.create("a", step=5)
             assert await ids.next("a") == 1

@@ -368,7 +368,7 @@ def test_a_tag_served_direct_does_not_rejoin_another_stores_hash(scene: Scene, r
 def test_it_is_told_once(scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A keeper meets the hash at each sweep."""
     store = f"sqlite:///{tmp_path / 'b.db'}"
-    with scene.on(store, redis=None, scheduler=None) as made:
+    with scene.on(store, redis="none", scheduler=None) as made:
         made.create("orders", order="trend")
     with scene.on(store, scheduler=None) as ids:
         for _ in range(3):

@@ -69,7 +69,7 @@ def drawn_in_child(ids: Issuer, n: int) -> list[int]:
 def holder(request: pytest.FixtureRequest, connect: Connect, tmp_path: Path) -> Iterator[Issuer]:
     """An issuer that has issued 1 and 2, and holds 3..100."""
     leased = request.param == "a lease"
-    redis = request.getfixturevalue("redis_url") if leased else None
+    redis = request.getfixturevalue("redis_url") if leased else "none"
     with connect(redis=redis, store=f"sqlite:///{tmp_path / 'a.db'}", lease=100 * leased) as ids:
         ids.create("a", step=1000 if leased else 100, order="trend")
         assert ids.take("a", 2) == [1, 2]
@@ -150,7 +150,7 @@ def test_a_child_draws_over_connections_of_its_own_and_costs_its_parent_none(
 def test_eight_children_repeat_nothing(
     request: pytest.FixtureRequest, connect: Connect, behind: str, tmp_path: Path
 ) -> None:
-    redis = request.getfixturevalue("redis_url") if behind == "redis" else None
+    redis = request.getfixturevalue("redis_url") if behind == "redis" else "none"
     with connect(redis=redis, store=f"sqlite:///{tmp_path / 'a.db'}", lease=30) as ids:
         ids.create("a", step=70, order="trend")
         numbers = ids.take("a", 50)
@@ -167,7 +167,7 @@ def test_eight_children_repeat_nothing(
 @pytest.mark.live
 def test_a_child_is_not_stopped_by_locks_that_threads_of_the_parent_hold(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "a.db")
-    with issuer.connect(redis=None, store=store, timeout=40) as ids:
+    with issuer.connect(redis="none", store=store, timeout=40) as ids:
         ids.create("a", step=10)
         stop = threading.Event()
         busy = [threading.Thread(target=lambda: [ids.next("a") for _ in iter(stop.is_set, True)]) for _ in range(4)]
@@ -190,7 +190,7 @@ def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, mo
     theirs = BackgroundScheduler(timezone="UTC")
     theirs.start()
     try:
-        with issuer.connect(redis=None, store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs) as ids:
+        with issuer.connect(redis="none", store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=theirs) as ids:
             ids.create("a", step=10)
             assert ids.next("a") == 1
             answer = in_child(lambda: ids.take("a", 50, timeout=40))()
@@ -201,7 +201,7 @@ def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, mo
 
 
 def test_a_memory_store_refuses_to_serve_a_child() -> None:
-    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
+    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
         ids.create("a")
         ids.next("a")
         answer = in_child(lambda: ids.next("a"))()

@@ -91,7 +91,7 @@ def test_preloaded_workers_repeat_nothing_and_leave_nothing_behind(
     complaints = tmp_path / "complaints.txt"
     redis, lease, order = BEHIND[behind]
     redis, store = redis and redis_url, f"sqlite:///{tmp_path / 'a.db'}"
-    with issuer.connect(redis=redis or None, store=store, scheduler=None) as ids:
+    with issuer.connect(redis=redis or "none", store=store, scheduler=None) as ids:
         ids.create("a", step=5000, order=order)  # type: ignore[arg-type]
         with redis_server.client() as client:
             connections = client.info("clients")["connected_clients"]
@@ -125,7 +125,7 @@ def connected(redis: str, store: str, lease: int, together: Any = None) -> None:
     global _ids, _together  # noqa: PLW0603 - as a program's module would have it
     _together = together
     if _ids is None:
-        _ids = issuer.connect(redis=redis or None, store=store, lease=lease, timeout=60, redis_timeout=40)
+        _ids = issuer.connect(redis=redis or "none", store=store, lease=lease, timeout=60, redis_timeout=40)
 
 
 def drawn_by_worker(n: int) -> tuple[int, list[int]]:
@@ -182,12 +182,12 @@ def test_a_service_that_ends_in_order_on_sigterm_hands_back_what_it_held(
 ) -> None:
     redis, lease, order = BEHIND[behind]
     store = f"sqlite:///{tmp_path / 'a.db'}"
-    with issuer.connect(redis=(redis and redis_url) or None, store=store, scheduler=None) as ids:
+    with issuer.connect(redis=(redis and redis_url) or "none", store=store, scheduler=None) as ids:
         ids.create("a", step=5000, order=order)  # type: ignore[arg-type]
         with redis_server.client() as client:
             connections = client.info("clients")["connected_clients"]
         program = tmp_path / "service.py"
-        program.write_text(SERVICE.format(redis=(redis and redis_url) or None, store=store, lease=lease))
+        program.write_text(SERVICE.format(redis=(redis and redis_url) or "none", store=store, lease=lease))
         with Program(str(program), stdout=PIPE) as service:
             assert service.stdout is not None
             assert service.stdout.readline().split() == ["10", "11"]

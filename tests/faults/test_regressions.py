@@ -120,8 +120,8 @@ def test_a_store_that_fails_in_the_fork_hook_does_not_leave_the_child_its_parent
             raise RuntimeError("broken")
 
     with (
-        issuer.connect(redis=None, store=Broken(), scheduler=None) as first,
-        issuer.connect(redis=None, store="memory://", scheduler=None) as second,
+        issuer.connect(redis="none", store=Broken(), scheduler=None) as first,
+        issuer.connect(redis="none", store="memory://", scheduler=None) as second,
     ):
         for ids in (first, second):
             ids.create("a", step=100)
@@ -191,7 +191,7 @@ def test_a_schedulers_pool_that_is_full_leaves_extension_to_the_caller() -> None
     theirs.start()
     try:
         theirs.add_job(release.wait, args=(60,))
-        with issuer.connect(redis=None, store="memory://", scheduler=theirs) as ids:
+        with issuer.connect(redis="none", store="memory://", scheduler=theirs) as ids:
             ids.create("a", step=10)
             assert ids.take("a", 30, timeout=40)[-1] == 30
             release.set()
@@ -206,7 +206,7 @@ def test_close_hands_back_whatever_became_of_the_callers_scheduler() -> None:
     theirs = BackgroundScheduler(timezone="UTC")
     theirs.start()
     store = MemoryStore()
-    ids = issuer.connect(redis=None, store=store, scheduler=theirs)
+    ids = issuer.connect(redis="none", store=store, scheduler=theirs)
     ids.create("a", step=1000)
     ids.next("a")
     theirs.shutdown()
@@ -229,7 +229,7 @@ def test_a_store_that_gives_nothing_is_not_asked_at_every_draw(limited: bool) ->
             return super().reserve(*args, **options)
 
     store = Counted()
-    with issuer.connect(redis=None, store=store) as ids:
+    with issuer.connect(redis="none", store=store) as ids:
         ids.create("a", step=5000, limit=5000)
         for _ in range(4000):
             ids.next("a")
@@ -253,11 +253,11 @@ def test_connections_that_redis_has_closed_fail_no_change(redis_server: RedisSer
         lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?foo=1", store="memory://"),
         lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?protocol=9", store="memory://"),
         lambda _: issuer.connect(redis="redis://a..b:1", store="memory://", scheduler=None).warm("a"),
-        lambda _: issuer.connect(redis=None, store="mongodb://h/x?tls=true&tlsCAFile=/nope").tags(),
+        lambda _: issuer.connect(redis="none", store="mongodb://h/x?tls=true&tlsCAFile=/nope").tags(),
     ],
 )
 def test_no_foreign_error_comes_out(call: Callable[[issuer.Issuer], object]) -> None:
-    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
+    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
         ids.create("a")
         with pytest.raises(issuer.IssuerError):
             call(ids)
@@ -329,7 +329,7 @@ class Switched(MemoryStore):
 @pytest.mark.parametrize("scheduler", ["background", None])
 def test_callers_in_a_hurry_do_not_starve_a_patient_one_after_an_outage(scheduler: Any) -> None:
     store = Switched()
-    with issuer.connect(redis=None, store=store, scheduler=scheduler) as ids:
+    with issuer.connect(redis="none", store=store, scheduler=scheduler) as ids:
         ids.create("a", step=100)
         store.down = True
         stop = threading.Event()
@@ -354,7 +354,7 @@ def test_callers_in_a_hurry_do_not_starve_a_patient_one_after_an_outage(schedule
 
 @pytest.mark.live
 def test_callers_that_never_wait_get_numbers_from_the_scheduler() -> None:
-    with issuer.connect(redis=None, store="memory://") as ids:
+    with issuer.connect(redis="none", store="memory://") as ids:
         ids.create("a", step=10)
         got: list[int] = []
 
@@ -377,7 +377,7 @@ def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call(monkeypatch: pyt
             return super().get(tag, timeout=timeout)
 
     store = FarAway()
-    with issuer.connect(redis=None, store=store, scheduler=None) as ids:
+    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=1000)
         got = []
         for _ in range(30):

@@ -92,7 +92,7 @@ class Overtaken(MemoryStore):
 @pytest.mark.parametrize("blind", [False, True])
 def test_a_change_holds_from_above_what_is_reserved_meanwhile(connect: Connect, blind: bool) -> None:
     store = Overtaken(blind=blind)
-    with connect(redis=None, store=store, scheduler=None) as ids:
+    with connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=10, stride=2, offset=1)
         ids.configure("a", stride=1, offset=1)
         before = [2 * counter - 1 for counter in range(store.got.low + 1, store.got.high + 1)]
@@ -109,7 +109,7 @@ def _differ(store: MemoryStore, before: list[int]) -> bool:
 
 def _reserved_after_a_change(connect: Connect, store: MemoryStore) -> list[int]:
     """Have a process that missed a change reserve a range; return its numbers and those of the others."""
-    own = {"redis": None, "store": store, "scheduler": None}
+    own = {"redis": "none", "store": store, "scheduler": None}
     with connect(**own) as ids, connect(**own) as other:
         ids.create("a", order="trend", step=10)
         numbers = [ids.next("a"), other.next("a")]
@@ -131,7 +131,7 @@ def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(
 
 
 def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemoryStore) -> None:
-    with issuer.connect(redis=None, store=store, scheduler=None) as ids:
+    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=1, stride=1000, offset=1)
         ids.configure("a", stride=2**32, offset=1, stride_above=HIGHEST - 2**34)
         numbers = ids.take("a", 4)
@@ -204,7 +204,7 @@ def test_no_text_of_a_keyed_tag_comes_again_after_a_change(make: Make, change: d
 
 
 def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore, tmp_path: Path) -> None:
-    with issuer.connect(redis=None, store=store, instance=Instance(machine=1, directory=str(tmp_path))) as ids:
+    with issuer.connect(redis="none", store=store, instance=Instance(machine=1, directory=str(tmp_path))) as ids:
         ids.create("a", strategy="snowflake")
         ids.next("a")
         ids.delete("a")
@@ -251,7 +251,7 @@ def test_tags_in_use_are_not_forgotten(make: Make, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: Connect, store: MemoryStore) -> None:
-    own = {"redis": None, "store": store, "scheduler": None}
+    own = {"redis": "none", "store": store, "scheduler": None}
     with connect(**own, keys={"k1": KEYS["k1"]}) as ids, connect(**own, keys=KEYS) as other:
         ids.create("a", order="trend", scramble="k1", step=10)
         numbers = ids.take("a", 10)

@@ -67,7 +67,7 @@ def test_a_restored_store_is_found_out_and_recover_goes_on_above(
 
 def test_a_restored_store_is_found_out_by_a_direct_process() -> None:
     store = MemoryStore()
-    with issuer.connect(redis=None, store=store, scheduler=None) as ids:
+    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
         numbers = ids.take("a", 150)
@@ -147,7 +147,7 @@ def test_a_store_that_lost_a_race_is_told_from_one_that_went_back(
 
 LOOP = """
 import sys, issuer
-with issuer.connect(redis=None, store=sys.argv[1], timeout=30) as ids:
+with issuer.connect(redis="none", store=sys.argv[1], timeout=30) as ids:
     while True:
         print(ids.next("a"), flush=True)
 """
@@ -159,7 +159,7 @@ def test_direct_processes_that_are_killed_lose_two_segments_each_at_most(tmp_pat
     url = f"sqlite:///{tmp_path / 'a.db'}"
     program = tmp_path / "loop.py"
     program.write_text(LOOP)
-    with issuer.connect(redis=None, store=url, timeout=40) as ids:
+    with issuer.connect(redis="none", store=url, timeout=40) as ids:
         ids.create("a", step=50)
         numbers: list[int] = []
         for _ in range(3):
@@ -180,8 +180,8 @@ def test_direct_processes_that_are_killed_lose_two_segments_each_at_most(tmp_pat
 def test_a_forgotten_issuer_hands_back_at_exit(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     program = tmp_path / "forgetful.py"
-    program.write_text(f"import issuer; ids = issuer.connect(redis=None, store={url!r}); print(ids.next('a'))")
-    with issuer.connect(redis=None, store=url) as ids:
+    program.write_text(f"import issuer; ids = issuer.connect(redis='none', store={url!r}); print(ids.next('a'))")
+    with issuer.connect(redis="none", store=url) as ids:
         ids.create("a")
     assert [programs.run(str(program)).stdout for _ in range(3)] == ["1\n", "2\n", "3\n"]
 
@@ -206,7 +206,7 @@ def test_a_process_that_starts_with_the_store_down_draws_what_is_in_redis_and_fa
 def test_issuers_that_are_closed_are_forgotten(connect: Connect) -> None:
     before = set(facade._living), set(async_facade._living)
     for _ in range(20):  # closing while the scheduler starts a job must not kill its thread
-        with connect(redis=None, store="memory://") as ids:
+        with connect(redis="none", store="memory://") as ids:
             ids.create("a")
             ids.next("a")
     assert (set(facade._living), set(async_facade._living)) == before

@@ -43,9 +43,9 @@ def test_a_tag_that_another_process_deleted_leaves_nothing_behind(
     monkeypatch.setattr(supply, "LEARN_AFTER", -1.0)
     instance = Instance(machine=7, directory=str(tmp_path))
     with (
-        connect(redis=None, store=store) as ids,
-        connect(redis=None, store=store, instance=instance) as first,
-        connect(redis=None, store=store, instance=instance) as second,
+        connect(redis="none", store=store) as ids,
+        connect(redis="none", store=store, instance=instance) as first,
+        connect(redis="none", store=store, instance=instance) as second,
     ):
         ids.create("s", strategy="snowflake", order="trend", options=FIXED)
         assert first.next("s")
@@ -70,10 +70,10 @@ def under_way(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return record
 
     instance = Instance(machine=7, directory=str(tmp_path))
-    with issuer.connect(redis=None, store=store, instance=instance) as ids:
+    with issuer.connect(redis="none", store=store, instance=instance) as ids:
         ids.create("s", strategy="snowflake", order="trend", options=FIXED)
     came: list[object] = []
-    ids = issuer.connect(redis=None, store=store, instance=instance)
+    ids = issuer.connect(redis="none", store=store, instance=instance)
     monkeypatch.setattr(store, "get", slow)
 
     def draw() -> None:
@@ -89,7 +89,7 @@ def under_way(store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(store, "get", get)
     go.set()
     calling.join(60)
-    with issuer.connect(redis=None, store=store, instance=instance) as again, suppress(issuer.ConfigurationError):
+    with issuer.connect(redis="none", store=store, instance=instance) as again, suppress(issuer.ConfigurationError):
         came.append(again.next("s"))
     return came
 
@@ -151,7 +151,7 @@ def test_all_processes_of_a_tag_take_their_machine_numbers_from_one_place(
 
 def test_a_tag_made_by_a_process_with_a_machine_number_says_fixed(connect: Connect, tmp_path: Path) -> None:
     given = Instance(machine=7, directory=str(tmp_path))
-    with connect(redis=None, store="memory://", instance=given) as ids:
+    with connect(redis="none", store="memory://", instance=given) as ids:
         assert ids.create("s", strategy="snowflake").scheme["options"] == {"machine": "fixed"}
         assert (
             ids.create("t", strategy="snowflake", options={"machine": "store"}).scheme["options"]["machine"] == "store"

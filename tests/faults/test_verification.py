@@ -248,7 +248,7 @@ def test_a_sound_tag_through_its_whole_life_is_never_reported(scene: Scene, redi
     ids.create("bulk", order="trend", step=10)
 
     def direct() -> None:
-        with issuer.connect(redis=None, store=scene.bench.open(), scheduler=None) as other:
+        with issuer.connect(redis="none", store=scene.bench.open(), scheduler=None) as other:
             other.take("bulk", 12)
             other.take("bulk", 12)
             assert ids.verify() == []
@@ -332,7 +332,7 @@ def check(
     connect: Connect, store: Staged, stage: Callable[[], object], mutation: tuple[str, Callable[..., Any]], kind: str
 ) -> None:
     """On that stage nothing is found; with the mutation of the audit a finding of that kind is."""
-    with connect(redis=None, store=store, scheduler=None) as ids, pytest.MonkeyPatch.context() as monkeypatch:
+    with connect(redis="none", store=store, scheduler=None) as ids, pytest.MonkeyPatch.context() as monkeypatch:
         stage()
         assert ids.verify(TAG) == []
         monkeypatch.setattr(Audit, *mutation)

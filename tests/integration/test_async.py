@@ -27,7 +27,7 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
     """Make an AsyncIssuer at the test's place."""
     place = request.param
     store = MemoryStore() if place == "fake" else f"sqlite:///{tmp_path / 'a.db'}"
-    redis = request.getfixturevalue("redis_url") if place == "redis" else None
+    redis = request.getfixturevalue("redis_url") if place == "redis" else "none"
     if place == "fake":
         redis = request.getfixturevalue("fake_server").async_client()
 
@@ -77,7 +77,7 @@ def test_connect_and_aconnect_take_the_same() -> None:
 
 
 def test_aconnect_returns_an_issuer_and_no_coroutine() -> None:
-    ids = issuer.aconnect(redis=None, store="memory://")
+    ids = issuer.aconnect(redis="none", store="memory://")
     assert isinstance(ids, AsyncIssuer)
     assert not inspect.isawaitable(ids)
     assert re.fullmatch(r"<AsyncIssuer redis=None store='memory://.*' prefix='issuer'>", repr(ids))
@@ -89,7 +89,7 @@ def test_aconnect_returns_an_issuer_and_no_coroutine() -> None:
 def test_what_belongs_to_threads_is_refused_where_tasks_draw(fake_server: FencedFakeServer) -> None:
     for settings in ({"scheduler": BackgroundScheduler(timezone="UTC")}, {"redis": fake_server.client()}):
         with pytest.raises(issuer.ConfigurationError):
-            issuer.aconnect(**{"redis": None, "store": "memory://", **settings})
+            issuer.aconnect(**{"redis": "none", "store": "memory://", **settings})
 
 
 def test_a_client_for_tasks_is_refused_where_threads_draw(fake_server: FencedFakeServer) -> None:
@@ -143,7 +143,7 @@ def test_every_method_does_what_issuers_does(connect: Connect) -> None:
 
 def test_what_cannot_be_is_refused_before_anything_is_waited_for() -> None:
     async def main() -> None:
-        async with issuer.aconnect(redis=None, store="memory://") as ids:
+        async with issuer.aconnect(redis="none", store="memory://") as ids:
             for bad in ({"tag": ""}, {"tag": "a", "timeout": -1}):
                 with pytest.raises(issuer.InvalidArgument):
                     ids.stream(**bad)
@@ -179,7 +179,7 @@ def test_a_schedulers_of_the_callers_is_used_and_left_running() -> None:
         theirs = AsyncIOScheduler(timezone="UTC")
         theirs.start()
         try:
-            async with issuer.aconnect(redis=None, store="memory://", scheduler=theirs) as ids:
+            async with issuer.aconnect(redis="none", store="memory://", scheduler=theirs) as ids:
                 await ids.create("a", step=10)
                 assert [await ids.next("a") for _ in range(50)] == list(range(1, 51))
             assert theirs.running

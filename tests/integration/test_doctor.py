@@ -112,7 +112,7 @@ def test_a_good_set_up_has_nothing_to_complain_about(
 @BOTH
 @pytest.mark.parametrize("direct", [False, True])
 def test_it_changes_nothing(redis_client: Redis, redis_url: str, opened: Opened, direct: bool) -> None:
-    ids = opened(None if direct else redis_url)
+    ids = opened("none" if direct else redis_url)
     for name in ("orders", "users"):
         ids.create(name, step=10, order="trend")
         ids.take(name, 25)
@@ -241,7 +241,7 @@ def test_a_clock_that_is_wrong(make: Make, fake_server: FencedFakeServer, fires:
 
 @BOTH
 def test_what_is_away_or_lets_nobody_in_is_a_finding(start_redis: StartRedis, opened: Opened, fires: Fires) -> None:
-    opened(None).create("orders")
+    opened("none").create("orders")
     ids = opened(f"redis://127.0.0.1:{free_port()}", timeout=1)
     assert isinstance(fires(ids, redis.reachable, "weak").error, RedisUnavailable)
     assert levels(ids.doctor(), "tags-looked-at") == {("unknown", "tags")}
@@ -252,7 +252,7 @@ def test_what_is_away_or_lets_nobody_in_is_a_finding(start_redis: StartRedis, op
     ]
     assert (refused.check, type(refused.error)) == ("redis-reachable", issuer.ConfigurationError)
     assert "wrong" not in refused.what + refused.subject
-    ids = opened(None, store=f"mongodb://127.0.0.1:{free_port()}/x", timeout=0.5)
+    ids = opened("none", store=f"mongodb://127.0.0.1:{free_port()}/x", timeout=0.5)
     [away] = [each for each in ids.doctor() if each.level == "weak"]
     assert (away.check, type(away.error)) == ("store-reachable", issuer.StoreUnavailable)
 
@@ -283,12 +283,12 @@ def test_each_master_of_a_cluster(cluster: ClusterServers, opened: Opened, reque
 
 @pytest.mark.covers("N.7")
 def test_a_store_or_settings_that_promise_less(mongo_url: str, opened: Opened, fires: Fires) -> None:
-    assert "memory" in fires(opened(None, store=MemoryStore()), store.lasting, "weak").what
-    ids = opened(None, store=f"{mongo_url}/doctor_w1?w=1&retryWrites=false")
+    assert "memory" in fires(opened("none", store=MemoryStore()), store.lasting, "weak").what
+    ids = opened("none", store=f"{mongo_url}/doctor_w1?w=1&retryWrites=false")
     assert fires(ids, store.write_concern, "advice").what.startswith("the URL or client asks for w=1;")
     assert fires(ids, store.retry_writes, "advice").what == "retryWrites is off"
     # Callers who give up before a loader is replaced.
-    assert fires(opened(None, timeout=2, store_timeout=2), store.timeouts, "advice").subject == "settings"
+    assert fires(opened("none", timeout=2, store_timeout=2), store.timeouts, "advice").subject == "settings"
 
 
 def test_a_store_that_went_back_in_time_is_told_and_a_segment_that_is_loaded_meanwhile_is_none(

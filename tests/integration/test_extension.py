@@ -15,6 +15,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 import issuer
 from issuer import Issuer, gateway
 from issuer.core import arithmetic
+from issuer.drivers.store_pool import StorePool
 from persistence.errors import Unavailable
 from persistence.memory import MemoryStore
 from persistence.records import Reservation
@@ -161,6 +162,7 @@ def waited_for(redis: str, scheduler: Literal["background"] | None, monkeypatch:
     for name in ("reserve", "get", "store_id", "configure"):
         monkeypatch.setattr(store, name, noted(name, getattr(store, name)))
     monkeypatch.setattr(gateway, "open", noted("open", gateway.open))
+    monkeypatch.setattr(StorePool, "ask", noted("ask", StorePool.ask))  # which waits for a thread of the store's
     borders = []
     with issuer.connect(redis=redis, store=store, scheduler=scheduler) as ids:
         ids.create("a", step=100)
@@ -185,7 +187,7 @@ def test_at_ten_borders_nobody_waits_when_the_next_segment_was_fetched_ahead(
 
 @pytest.mark.covers("0.15", "3.18")
 def test_at_each_border_somebody_would_wait_if_it_were_not(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all({"open", "reserve"} <= set(asked) for asked in waited_for(redis_url, None, monkeypatch))
+    assert all({"open", "ask"} <= set(asked) for asked in waited_for(redis_url, None, monkeypatch))
 
 
 @pytest.mark.covers("0.17", "4.6", "1.17")
@@ -361,7 +363,7 @@ def test_the_callers_own_scheduler_is_used_and_left_running(redis_url: str, stor
 @pytest.mark.covers("0.8")
 def test_three_nodes_get_the_ranges_of_the_classic_example() -> None:
     store = MemoryStore()
-    nodes = [issuer.connect(redis=None, store=store, scheduler=None) for _ in range(3)]
+    nodes = [issuer.connect(redis="none", store=store, scheduler=None) for _ in range(3)]
     nodes[0].create("a", step=1000)
     assert [node.next("a") for node in nodes] == [1, 1001, 2001]
     assert store.get("a", timeout=1).max == 3000  # type: ignore[union-attr]  # just made
@@ -388,7 +390,7 @@ def test_fifty_threads_get_each_number_once(ids: Issuer) -> None:
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "redis"])
 def test_an_outage_of_known_length_costs_nothing(connect: Connect, redis_url: str, direct: bool) -> None:
     store = SlowStore()
-    with connect(redis=None if direct else redis_url, store=store) as ids:
+    with connect(redis="none" if direct else redis_url, store=store) as ids:
         ids.create("a", step=10, ahead=5)
         numbers = ids.take("a", 11)  # past the mark of 50: the next 50 come
         until(lambda: ids.inspect("a").store.max == 100, 30)
@@ -405,7 +407,7 @@ def test_an_outage_of_known_length_costs_nothing(connect: Connect, redis_url: st
 def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an_outage(connect: Connect) -> None:
     store = SlowStore()
     with ExitStack() as ends:
-        two = [ends.enter_context(connect(redis=None, store=store, scheduler=None)) for _ in range(2)]
+        two = [ends.enter_context(connect(redis="none", store=store, scheduler=None)) for _ in range(2)]
         two[0].create("a", step=10, ahead=5)
         numbers = [number for _ in range(12) for ids in two for number in ids.take("a", 1)]
         assert [ids.tick() for ids in two] == [1, 1]
@@ -434,7 +436,7 @@ def test_what_is_ahead_changes_at_the_next_reservation(connect: Connect, redis_u
 
 
 def test_ahead_out_of_range_is_refused_and_changes_nothing(connect: Connect) -> None:
-    with connect(redis=None, store=MemoryStore()) as ids:
+    with connect(redis="none", store=MemoryStore()) as ids:
         ids.create("a", step=10, ahead=2)
         wrong: list[Any] = [0, -1, 1001, 2**63, 1.5, "2", True]
         for ahead in wrong:

@@ -31,7 +31,7 @@ def ids(make: Make) -> Issuer:
 
 @pytest.fixture
 def direct(connect: Connect) -> Iterator[Issuer]:
-    with connect(redis=None, store="memory://", scheduler=None) as made:
+    with connect(redis="none", store="memory://", scheduler=None) as made:
         yield made
 
 
@@ -351,7 +351,7 @@ def test_without_redis_every_tag_is_trend_and_a_strict_one_is_not_served(direct:
         direct.create("b", order="strict")
     assert [tag.tag for tag in direct.tags()] == ["a"]
     make().create("a")
-    without = make(redis=None)
+    without = make(redis="none")
     with pytest.raises(issuer.ConfigurationError, match="strict"):
         without.next("a")
     assert without.inspect("a").store.max == 0
@@ -363,7 +363,7 @@ def test_without_redis_every_tag_is_trend_and_a_strict_one_is_not_served(direct:
 def test_the_unused_tail_is_handed_back_on_close_two_segments_in_one(connect: Connect) -> None:
     store = MemoryStore()
     for expected in (1, 4, 7):
-        with connect(redis=None, store=store, scheduler=None) as one:
+        with connect(redis="none", store=store, scheduler=None) as one:
             if expected == 1:
                 one.create("a", step=10)
             assert one.take("a", 3)[0] == expected
@@ -393,7 +393,7 @@ def test_settings_that_make_no_sense_are_refused_at_once(connect: Connect) -> No
         ({"alarm": ""}, "^alarm is "),
         ({"keys": {"k1": b"short"}}, "^keys: key 'k1' is too short: 5 bytes of at least 16"),
     ):
-        common: dict[str, Any] = {"redis": None} if why == "no store" else {"redis": None, "store": "memory://"}
+        common: dict[str, Any] = {"redis": "none"} if why == "no store" else {"redis": "none", "store": "memory://"}
         with pytest.raises(issuer.ConfigurationError, match=why):
             pytest.fail(f"{settings}: {connect(**{**common, **settings})}")
 

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blockin
 
 @pytest.mark.covers("0.1")
 def test_a_million_draws_repeat_nothing_where_date_and_random_digits_do() -> None:
-    with issuer.connect(redis=None, store="memory://", scheduler=None) as ids:
+    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
         ids.create("a", step=50_000)
         assert len(set(ids.take("a", 1_000_000))) == 1_000_000
     chance = random.Random(1)
@@ -50,8 +50,8 @@ def test_numbers_are_exact_integers_that_increase_up_to_2_to_63_minus_1(make: Ma
 def test_without_redis_numbers_increase_within_a_process_and_by_segments_across() -> None:
     store = MemoryStore()
     with (
-        issuer.connect(redis=None, store=store, scheduler=None) as one,
-        issuer.connect(redis=None, store=store, scheduler=None) as two,
+        issuer.connect(redis="none", store=store, scheduler=None) as one,
+        issuer.connect(redis="none", store=store, scheduler=None) as two,
     ):
         one.create("a", step=10)
         runs: list[list[int]] = [[], []]
@@ -71,7 +71,7 @@ def test_a_transaction_of_the_caller_in_the_same_sqlite_file_neither_takes_a_res
 ) -> None:
     path = tmp_path / "both.db"
     with (
-        issuer.connect(redis=None, store=f"sqlite:///{path}", scheduler=None) as ids,
+        issuer.connect(redis="none", store=f"sqlite:///{path}", scheduler=None) as ids,
         closing(sqlite3.connect(path, isolation_level=None)) as shop,
         closing(sqlite3.connect(path, isolation_level=None)) as outside,
     ):
@@ -123,7 +123,7 @@ def test_a_transaction_of_the_caller_on_the_same_mongodb_client_is_not_joined(st
     with pymongo.MongoClient[dict[str, Any]](store_url, event_listeners=[commands]) as client:
         shop = client.get_default_database()
         shop.create_collection("orders")
-        with issuer.connect(redis=None, store=MongoStore(shop), scheduler=None) as ids, ThreadPoolExecutor(1) as pool:
+        with issuer.connect(redis="none", store=MongoStore(shop), scheduler=None) as ids, ThreadPoolExecutor(1) as pool:
             ids.create("a", step=3)
             numbers = ids.take("a", 4)
             for _ in range(3):
@@ -140,7 +140,7 @@ def test_a_transaction_of_the_caller_on_the_same_mongodb_client_is_not_joined(st
                     session.abort_transaction()
                 numbers += drawing.result()
         assert numbers == sorted(set(numbers))
-        with issuer.connect(redis=None, store=MongoStore(shop), scheduler=None) as again:
+        with issuer.connect(redis="none", store=MongoStore(shop), scheduler=None) as again:
             assert again.next("a") > numbers[-1]
             assert again.verify("a") == []
         assert shop["orders"].count_documents({}) == 0
@@ -149,7 +149,7 @@ def test_a_transaction_of_the_caller_on_the_same_mongodb_client_is_not_joined(st
 @pytest.mark.covers("2.8", "2.10")
 def test_a_block_of_ten_gives_exactly_ten_numbers_both_ends_included() -> None:
     store = MemoryStore()
-    with issuer.connect(redis=None, store=store, scheduler=None) as ids:
+    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", start=11, step=10)
         assert ids.take("a", 10) == list(range(11, 21))
         record = store.get("a", timeout=1)
@@ -163,7 +163,7 @@ def test_a_restart_goes_on_above_what_is_taken(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     last = 0
     for run in range(5):
-        with issuer.connect(redis=None, store=url, scheduler=None) as ids:
+        with issuer.connect(redis="none", store=url, scheduler=None) as ids:
             if run == 0:
                 ids.create("a", step=10)
             first, *_, end = ids.take("a", 7)
@@ -176,7 +176,7 @@ def test_a_tag_made_by_many_at_once_is_made_once() -> None:
     store = MemoryStore()
 
     def make(number: int) -> str:
-        with issuer.connect(redis=None, store=store, scheduler=None) as ids:
+        with issuer.connect(redis="none", store=store, scheduler=None) as ids:
             try:
                 return str(ids.create("a", step=10, description=str(number)).description)
             except issuer.TagExists:
@@ -193,7 +193,7 @@ def test_each_process_more_adds_as_many_numbers_at_the_same_cost_and_no_two_rang
     """What that is in numbers a second: `make bench`."""
     store = MemoryStore()
     with ExitStack() as ends:
-        made = [ends.enter_context(issuer.connect(redis=None, store=store, scheduler=None)) for _ in range(nodes)]
+        made = [ends.enter_context(issuer.connect(redis="none", store=store, scheduler=None)) for _ in range(nodes)]
         made[0].create("a", step=50)
         with ThreadPoolExecutor(nodes) as pool:
             drawn = list(pool.map(lambda ids: [ids.next("a") for _ in range(1000)], made))

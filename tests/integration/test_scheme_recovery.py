@@ -65,7 +65,7 @@ class World:
         return found
 
     def recover(self, connect: Connect) -> None:
-        with connect(redis=None, store=self.memory, scheduler=None) as ids:
+        with connect(redis="none", store=self.memory, scheduler=None) as ids:
             ids.recover("a", from_journal=[self.journal])
 
 
@@ -78,7 +78,7 @@ def test_a_tag_that_was_lost_is_made_again_with_its_scheme(connect: Connect, wor
     world.create(TWO)
     world.give(3)
     lost, world.memory = world.memory, MemoryStore()
-    with connect(redis=None, store=world.memory, scheduler=None) as ids:
+    with connect(redis="none", store=world.memory, scheduler=None) as ids:
         ids.recover("a", from_journal=[world.journal])
     assert world.record().scheme == TWO == lost.tags(timeout=TIMEOUT)[0].scheme
     assert world.record().max == 150

@@ -159,7 +159,7 @@ def test_the_same_key_has_the_same_number_from_any_process(make: Make) -> None:
 
 
 def test_a_key_needs_redis(make: Make) -> None:
-    ids = make(redis=None, store=MemoryStore())
+    ids = make(redis="none", store=MemoryStore())
     ids.create("a")
     with pytest.raises(issuer.ConfigurationError, match="Redis"):
         ids.next("a", key="x")

@@ -317,7 +317,7 @@ class Mirror:
 @pytest.mark.covers("3.41")
 def test_history_rate_and_scrambling_around_one_issuer() -> None:
     history, rate = History(), Rate()
-    with issuer.connect(redis=None, store="memory://", plugins=[Scrambler(Mirror()), history, rate]) as ids:
+    with issuer.connect(redis="none", store="memory://", plugins=[Scrambler(Mirror()), history, rate]) as ids:
         ids.create("a", limit=999_999, step=10)
         numbers = [ids.next("a"), *ids.take("a", 25)]
     assert numbers == [999_999 - n for n in range(1, 27)]
@@ -355,7 +355,7 @@ def test_tasks_that_are_cancelled_in_a_hook_leave_gaps_that_nobody_gets(where: s
     async def main() -> None:
         gate, seen = Gate(where), History()
         drawn = History(order=1000)  # the first to see a number
-        async with issuer.aconnect(redis=None, store="memory://", plugins=[gate, seen, drawn]) as ids:
+        async with issuer.aconnect(redis="none", store="memory://", plugins=[gate, seen, drawn]) as ids:
             await ids.create("a", step=50)
             tasks = [asyncio.create_task(ids.next("a")) for _ in range(90)]
             await eventually(lambda: sum(task.done() for task in tasks) + gate.kept == len(tasks), 60)
@@ -385,9 +385,9 @@ def test_a_plugin_names_strategies_that_are_known_or_registered(
     for names, name in wrong:
         told = rf"^Rate\.strategies: no strategy '{name}'; there are .*segment, snowflake"
         with pytest.raises(issuer.ConfigurationError, match=told):
-            connect(redis=None, store="memory://", plugins=[History(), Rate(strategies=names)])
+            connect(redis="none", store="memory://", plugins=[History(), Rate(strategies=names)])
     monkeypatch.setitem(registry._registered, "own", Strategy)
-    with connect(redis=None, store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
+    with connect(redis="none", store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
         ids.create("a")
         assert ids.next("a") == 1
 

@@ -13,6 +13,7 @@ import pytest
 
 import issuer
 from issuer import Issuer, facade
+from issuer.drivers.roster import Roster
 from issuer.scripts import script
 from persistence.memory import MemoryStore
 from persistence.records import HIGHEST
@@ -37,7 +38,7 @@ def some(stream: Iterator[int], n: int) -> list[int]:
 def test_a_stream_goes_on_over_the_borders_of_segments(
     connect: Connect, redis_url: str, order: Any, direct: bool
 ) -> None:
-    with connect(redis=None if direct else redis_url, store="memory://") as ids:
+    with connect(redis="none" if direct else redis_url, store="memory://") as ids:
         ids.create("a", step=70, order=order)
         assert some(ids.stream("a"), 500) == list(range(1, 501))
 
@@ -134,7 +135,7 @@ def streamed_by_parent_and_children(ids: Issuer, stream: Iterator[int], children
 def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
     redis_url: str, tmp_path: Path, direct: bool, lease: int
 ) -> None:
-    with issuer.connect(redis=None if direct else redis_url, store=sqlite(tmp_path), lease=lease) as ids:
+    with issuer.connect(redis="none" if direct else redis_url, store=sqlite(tmp_path), lease=lease) as ids:
         ids.create("a", step=10**6, order="trend")
         for _ in range(2):
             runs = streamed_by_parent_and_children(ids, ids.stream("a"))
@@ -144,7 +145,8 @@ def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
 
 def test_a_hook_that_does_not_spend_what_lies_open_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facade, "spend_all", dict.clear)
-    with issuer.connect(redis=None, store=sqlite(tmp_path)) as ids:
+    monkeypatch.setattr(Roster, "spend", lambda _: None)
+    with issuer.connect(redis="none", store=sqlite(tmp_path)) as ids:
         ids.create("a", step=10**6, order="trend")
         runs = streamed_by_parent_and_children(ids, ids.stream("a"), children=2)
         assert repeats(itertools.chain(*runs)) != []

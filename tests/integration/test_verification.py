@@ -32,7 +32,7 @@ threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).star
 print("ready", flush=True)
 rounds = 0
 while not end.is_set():
-    with issuer.connect(redis=None, store=sys.argv[1], scheduler=None) as ids:
+    with issuer.connect(redis="none", store=sys.argv[1], scheduler=None) as ids:
         ids.take("bulk", 13)
     rounds += 1
 print(rounds, flush=True)
@@ -128,7 +128,7 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
         assert store.hand_back(held, 0, timeout=TIMEOUT)
     wide = reserve(1000)
     reserve(5)
-    with connect(redis=None, store=store, scheduler=None) as ids:
+    with connect(redis="none", store=store, scheduler=None) as ids:
         for number, entry in ((1, first), (100, first), (101, wide), (250, wide), (1100, wide)):
             found = ids.who("a", number)
             assert [each.id for each in found.entries] == [entry.entry]
@@ -221,7 +221,7 @@ def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect,
 @COLOUR_AND_STORE
 def test_waste_is_what_no_entry_holds(connect: Connect, store: Store) -> None:
     store.create("a", above=50, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
-    with connect(redis=None, store=store, scheduler=None) as ids:
+    with connect(redis="none", store=store, scheduler=None) as ids:
         assert ids.inspect("a").waste is None
         one = store.reserve("a", 100, reason="test", timeout=TIMEOUT)
         before = ids.inspect("a")

@@ -41,7 +41,7 @@ ORDERS: dict[str, Order] = {"strict": "strict", "trend": "trend"}
 #: without a scheduler, the other with its numbers laid open, as if a scheduler swept.
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "direct": {"redis": None},
+    "direct": {"redis": "none"},
     "leased": {"lease": 3},
     "open": {"lease": 5},
 }

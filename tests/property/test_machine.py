@@ -211,6 +211,7 @@ class ForkSpendsNothing(Leasing):
 
     def fork_resets(self, child: Issuer) -> None:
         child._open.clear()
+        child._roster.spend = lambda: None  # type: ignore[method-assign]
         super().fork_resets(child)
 
 

@@ -9,7 +9,9 @@ from unittest.mock import patch
 
 from issuer import clock, facade
 from issuer.drivers.blocking.runner import Gate
+from issuer.drivers.store_pool import Question, StorePool
 from issuer.scheduler import Job, Scheduler
+from persistence.contract import Store
 
 BEGIN = 1000.0
 
@@ -60,12 +62,18 @@ class VirtualTime:
             patches.enter_context(patch.object(clock, "sleep", self.sleep))
             patches.enter_context(patch.object(Gate, "wait", wait))
             patches.enter_context(patch.object(facade, "Scheduler", Inline))
+            patches.enter_context(patch.object(StorePool, "ask", asked))
             self._runs = True
             self._patches = patches.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._patches.close()
+
+
+def asked(_pool: StorePool, store: Store, question: Question, timeout: float, _tag: str | None) -> object:
+    """Ask the store in the thread that wants to know."""
+    return question(store, timeout)
 
 
 class Inline(Scheduler):

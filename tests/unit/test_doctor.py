@@ -177,10 +177,12 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     ),
     (store.lasting, "store-lasting", "weak", [with_store(kind="memory", lasting=False)]),
     (store.lasting, "store-lasting", "unknown", [with_store(lasting=None)]),
+    (store.journal, "store-journal", "weak", [healthy(witnessed={"orders": 10**6})]),
     (store.write_concern, CONCERN, "weak", [with_store(write_concern=weak) for weak in ({"w": 1}, {"w": "majority"})]),
     (store.write_concern, CONCERN, "advice", [with_store(asked_concern=weak) for weak in ({"w": 1}, {"j": False})]),
     (store.replica_set, "store-replica-set", "advice", [with_store(replica_set=""), with_store(members=2)]),
     (store.retry_writes, "store-retry-writes", "advice", [with_store(retry_writes=False)]),
+    (store.regions, "store-regions", "unknown", [with_store(service=name) for name in ("cosmos-ru", "cosmos-vcore")]),
     (store.durability, "store-durability", "weak", [with_store(journal="delete", synchronous=2)]),
     (store.durability, "store-durability", "weak", [with_store(journal="wal", synchronous=1)]),
     (store.clock, "store-clock", "weak", [healthy(store_clock=Clock(FAR_APART))]),
@@ -244,7 +246,11 @@ def test_what_is_well_is_found_well_by_every_check() -> None:
         findings = judge(facts)
         assert [finding for finding in findings if finding.level != "ok"] == []
         told = {finding.check for finding in findings}
-        assert told >= {name for _, name, *_ in CASES if not name.startswith("tag-")} - {"store-durability"}
+        assert told >= {name for _, name, *_ in CASES if not name.startswith("tag-")} - {
+            "store-durability",
+            "store-regions",
+            "store-journal",
+        }
 
 
 def test_what_only_looks_like_a_weakness_is_well() -> None:

@@ -129,7 +129,7 @@ def test_a_plugins_refusal_is_told_and_draws_nothing() -> None:
     told: list[tuple[str, type]] = []
     store = MemoryStore()
     with issuer.connect(
-        redis=None,
+        redis="none",
         store=store,
         scheduler=None,
         plugins=[Sundays()],
@@ -141,5 +141,5 @@ def test_a_plugins_refusal_is_told_and_draws_nothing() -> None:
         assert ids.take("a", 1) == [3]
         assert refused(LimitReached, "", ids.take, "a", 8).drawn == [4, 5, 6, 7, 8, 9, 10]
     assert told == [("a", Refused), ("a", LimitReached)]
-    with issuer.connect(redis=None, store=store, scheduler=None, rejected=failing) as ids:
+    with issuer.connect(redis="none", store=store, scheduler=None, rejected=failing) as ids:
         refused(LimitReached, "", ids.next, "a")  # not the handler's own error

@@ -26,7 +26,10 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "machine": (11, 12, 13, -1),
     "rack": (1, 2, 3, -1),
     "machine_files": ("argument", "environment", "file", ""),
+    "require_servers": (False, True, False, False),
 }
+#: Those whose value in a file is relative to it.
+PATHS = ("journal", "machine_files")
 ALL = list(VALUES)
 
 
@@ -43,7 +46,7 @@ def _environ(folder: Path, **variables: str) -> dict[str, str]:
 
 
 def _toml(name: str, value: object) -> str:
-    return f"{name} = {value!r}\n".replace("'", '"')
+    return f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}\n".replace("'", '"')
 
 
 def _with_store(name: str) -> str:
@@ -76,16 +79,12 @@ def test_argument_wins_over_environment_over_file_over_default(folder: Path, nam
     environ = _environ(folder, **{variable: str(environment)})
     assert load({name: argument}, environ=environ).named()[name] == Setting(argument, "argument")
     assert load({name: None}, environ=environ).named()[name] == Setting(environment, variable)
-    assert load(environ=_environ(folder)).named()[name] == Setting(file, "issuer.toml")
+    said = f"{folder}/{file}" if name in PATHS else file
+    assert load(environ=_environ(folder)).named()[name] == Setting(said, "issuer.toml")
     (folder / "issuer.toml").unlink()
     found = load(environ=_environ(folder)).named()[name]
     assert found.source == "default"
     assert found.value == (default if default is not None else f"sqlite:///{folder}/data/issuer/issuer.db")
-
-
-def test_an_empty_variable_counts_as_none(folder: Path) -> None:
-    environ = _environ(folder, ISSUER_PREFIX="", ISSUER_STORE_URL="", MONGODB_URI="", ISSUER_CONFIG="")
-    assert load(environ=environ) == load(environ=_environ(folder))
 
 
 def test_variables_of_other_programs_name_the_store_if_ours_does_not() -> None:
@@ -202,7 +201,8 @@ def test_a_url_without_a_scheme_is_refused_with_that_reason() -> None:
 
 def test_redis_can_be_switched_off_by_name() -> None:
     for value in ("none", "None", " NONE "):
-        assert load(environ={"ISSUER_REDIS_URL": value}).redis_url == Setting("none", "ISSUER_REDIS_URL")
+        environ = {"ISSUER_REDIS_URL": value, "ISSUER_STORE_URL": "memory://"}
+        assert load(environ=environ).redis_url == Setting("none", "ISSUER_REDIS_URL")
 
 
 def test_redis_without_a_store_is_refused_wherever_it_was_named(folder: Path) -> None:
@@ -220,7 +220,7 @@ def test_tags_are_made_by_themselves_only_where_nobody_named_a_server() -> None:
         ({}, {"REDIS_URL": "redis://r"}),
     ]
     named: list[tuple[dict[str, Any], dict[str, str]]] = [
-        ({"redis_url": "none"}, {}),
+        ({"redis_url": "none", "store_url": "memory://"}, {}),
         ({"store_url": "memory://"}, {}),
         ({}, {"MONGO_URL": "mongodb://m"}),
     ]

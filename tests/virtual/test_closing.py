@@ -40,7 +40,7 @@ def test_callers_that_wait_for_a_segment_are_told_of_the_close(
     made: World, order: Literal["strict", "trend"], scheduler: str | None, seconds: float
 ) -> None:
     """A store that takes longer than that is waited for until the deadline of `close`."""
-    redis = {} if order == "strict" else {"redis": None}
+    redis = {} if order == "strict" else {"redis": "none"}
     ids = made.connect(scheduler=scheduler, timeout=100, store_timeout=90, **redis)
     ids.create("a", step=3, order=order)
     made.store.begun.clear()
@@ -92,7 +92,7 @@ def test_an_extension_that_ends_after_close_opens_nothing_again(made: World) -> 
 
 
 def test_close_is_harmless_twice_and_at_once(made: World) -> None:
-    ids = made.connect(redis=None)
+    ids = made.connect(redis="none")
     ids.create("a", step=3, order="trend")
     ids.next("a")
     for call in [made.call(ids.close) for _ in range(10)]:

@@ -23,7 +23,7 @@ MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "strict": ({}, {"order": "strict"}),
     "trend": ({}, {"order": "trend"}),
     "leased": ({"lease": 20}, {"order": "trend"}),
-    "direct": ({"redis": None}, {"order": "trend"}),
+    "direct": ({"redis": "none"}, {"order": "trend"}),
 }
 
 modes = pytest.mark.parametrize("mode", MODES)

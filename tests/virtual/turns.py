@@ -262,15 +262,23 @@ class Jobs:
     def __init__(self, turns: Turns) -> None:
         self._jobs: deque[Any] = deque()
         self._filled = Event(turns)
+        self._turns = turns
+
+    def qsize(self) -> int:
+        return len(self._jobs)
 
     def put(self, job: object) -> None:
         self._jobs.append(job)
         self._filled.set()
 
-    def get(self) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
+        end = None if timeout is None else self._turns.monotonic() + timeout
         while not self._jobs:
             self._filled.clear()
-            self._filled.wait()
+            left = None if end is None else end - self._turns.monotonic()
+            if left is not None and left <= 0:
+                raise queue.Empty
+            self._filled.wait(left)
         return self._jobs.popleft()
 
 

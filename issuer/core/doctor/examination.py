@@ -67,6 +67,8 @@ class Examination:
             seen: StoreFacts = yield from public(ask(lambda store, left: store.examine(timeout=left)), None)
             facts.store_clock = None if seen.time is None else _clock(seen.time, before, now_ms())
             facts.store_facts = seen
+            # The journal first: what is reserved meanwhile is in the store when that is asked.
+            facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
             facts.records = yield from public(ask(lambda store, left: store.tags(timeout=left)), None)
         except IssuerError as error:
             facts.store_error = error

@@ -82,9 +82,10 @@ class Facts:
     """All that was seen.
 
     redis: what the messages call it, None if the issuer is direct. redis_error: why its masters can't be found.
-    store_error: why the store can't be asked. records: all tags. tags: those that were looked at closely. lease:
-    numbers that a process draws ahead of trend tags that don't say it. timeout: how long a caller waits, in seconds.
-    window: after how many an elected loader that is silent is replaced.
+    store_error: why the store can't be asked. records: all tags. witnessed: what a journal knows to be taken of
+    them. tags: those that were looked at closely. lease: numbers that a process draws ahead of trend tags that don't
+    say it. timeout: how long a caller waits, in seconds. window: after how many an elected loader that is silent is
+    replaced.
     """
 
     store: str
@@ -100,4 +101,5 @@ class Facts:
     store_error: IssuerError | None = None
     store_clock: Clock | None = None
     records: list[Tag] = field(default_factory=list)
+    witnessed: Mapping[str, int] = field(default_factory=dict)
     tags: list[TagFacts] = field(default_factory=list)

@@ -12,6 +12,9 @@ from issuer.errors import CorruptState
 #: SQLite's `synchronous`: FULL. 1 (NORMAL) loses commits in a power cut.
 FULL = 2
 
+#: Of so many tags that the store has lost numbers of, each is told.
+MOST_LOST = 10
+
 #: Servers of a replica set that hold data: two leave a majority when one of three is away.
 MEMBERS = 3
 
@@ -137,6 +140,36 @@ def retry_writes(facts: Facts) -> Iterator[Finding]:
     )
 
 
+#: By what a host's name tells: the service, why its numbers may come again, and where to look.
+SERVICES = {
+    "cosmos-ru": (
+        "Azure Cosmos DB for MongoDB",
+        (
+            "With writes in several regions the last writer wins, so two regions reserve the same range. Below strong "
+            "consistency a region that fails takes confirmed reservations with it, and they are made again."
+        ),
+        (
+            "In the account: one write region, and strong consistency. After a failover to another region: "
+            "`issuer recover --all` with --at-least or a journal."
+        ),
+    ),
+    "cosmos-vcore": (
+        "Azure Cosmos DB for MongoDB vCore (DocumentDB)",
+        "A replica in another region follows late: once it is promoted, the last reservations are made again.",
+        "Never write to both. After a promotion: `issuer recover --all` with --at-least or a journal.",
+    ),
+}
+
+
+def regions(facts: Facts) -> Iterator[Finding]:
+    """Whether another region may reserve the same range."""
+    seen = facts.store_facts
+    if seen is not None and seen.service in SERVICES:
+        name, why, remedy = SERVICES[seen.service]
+        what = f"{name} doesn't tell in which regions it takes writes"
+        yield Finding("store-regions", "unknown", facts.store, what, why, remedy)
+
+
 def durability(facts: Facts) -> Iterator[Finding]:
     """Whether SQLite's commits outlive a power cut."""
     seen = facts.store_facts
@@ -184,4 +217,22 @@ def _words(concern: object) -> str:
     return ", ".join(f"{name}={value}" for name, value in fields) or "no other server"
 
 
-CHECKS = (reachable, lasting, write_concern, replica_set, retry_writes, durability, clock, timeouts)
+def journal(facts: Facts) -> Iterator[Finding]:
+    """Whether the store has lost what its journal knows."""
+    lost = [each for each in facts.records if facts.witnessed.get(each.tag, 0) > each.max]
+    for each in lost[:MOST_LOST]:
+        yield Finding(
+            "store-journal",
+            "weak",
+            facts.store,
+            f"tag {each.tag!r} stands at max {each.max}, and the journal knows that all up to "
+            f"{facts.witnessed[each.tag]} are taken",
+            "The store went back in time, as after a restored backup: it would hand those numbers out again.",
+            f"Look again: a hand back that is under way looks like this. Then `issuer recover {each.tag}`.",
+        )
+    if facts.witnessed and not lost:
+        seen = f"it holds all that the journal knows of its {len(facts.records)} tags"
+        yield Finding("store-journal", "ok", facts.store, seen, "A store that went back in time would show here.")
+
+
+CHECKS = (reachable, lasting, journal, write_concern, replica_set, retry_writes, regions, durability, clock, timeouts)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.flight import Flight
 from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.asyncio.connections import Connections
+from issuer.drivers.store_pool import GRACE, StorePool, late
 from issuer.errors import ConfigurationError, StoreUnavailable
 from persistence.contract import Store
 
@@ -56,6 +58,11 @@ class Runner:
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
+        self.pool = StorePool()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the threads to the parent."""
+        self.pool = StorePool()
 
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error.
@@ -87,11 +94,36 @@ class Runner:
                 timeout = min(self.store_timeout, deadline.left())
                 if timeout <= 0:
                     raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
-                return await asyncio.to_thread(step.question, self.store, timeout)
+                return await self._asked(step, timeout, tag)
             case Sleep():
                 await asyncio.sleep(step.seconds)
                 return None
         return await waited(step.flight, step.seconds)
+
+    async def _asked(self, step: Ask, timeout: float, tag: str | None) -> object:
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[object] = loop.create_future()
+
+        def settle(answer: object, error: BaseException | None) -> None:
+            if answered.done():  # too late, or its caller was cancelled
+                return
+            if error is not None:
+                answered.set_exception(error)
+            else:
+                answered.set_result(answer)
+
+        def tell(answer: object, error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, answer, error)
+
+        self.pool.submit(self.store, step.question, timeout, tell)
+        try:
+            async with asyncio.timeout(timeout + GRACE):
+                return await answered
+        except TimeoutError:
+            if answered.done() and not answered.cancelled():
+                raise  # the store's own
+            raise late(self.store, timeout, tag) from None
 
     async def _looked(self, step: Masters | Visit | Elsewhere, deadline: Deadline) -> object:
         match step:

@@ -10,6 +10,7 @@ from issuer.clock import Deadline
 from issuer.core.flight import Flight
 from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.store_pool import StorePool
 from issuer.errors import ConfigurationError, StoreUnavailable
 from persistence.contract import Store
 
@@ -68,6 +69,13 @@ class Runner:
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
+        self.pool = StorePool()
+
+    def after_fork(self) -> None:
+        """In a forked child: leave connections and threads to the parent."""
+        self.pool = StorePool()
+        if self.redis is not None:
+            self.redis.after_fork()
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error."""
@@ -95,7 +103,7 @@ class Runner:
                 timeout = min(self.store_timeout, deadline.left())
                 if timeout <= 0:
                     raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
-                return step.question(self.store, timeout)
+                return self.pool.ask(self.store, step.question, timeout, tag)
             case Sleep():
                 clock.sleep(step.seconds)
                 return None

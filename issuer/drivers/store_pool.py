@@ -1,0 +1,89 @@
+"""Threads of an issuer's own, in which its store is asked."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from issuer.clock import Deadline
+from issuer.errors import StoreUnavailable
+from issuer.forks import in_uwsgi_master
+from persistence.contract import Store
+
+Question = Callable[[Store, float], object]
+Tell = Callable[[object, BaseException | None], None]
+
+#: Threads at most: so many calls of a store that is mute may be under way at once.
+MOST = 16
+
+#: A store may take so many seconds longer than it was given, before its caller goes on without it.
+GRACE = 0.25
+
+
+def late(store: Store, timeout: float, tag: str | None) -> StoreUnavailable:
+    """Return the error for a call that got no answer. It goes on in its thread, and what it reserves is a gap."""
+    return StoreUnavailable(f"the store {store.url} gave no answer within {timeout:.3g} s", tag=tag)
+
+
+class StorePool:
+    """Asks a store, in threads that are started when they are needed and end with `close`.
+
+    Not in the caller's thread: an exception that a signal's handler raises there (Celery's soft time limit, Ctrl-C)
+    may come between any two bytecodes, also between a lock's acquire and its `try`, and left SQLite's connection or the
+    journal's flock locked for ever (seen after 5 to 277 interrupts). And a disk that stands still would keep a caller
+    far beyond its deadline. Not in an event loop's own threads: 30 tags on a mute MongoDB took all of them for 34 s.
+    What passes between caller and thread is in C, where nothing can strike.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._jobs: Any = None
+
+    def ask(self, store: Store, question: Question, timeout: float, tag: str | None) -> object:
+        """Return the answer, or raise what the question raises. StoreUnavailable if none comes in time."""
+        if in_uwsgi_master():  # a thread would be missing in its workers
+            return question(store, timeout)
+        answers: Any = queue.SimpleQueue()
+        self.submit(store, question, timeout, lambda answer, error: answers.put((answer, error)))
+        try:
+            answer, error = answers.get(timeout=timeout + GRACE)
+        except queue.Empty:
+            raise late(store, timeout, tag) from None
+        if error is not None:
+            raise error
+        return answer
+
+    def submit(self, store: Store, question: Question, timeout: float, tell: Tell) -> None:
+        """Ask in a thread, unless the time is over by then; `tell` is called there with the answer or the error."""
+        if self._jobs is None:
+            # Looked up only now: gevent may have put its own there since this module was imported.
+            self._jobs = queue.SimpleQueue()
+        self._jobs.put((store, question, Deadline(timeout), tell, contextvars.copy_context()))
+        if self._jobs.qsize() and len(self._threads) < MOST:
+            thread = threading.Thread(target=self._work, args=(self._jobs,), name="issuer-store", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self, jobs: Any) -> None:
+        while (job := jobs.get()) is not None:
+            store, question, deadline, tell, context = job
+            left = deadline.left()
+            if left <= 0:
+                continue  # nobody waits for it any more
+            try:
+                answer = context.run(question, store, left)
+            except BaseException as error:  # noqa: BLE001 - the caller's to judge
+                tell(None, error)
+            else:
+                tell(answer, None)
+            del job, store, question, tell, context
+
+    def close(self) -> None:
+        """Let the threads end, each after the call that it is in."""
+        if self._jobs is not None:
+            for _ in self._threads:
+                self._jobs.put(None)
+        self._threads, self._jobs = [], None

@@ -1,0 +1,169 @@
+"""Forks: also those that Python doesn't see, as uWSGI's, which forks in C and calls none of Python's hooks.
+
+A hook is registered once and runs around both kinds. Before a fork in C it is the C library that calls us, in the
+parent (`pthread_atfork`). In the child nobody does: its first call that isn't answered out of memory asks `notice`,
+which compares the process's id and makes good what the hooks would have done. So that nothing is answered out of memory
+there before, the parent puts away what lies open (`unseen`) until the fork is over.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+log = logging.getLogger("issuer")
+
+Hook = Callable[[], None]
+
+
+class _Hooks(NamedTuple):
+    before: Hook | None
+    in_parent: Hook | None
+    in_child: Hook | None
+    unseen: Hook | None
+    unseen_over: Hook | None
+
+
+class State:
+    """Whose process this is, and whether it is being forked."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        #: From before a fork in C until it is over: then nothing may be laid open, where a child would find it.
+        self.under_way = False
+        #: The thread whose fork Python's own hooks see.
+        self.seen_by = 0
+        self.becoming = False
+
+
+_state = State()
+_hooks: list[_Hooks] = []
+_turn = threading.RLock()
+
+
+def register(
+    *,
+    before: Hook | None = None,
+    in_parent: Hook | None = None,
+    in_child: Hook | None = None,
+    unseen: Hook | None = None,
+    unseen_over: Hook | None = None,
+) -> None:
+    """Call these around each fork: `before` it, after it `in_parent` and `in_child`; none of them may import anything.
+
+    `unseen`, `unseen_over`: in the parent, before and after a fork that Python doesn't see, to put away what could be
+    used in the child without anybody asking whose it is. `before` is called in the opposite order, as Python does.
+    """
+    _hooks.append(_Hooks(before, in_parent, in_child, unseen, unseen_over))
+
+
+def in_uwsgi_master() -> bool:
+    """Say whether this process is uWSGI's, before it forks its workers: a thread that begins here is missed there.
+
+    Nothing tells a worker that the thread is its parent's; it would wait for its end, at its own, for ever.
+    """
+    worker_id = getattr(sys.modules.get("uwsgi"), "worker_id", None)
+    return callable(worker_id) and worker_id() == 0
+
+
+def under_way() -> bool:
+    """Say whether the process is being forked unseen at this moment: then nothing may be laid open."""
+    return _state.under_way
+
+
+def notice() -> None:
+    """Do what the hooks would have done, if this is the child of a fork that they didn't see. 70 ns if it isn't."""
+    if os.getpid() != _state.process:
+        _become_child()
+
+
+def _become_child() -> None:
+    with _turn:
+        if os.getpid() == _state.process or _state.becoming:
+            return
+        _state.becoming = True
+        try:
+            _run([each.in_child for each in _hooks])
+        finally:
+            # Last: another thread of the child waits above until all is done.
+            _state.process, _state.under_way, _state.seen_by = os.getpid(), False, 0
+            _state.becoming = False
+
+
+def _run(hooks: list[Hook | None]) -> None:
+    for hook in hooks:
+        try:
+            if hook is not None:
+                hook()
+        except Exception:
+            log.exception("%r failed around a fork", hook)
+
+
+def _before() -> None:
+    _state.seen_by = threading.get_ident()
+    _run([each.before for each in reversed(_hooks)])
+
+
+def _in_parent() -> None:
+    _run([each.in_parent for each in _hooks])
+    _state.seen_by = 0
+
+
+def _in_child() -> None:
+    global _turn  # noqa: PLW0603 - another thread of the parent may have held it
+    _turn = threading.RLock()
+    _state.becoming = False
+    _become_child()
+
+
+def _before_unseen() -> None:
+    if _state.seen_by == threading.get_ident():
+        return  # os.fork, which has called `_before`
+    _state.under_way = True
+    _run([each.unseen for each in _hooks])
+    _run([each.before for each in reversed(_hooks)])
+
+
+def _in_parent_unseen() -> None:
+    if _state.seen_by == threading.get_ident():
+        return
+    _run([each.in_parent for each in _hooks])
+    _state.under_way = False
+    _run([each.unseen_over for each in _hooks])
+
+
+_FUNCTION = ctypes.CFUNCTYPE(None)
+_HANDLE = ctypes.create_string_buffer(8)
+#: Called by the C library, and kept as long as it may call them.
+_CALLED: list[Any] = [_FUNCTION(_before_unseen), _FUNCTION(_in_parent_unseen)]
+
+
+def _watch() -> bool:
+    """Have the C library call us around each fork; False if it can't be told to."""
+    try:
+        libc = ctypes.CDLL(None)
+        # glibc has no `pthread_atfork` to be found by name, but what that is made of.
+        if (register_atfork := getattr(libc, "__register_atfork", None)) is not None:
+            registered = register_atfork(*_CALLED, None, ctypes.byref(_HANDLE)) == 0
+            if registered:
+                # A fork after the interpreter's end would call what isn't there any more.
+                atexit.register(getattr(libc, "__cxa_finalize"), ctypes.byref(_HANDLE))
+        else:
+            registered = libc.pthread_atfork(*_CALLED, None) == 0
+            for function in _CALLED:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    except (OSError, AttributeError, ValueError) as error:
+        log.debug("forks in C can't be seen here: %s", error)
+        return False
+    return bool(registered)
+
+
+#: Whether forks in C are seen by the parent.
+watched = _watch()
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

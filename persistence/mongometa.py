@@ -1,0 +1,147 @@
+"""Whose collections are whose in MongoDB: their names, and the `meta` document that says that they are the issuer's.
+
+A database may hold a program's own collections as well. So the names have a prefix, a store is made only where its
+three collections are empty, and one that is there is known by its `meta` document: `_id` "store", `id` of 24
+hexadecimal digits, an integer `schema`.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qsl, unquote_plus
+
+from pymongo import ReadPreference, WriteConcern
+from pymongo.errors import DuplicateKeyError
+from pymongo.read_concern import ReadConcern
+
+from persistence.errors import Misconfigured
+from persistence.records import fresh_version, is_id, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pymongo.collection import Collection
+    from pymongo.database import Database
+
+Document = dict[str, Any]
+
+#: What the collections' names begin with, unless the caller says otherwise.
+PREFIX = "issuer_"
+
+#: What they begin with in databases that were made before there was a prefix. Looked for only if none is given.
+NO_PREFIX = ""
+
+#: The option of a URL that names another prefix. It is the issuer's own, so pymongo never sees it.
+OPTION = "collectionPrefix"
+
+_ALLOWED = re.compile(r"[A-Za-z0-9_-]{0,40}")
+
+#: Version of a database in which no tag has a scheme.
+SCHEMA_WITHOUT_SCHEMES = 1
+
+
+class Collections(NamedTuple):
+    """The collections of one store, written with majority and journal and read from the primary."""
+
+    tags: Collection[Document]
+    segments: Collection[Document]
+    meta: Collection[Document]
+
+    @classmethod
+    def named(cls, database: Database[Document], prefix: str) -> Collections:
+        """Return those of that prefix; no I/O."""
+
+        def collection(name: str) -> Collection[Document]:
+            return database.get_collection(
+                prefix + name,
+                write_concern=WriteConcern("majority", j=True),
+                read_preference=ReadPreference.PRIMARY,
+                # The newest that the primary has: what is decided on it is checked again by the write's own filter.
+                read_concern=ReadConcern("local"),
+            )
+
+        return cls(collection("tags"), collection("segments"), collection("meta"))
+
+
+def without_prefix(url: str) -> tuple[str, str | None]:
+    """Return the URL as pymongo understands it, and the prefix that it names; None: none."""
+    address, mark, query = url.partition("?")
+    separator = "&" if "&" in query else ";"
+    prefix, others = None, []
+    for each in query.split(separator):
+        name, _, value = each.partition("=")
+        if name.lower() == OPTION.lower():
+            prefix = unquote_plus(value)
+        else:
+            others.append(each)
+    left = separator.join(others)
+    return (f"{address}{mark}{left}" if left else address) if prefix is not None else url, prefix
+
+
+def checked(prefix: str) -> str:
+    """Return the prefix. Misconfigured if it can't begin a collection's name."""
+    if not _ALLOWED.fullmatch(prefix):
+        raise Misconfigured(f"collection prefix {prefix!r}: write at most 40 letters, digits, _ and -")
+    return prefix
+
+
+def options(url: str) -> dict[str, str]:
+    """Return the options of a URL, their names in lower case."""
+    return {name.lower(): value for name, value in parse_qsl(url.partition("?")[2])}
+
+
+def ours(found: Document) -> bool:
+    """Say whether a `meta` document is one that an issuer has written."""
+    store_id = found.get("id")
+    return isinstance(store_id, str) and is_id(store_id) and is_number(found.get("schema"), 1)
+
+
+def find(database: Database[Document], prefix: str | None) -> tuple[Collections, Document] | None:
+    """Return the collections of the store that is there, and its `meta` document; None: there is none. Only reads.
+
+    Misconfigured if there are two, and no prefix says which.
+    """
+    found = []
+    for each in (PREFIX, NO_PREFIX) if prefix is None else (prefix,):
+        collections = Collections.named(database, each)
+        meta = collections.meta.find_one({"_id": "store"})
+        if meta is not None and ours(meta):
+            found.append((collections, meta))
+    if len(found) > 1:
+        raise Misconfigured(
+            f"database {database.name!r} holds two stores, whose numbers may be the same: in {PREFIX}tags, and in "
+            f"tags, of an older version. Say on every machine which one counts: ?{OPTION}={PREFIX}, or ?{OPTION}= "
+            "with nothing behind it"
+        )
+    return found[0] if found else None
+
+
+def find_or_make(
+    database: Database[Document], prefix: str | None, pause: Callable[[], None]
+) -> tuple[Collections, Document, bool]:
+    """Return the store's collections, its `meta` document, and whether it may just have been made.
+
+    What is there is read, never written: a server without a majority answers all the same. Misconfigured if there is
+    no store, and one of its collections holds something.
+    """
+    made = False
+    while True:
+        found = find(database, prefix)
+        if found is not None:
+            return *found, made
+        new = Collections.named(database, PREFIX if prefix is None else prefix)
+        taken = next((each.name for each in new if each.find_one({}, {"_id": 1}) is not None), None)
+        # Perhaps another process has made the store meanwhile: then the document is its own.
+        if taken is None:
+            made = True
+            with suppress(DuplicateKeyError):  # the other process was quicker
+                new.meta.insert_one({"_id": "store", "id": fresh_version(), "schema": SCHEMA_WITHOUT_SCHEMES})
+        elif find(database, prefix) is None:
+            raise Misconfigured(
+                f"the collection {taken!r} of database {database.name!r} holds documents, and nothing in "
+                f"{new.meta.name!r} says that they are an issuer's; they were left as they are. Name another database, "
+                f"or other collections with ?{OPTION}=...; if a backup was restored, restore {new.meta.name!r} as well"
+            )
+        pause()

@@ -1,0 +1,52 @@
+"""Forks as C code does, without a word to Python, after everything was used; each process prints what it draws.
+
+python c_fork_app.py REDIS STORE KIND CHILDREN EACH; KIND: strict, leased, direct, snowflake, stream
+"""
+
+import ctypes
+import json
+import os
+import sys
+from itertools import islice
+
+import issuer
+
+redis, store, kind, children, each = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+# It holds the interpreter's lock. No scheduler: with other threads in the parent, what the C library and Python note of
+# them makes a child that forgets none of it wait for ever, whatever it imports.
+libc = ctypes.PyDLL(None)
+
+ids = issuer.connect(redis=redis, store=store, scheduler=None, lease=0 if kind == "strict" else 500)
+tag = "t"
+stream = ids.stream(tag) if kind == "stream" else None
+
+
+def draw(n: int) -> list[int]:
+    if stream is not None:
+        return list(islice(stream, n))
+    return [ids.next(tag) for _ in range(n)]
+
+
+drawn = draw(10)
+ends = []
+for _ in range(children):
+    reading, writing = os.pipe()
+    ends.append(reading)
+    sys.stdout.flush()
+    if libc.fork() == 0:
+        with os.fdopen(writing, "w") as out:
+            json.dump(draw(each), out)
+            out.flush()
+            ids.close()
+        os._exit(0)
+    os.close(writing)
+    drawn += draw(each)
+told = [drawn]
+for end in ends:
+    with os.fdopen(end) as child:
+        told.append(json.load(child))
+for _ in range(children):
+    os.wait()
+drawn += draw(each)
+ids.close()
+print(json.dumps(told))
