@@ -23,6 +23,7 @@ from issuer.core.discrepancies import (
     Overlap,
     RedisAboveMax,
     RedisUnseen,
+    TwoHashes,
 )
 from issuer.core.doctor.finding import Finding
 from issuer.core.inspection import Inspection, RedisState, StoreState, Waste
@@ -49,6 +50,7 @@ from issuer.errors import (
     StoreBehind,
     StoreUnavailable,
     StrategyFailed,
+    TagDiffers,
     TagExists,
     TransformFailed,
     Unavailable,
@@ -56,6 +58,7 @@ from issuer.errors import (
 )
 from issuer.facade import Issuer
 from issuer.numbers.scheme import Decoded
+from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.wiring import aconnect, connect, default
 from persistence.contract import Store
 from persistence.records import LedgerEntry, Tag
@@ -84,6 +87,8 @@ __all__ = [
     "JournalDamaged",
     "LedgerEntry",
     "LimitReached",
+    "MachineNumber",
+    "MachineNumbers",
     "NoMachineNumber",
     "NotDecodable",
     "OtherStore",
@@ -103,8 +108,10 @@ __all__ = [
     "StoreUnavailable",
     "StrategyFailed",
     "Tag",
+    "TagDiffers",
     "TagExists",
     "TransformFailed",
+    "TwoHashes",
     "Unavailable",
     "UnknownTag",
     "Waste",

@@ -25,10 +25,11 @@ from issuer.drivers.roster import Roster
 from issuer.drivers.terms import Terms
 from issuer.errors import IssuerError, UnknownTag
 from issuer.forks import notice
-from issuer.keys import check_tag
+from issuer.keys import check_found
 from issuer.numbers.given import Given
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
+from issuer.strategies.aside import MachineNumber, MachineNumbers
 from persistence.records import HIGHEST, Order, Tag
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class Administration:
         lease: int | None = None,
         ahead: int = 1,
         description: str = "",
+        exist_ok: bool = False,
         timeout: float | None = None,
         **given: Unpack[Given],
     ) -> Tag:
@@ -79,8 +81,9 @@ class Administration:
         "strict" (the default with Redis) or "trend" (the only one without, and where a strategy has no counter). lease:
         how many numbers of a trend tag each process draws ahead from Redis, 0 (none) .. 1 000 000; None: as `connect`
         says. ahead: how many steps a segment holds, 1..1000: if a step lasts ten minutes, ahead=6 makes an outage of
-        the store of most of an hour cost nothing. A deleted tag, made again, goes on above its old numbers. Raises
-        TagExists, InvalidArgument.
+        the store of most of an hour cost nothing. A deleted tag, made again, goes on above its old numbers. exist_ok: a
+        tag that is there is returned as it is, unless it differs in what is said here, or makes its numbers otherwise:
+        then TagDiffers names the differences. Raises TagExists, InvalidArgument.
         """
         deadline = self._deadline(timeout)
         steps = self._issuing.create(
@@ -95,6 +98,7 @@ class Administration:
             lease=lease,
             ahead=ahead,
             description=description,
+            exist_ok=exist_ok,
             redis=self._runner.redis is not None,
         )
         return self._run(steps, deadline, tag)
@@ -142,7 +146,7 @@ class Administration:
         Raises UnknownTag; InvalidArgument for a part of a tag, which goes with its tag.
         """
         deadline = self._deadline(timeout)
-        self._run(self._issuing.delete(check_tag(tag), self._key, self._roster.drop, deadline), deadline, tag)
+        self._run(self._issuing.delete(check_found(tag), self._key, self._roster.drop, deadline), deadline, tag)
 
     def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, by name."""
@@ -153,9 +157,26 @@ class Administration:
 
         Redis that can't be reached is told in `redis_error`; a store that can't be reached raises StoreUnavailable.
         """
-        seen = self._run(inspection.inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        seen = self._run(inspection.inspect(check_found(tag), self._key(tag)), self._deadline(timeout), tag)
         line = self._roster.lines.get(tag)
         return seen if line is None else replace(seen, waiting=line.waiting)
+
+    def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
+        """Return the machine numbers of a snowflake tag that were ever used, and which of them in the future.
+
+        Changes nothing. Raises UnknownTag; InvalidArgument where none are kept in Redis or the store.
+        """
+        return self._run(self._issuing.machines(check_found(tag)), self._deadline(timeout), tag)
+
+    def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
+        """Set aside the machine numbers of a snowflake tag that were used in the future; return them.
+
+        For when a clock that was far ahead has been set right: a process that had one of them gets another, and need
+        not wait until that time is over. No number comes again, as what was used stays written down; nobody takes those
+        numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future. Stop
+        the processes before, and start them after. Raises UnknownTag, InvalidArgument.
+        """
+        return self._run(self._issuing.set_aside(check_found(tag)), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
@@ -169,7 +190,7 @@ class Administration:
         """
         findings: list[Discrepancy] = []
         if tag is not None:
-            names = self._run(parts.with_parts(check_tag(tag)), self._deadline(timeout), tag)
+            names = self._run(parts.with_parts(check_found(tag)), self._deadline(timeout), tag)
         else:
             names = [record.tag for record in self.tags(timeout=timeout)]
         for name in names:
@@ -190,7 +211,7 @@ class Administration:
         With Redis away only the store is asked. Raises UnknownTag.
         """
         wanted = whole(number, "number", 1, HIGHEST)
-        return self._run(who(check_tag(tag), self._key(tag), wanted), self._deadline(timeout), tag)
+        return self._run(who(check_found(tag), self._key(tag), wanted), self._deadline(timeout), tag)
 
     def halt(self, tag: str, *, timeout: float | None = None) -> None:
         """Stop the tag's reservations at once, for every process, until `recover`; then StoreBehind is raised.
@@ -199,7 +220,7 @@ class Administration:
         it has any. Twice is harmless. Raises UnknownTag.
         """
         deadline = self._deadline(timeout)
-        for name in self._run(parts.with_parts(check_tag(tag)), deadline, tag):
+        for name in self._run(parts.with_parts(check_found(tag)), deadline, tag):
             try:
                 self._run(retire.halt(name), deadline, tag)
             except UnknownTag:  # a part that was deleted meanwhile

@@ -24,10 +24,11 @@ from issuer.drivers.issuing import Issuing
 from issuer.drivers.roster import Roster
 from issuer.drivers.terms import Terms
 from issuer.errors import IssuerError, UnknownTag
-from issuer.keys import check_tag
+from issuer.keys import check_found
 from issuer.numbers.given import Given
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
+from issuer.strategies.aside import MachineNumber, MachineNumbers
 from persistence.records import HIGHEST, Order, Tag
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ class AsyncAdministration:
         lease: int | None = None,
         ahead: int = 1,
         description: str = "",
+        exist_ok: bool = False,
         timeout: float | None = None,
         **given: Unpack[Given],
     ) -> Tag:
@@ -86,6 +88,7 @@ class AsyncAdministration:
             lease=lease,
             ahead=ahead,
             description=description,
+            exist_ok=exist_ok,
             redis=self._runner.redis is not None,
         )
         return await self._run(steps, deadline, tag)
@@ -123,7 +126,7 @@ class AsyncAdministration:
     async def delete(self, tag: str, *, timeout: float | None = None) -> None:
         """Retire a tag: its calls raise UnknownTag from now on; see Issuer.delete."""
         deadline = self._deadline(timeout)
-        await self._run(self._issuing.delete(check_tag(tag), self._key, self._roster.drop, deadline), deadline, tag)
+        await self._run(self._issuing.delete(check_found(tag), self._key, self._roster.drop, deadline), deadline, tag)
 
     async def tags(self, *, timeout: float | None = None) -> list[Tag]:
         """Return all tags of the store, by name; see Issuer.tags."""
@@ -131,9 +134,26 @@ class AsyncAdministration:
 
     async def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
         """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
-        seen = await self._run(inspection.inspect(check_tag(tag), self._key(tag)), self._deadline(timeout), tag)
+        seen = await self._run(inspection.inspect(check_found(tag), self._key(tag)), self._deadline(timeout), tag)
         line = self._roster.lines.get(tag)
         return seen if line is None else replace(seen, waiting=line.waiting)
+
+    async def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
+        """Return the machine numbers of a snowflake tag that were ever used, and which of them in the future.
+
+        Changes nothing. Raises UnknownTag; InvalidArgument where none are kept in Redis or the store.
+        """
+        return await self._run(self._issuing.machines(check_found(tag)), self._deadline(timeout), tag)
+
+    async def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
+        """Set aside the machine numbers of a snowflake tag that were used in the future; return them.
+
+        For when a clock that was far ahead has been set right: a process that had one of them gets another, and need
+        not wait until that time is over. No number comes again, as what was used stays written down; nobody takes those
+        numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future. Stop
+        the processes before, and start them after. Raises UnknownTag, InvalidArgument.
+        """
+        return await self._run(self._issuing.set_aside(check_found(tag)), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
@@ -141,7 +161,7 @@ class AsyncAdministration:
         """Hold the tag's ledger, the store and Redis against each other; see Issuer.verify."""
         findings: list[Discrepancy] = []
         if tag is not None:
-            names = await self._run(parts.with_parts(check_tag(tag)), self._deadline(timeout), tag)
+            names = await self._run(parts.with_parts(check_found(tag)), self._deadline(timeout), tag)
         else:
             names = [record.tag for record in await self.tags(timeout=timeout)]
         for name in names:
@@ -159,12 +179,12 @@ class AsyncAdministration:
     async def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
         """Return what is known of a number; see Issuer.who."""
         wanted = whole(number, "number", 1, HIGHEST)
-        return await self._run(who(check_tag(tag), self._key(tag), wanted), self._deadline(timeout), tag)
+        return await self._run(who(check_found(tag), self._key(tag), wanted), self._deadline(timeout), tag)
 
     async def halt(self, tag: str, *, timeout: float | None = None) -> None:
         """Stop the tag's reservations at once, for every process, until `recover`; see Issuer.halt."""
         deadline = self._deadline(timeout)
-        for name in await self._run(parts.with_parts(check_tag(tag)), deadline, tag):
+        for name in await self._run(parts.with_parts(check_found(tag)), deadline, tag):
             try:
                 await self._run(retire.halt(name), deadline, tag)
             except UnknownTag:  # a part that was deleted meanwhile

@@ -39,4 +39,9 @@ LONGEST_PAUSE = 0.25
 
 def pause(attempt: int) -> float:
     """Seconds to wait before trying again: growing from 5 ms to 250 ms, jittered so that processes fall out of step."""
-    return min(LONGEST_PAUSE, 0.005 * 2.0 ** min(attempt, 10)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret
+    return jittered(min(LONGEST_PAUSE, 0.005 * 2.0 ** min(attempt, 10)))
+
+
+def jittered(seconds: float) -> float:
+    """Return a half to the whole of it, at random."""
+    return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is no secret

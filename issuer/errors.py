@@ -9,6 +9,7 @@
     ├── FormatOverflow        a number is too wide for the tag's format
     ├── UnknownTag            (also a LookupError) no such tag
     ├── TagExists             `create` of a tag that is there
+    │   └── TagDiffers        `create(..., exist_ok=True)` of one that is there with other settings
     ├── LimitReached          the tag has no numbers left below its limit
     ├── Refused               a plugin refused the call; nothing was drawn
     ├── TransformFailed       a plugin could not turn a number into what users see: nobody gets that number
@@ -29,7 +30,7 @@ Each carries the values it speaks of as attributes, None where there is none; wh
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
@@ -135,7 +136,27 @@ class TagExists(IssuerError):
     """A tag of that name is there already; it was left as it is."""
 
     def __init__(self, tag: str) -> None:
-        super().__init__(f"tag {tag!r} exists: change it with `issuer set` or Issuer.configure()", tag=tag)
+        super().__init__(
+            f"tag {tag!r} exists: {self._told()}change it with `issuer set` or Issuer.configure()", tag=tag
+        )
+
+    def _told(self) -> str:
+        return ""
+
+
+class TagDiffers(TagExists):
+    """A tag of that name is there already, with other settings than those asked for; it was left as it is.
+
+    `differences`: by the name of each setting that differs, what was asked for, and what the tag has.
+    """
+
+    def __init__(self, tag: str, differences: Mapping[str, tuple[object, object]]) -> None:
+        self.differences = dict(differences)
+        super().__init__(tag)
+
+    def _told(self) -> str:
+        each = (f"{name} is {brief(found)}, not {brief(asked)}" for name, (asked, found) in self.differences.items())
+        return f"{', '.join(each)}; "
 
 
 class LimitReached(IssuerError):
@@ -188,7 +209,7 @@ class TransformFailed(IssuerError):
 class Unavailable(IssuerError):
     """A backend did not answer before the deadline.
 
-    `retry_after`: seconds, above 0, after which asking again makes sense: the backend is left alone until then anyway.
+    `retry_after`: seconds, above 0, after which asking again makes sense. Of a store it grows with the outage, to 30 s.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, retry_after: float = 1.0) -> None:

@@ -23,11 +23,24 @@ def check_tag(tag: object) -> str:
 
     Raises InvalidArgument otherwise.
     """
-    name = _text(tag, "a tag", 1, TAG_BYTES)
-    if name != name.strip():
+    name = check_found(tag)
+    if has_blanks(name):
         # Nobody sees the difference, and both would count from 1.
         raise InvalidArgument(f"a tag has no blanks around it; {brief(name)} does", value=name)
     return name
+
+
+def check_found(tag: object) -> str:
+    """Return the name of a tag that may be there, to be looked at, halted, recovered or deleted.
+
+    It may have blanks around it, as tags could once be made with them. Raises InvalidArgument as `check_tag` does.
+    """
+    return _text(tag, "a tag", 1, TAG_BYTES)
+
+
+def has_blanks(tag: str) -> bool:
+    """Whether there are blanks around the name, as no new tag has."""
+    return tag != tag.strip()
 
 
 def check_description(description: object) -> str:
@@ -69,7 +82,9 @@ def part_tag(tag: str, part: str) -> str:
             f"tag {tag!r} and its part or restart_key {part!r} have at most {TAG_BYTES} bytes together, not {size}"
         )
         raise InvalidArgument(problem, tag=tag, value=part)
-    return check_tag(name)
+    if has_blanks(part):
+        raise InvalidArgument(f"a part or restart_key has no blanks around it; {brief(part)} does", tag=tag, value=part)
+    return check_found(name)
 
 
 def kept_key(hash_key: str, key: str) -> str:

@@ -72,6 +72,17 @@ def machine_release(key: str, number: int, token: str, used: int) -> Call[Releas
     return _call("machine_release", key, (number, token, used), _released, repeatable=True)
 
 
+def machine_unbind(key: str, number: int) -> tuple[Call[int], ...]:
+    """Take away who has a machine number, its lease and its name; what was used of it stays.
+
+    Whoever has it finds it lost at the next renewal. Whoever gets it next begins above the ceiling that was granted
+    last, up to which the one before may go on: so it needs no script. The name goes first: cut off in between, it can
+    be done again.
+    """
+    words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
+    return tuple(Call(each, "", int, repeatable=True, key=key) for each in words)
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """A machine number as it lies in Redis. `held`: it has a token. `lapses`, `last`: ms since 1970, 0 if unknown."""

@@ -50,6 +50,8 @@ class Settings:
     store_timeout: how long one request to the store may take, above 0; an elected loader that is silent for a second
     longer is replaced, so keep it well below `timeout`, and the same on every process.
     redis_timeout: how long one round trip to Redis may take, above 0.
+    insist: for how long of an outage of the store calls for which nothing is left wait for it, 0 or more; past that
+    they are refused at once until it is back, instead of each after its `timeout`.
     lease: how many numbers of a trend tag to draw ahead, 0..1 000 000, for tags that don't say it themselves.
     journal: the file to which every reservation is appended before it is used; "": none.
     keys: secrets for scrambled numbers by name, of 16 bytes at least; as text "k1=secret,k2=secret".
@@ -66,6 +68,7 @@ class Settings:
     timeout: Setting
     store_timeout: Setting
     redis_timeout: Setting
+    insist: Setting
     lease: Setting
     journal: Setting
     keys: Setting
@@ -129,6 +132,7 @@ def load(
         "timeout": 5.0,
         "store_timeout": 3.0,
         "redis_timeout": 1.0,
+        "insist": 5.0,
         "lease": 0,
         "journal": "",
         "keys": {},
@@ -250,8 +254,9 @@ def _checked(settings: Settings) -> Settings:
     for name, setting in settings.named().items():
         value = setting.value
         try:
-            if name.endswith("timeout"):
-                value = seconds(_number(value) if isinstance(value, str) else value, name, zero=name == "timeout")
+            if name.endswith("timeout") or name == "insist":
+                zero = name in ("timeout", "insist")
+                value = seconds(_number(value) if isinstance(value, str) else value, name, zero=zero)
             elif name in _CHECKS:
                 value = _CHECKS[name](value)
             elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":

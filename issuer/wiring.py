@@ -62,6 +62,7 @@ def connect(
     timeout: float | None = None,
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
+    insist: float | None = None,
     lease: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     keys: Mapping[str, str | bytes] | None = None,
@@ -77,24 +78,30 @@ def connect(
     redis: a URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
     redis+cluster://h1:7000,h2:7000) or a redis-py client, one of its Sentinel's too; "none": direct, without Redis,
     and then a store has to be named; not given: from the settings. store: a URL (mongodb://, mongodb+srv://,
-    sqlite:///path, memory://, memory://name) or a Store; not given: from the settings. If neither is named
-    anywhere, an SQLite file of this machine is the store, and a warning names it. prefix: what the Redis keys begin
-    with. timeout: seconds that a call may wait, 0 or more; store_timeout, redis_timeout: that one request to the
-    store, one round trip to Redis may take, above 0. lease: how many numbers of a trend tag to draw ahead, 0 (none)
-    .. 1 000 000, for tags that don't say it themselves. journal: a file to which every reservation is appended
-    before it is used, in a directory that is there; "": none. keys: secrets by name for tags whose numbers are
-    scrambled, at least 16 bytes each. plugins: run around every call for numbers, see issuer.plugins. rejected:
-    called with the tag and the error whenever no number can be given; by default that is logged, once a minute for
-    each tag and cause. instance: what this process is known by, for machine numbers; see issuer.strategies. alarm:
-    called with an error that people should hear of, as a clock that went back. scheduler: "background", None (then
-    `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler of the caller's.
-    config: a settings file. Objects that are passed in are not closed by the issuer.
+    sqlite:///path, memory://, memory://name) or a Store; not given: from the settings. If neither is named anywhere,
+    an SQLite file of this machine is the store, and a warning names it. prefix: what the Redis keys begin with.
+    timeout: seconds that a call may wait, 0 or more; store_timeout, redis_timeout: that one request to the store, one
+    round trip to Redis may take, above 0. insist: for how many seconds of an outage of the store calls for which
+    nothing is left wait for it; past that they are refused at once until it is back. lease: how many numbers of a
+    trend tag to draw ahead, 0 (none) .. 1 000 000, for tags that don't say it themselves. journal: a file to which
+    every reservation is appended before it is used, in a directory that is there; "": none. keys: secrets by name for
+    tags whose numbers are scrambled, at least 16 bytes each. plugins: run around every call for numbers, see
+    issuer.plugins. rejected: called with the tag and the error whenever no number can be given; by default that is
+    logged, once a minute for each tag and cause. instance: what this process is known by, for machine numbers; see
+    issuer.strategies. alarm: called with an error that people should hear of, as a clock that went back. scheduler:
+    "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler
+    of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
 
     Raises ConfigurationError.
     """
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {brief(scheduler)}")
-    times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
+    times = {
+        "timeout": timeout,
+        "store_timeout": store_timeout,
+        "redis_timeout": redis_timeout,
+        "insist": insist,
+    }
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
     hooks = Hooks(Chain(plugins), rejected, instance, alarm)
     return Issuer(*_parts(redis, store, given, config, hooks, connections=_redis), scheduler)
@@ -108,6 +115,7 @@ def aconnect(
     timeout: float | None = None,
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
+    insist: float | None = None,
     lease: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     keys: Mapping[str, str | bytes] | None = None,
@@ -124,7 +132,12 @@ def aconnect(
     """
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
-    times = {"timeout": timeout, "store_timeout": store_timeout, "redis_timeout": redis_timeout}
+    times = {
+        "timeout": timeout,
+        "store_timeout": store_timeout,
+        "redis_timeout": redis_timeout,
+        "insist": insist,
+    }
     given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
     hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
     return AsyncIssuer(*_parts(redis, store, given, config, hooks, connections=_async_redis), scheduler)
@@ -173,6 +186,7 @@ def _parts(
         prefix=settings.prefix.value,
         timeout=settings.timeout.value,
         store_timeout=settings.store_timeout.value,
+        insist=settings.insist.value,
         auto_create=settings.embedded,
         lease=settings.lease.value,
         keys=settings.keys.value,

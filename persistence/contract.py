@@ -121,13 +121,24 @@ class Store(ABC):
 
     @abstractmethod
     def reserve(
-        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+        self,
+        tag: str,
+        n: int | None,
+        *,
+        at_least: int = 0,
+        exact: bool = False,
+        reason: str,
+        application: str = "",
+        born: str = "",
+        timeout: float,
     ) -> Reservation:
         """Move `max` up by n, atomically, and write the ledger entry: the caller alone owns (low, high].
 
         `n` None: the tag's `step` x `ahead`, as both stand at the moment of the reservation. Near the limit the segment
         is shorter, unless `exact` (then LimitHit). Raises TagMissing, Halted, LimitHit, Corrupt, and MaxBehind if `max`
         is below `at_least`, a number that the caller knows to be taken. Checks and change are one atomic step.
+        `application`: the label of the service, for the ledger; its first 100 characters are kept. `born`: of
+        the hash in Redis that the segment is for, the same; "" if it is for none.
         """
 
     @abstractmethod

@@ -19,6 +19,7 @@ from persistence.records import (
     StoreFacts,
     Tag,
     check_reserving,
+    label,
     shortened,
 )
 
@@ -72,15 +73,33 @@ class Journalled(Store):
         return self._store.tags(timeout=timeout)
 
     def reserve(
-        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+        self,
+        tag: str,
+        n: int | None,
+        *,
+        at_least: int = 0,
+        exact: bool = False,
+        reason: str,
+        application: str = "",
+        born: str = "",
+        timeout: float,
     ) -> Reservation:
         """See `Store.reserve`. It returns when the segment is in the journal, on the disk."""
         check_reserving(n, at_least)
         deadline = Deadline(timeout)
         store_id = self._checked(deadline)
         self._compare(tag, store_id, deadline)
-        got = self._store.reserve(tag, n, at_least=at_least, exact=exact, reason=reason, timeout=deadline.left())
-        line = about(got.tag, "reserve", low=got.low, high=got.high, id=got.entry)
+        got = self._store.reserve(
+            tag,
+            n,
+            at_least=at_least,
+            exact=exact,
+            reason=reason,
+            application=application,
+            born=born,
+            timeout=deadline.left(),
+        )
+        line = about(got.tag, "reserve", low=got.low, high=got.high, id=got.entry, application=label(application))
         self._append(store_id, line, deadline)
         return got
 

@@ -23,6 +23,7 @@ from persistence.records import (
     check_reserving,
     check_settings,
     fresh_version,
+    label,
     shortened,
 )
 
@@ -111,14 +112,25 @@ class MemoryStore(Store):
             return sorted((each for each in self._tags.values() if not each.deleted), key=lambda each: each.tag)
 
     def reserve(
-        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+        self,
+        tag: str,
+        n: int | None,
+        *,
+        at_least: int = 0,
+        exact: bool = False,
+        reason: str,
+        application: str = "",
+        born: str = "",
+        timeout: float,
     ) -> Reservation:
         """See `Store.reserve`."""
         check_reserving(n, at_least)
         with self._locked(timeout):
             before = self._live(tag)
             after = self._put(before.reserved(n, at_least=at_least, exact=exact))
-            entry = LedgerEntry(tag=tag, low=before.max, high=after.max, reason=reason)
+            entry = LedgerEntry(
+                tag=tag, low=before.max, high=after.max, reason=reason, application=label(application), born=born
+            )
             self._ledger[entry.id] = entry
             return Reservation(after, before.max, after.max, entry.id)
 

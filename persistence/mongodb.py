@@ -41,6 +41,7 @@ from persistence.records import (
     check_reserving,
     check_settings,
     fresh_version,
+    label,
     now_ms,
     shortened,
 )
@@ -273,7 +274,16 @@ class MongoStore(Store):
         return sorted(found, key=lambda each: each.tag)
 
     def reserve(
-        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+        self,
+        tag: str,
+        n: int | None,
+        *,
+        at_least: int = 0,
+        exact: bool = False,
+        reason: str,
+        application: str = "",
+        born: str = "",
+        timeout: float,
     ) -> Reservation:
         """See `Store.reserve`. Unavailable also if only the ledger entry could not be written: that is a gap."""
         check_reserving(n, at_least)
@@ -284,7 +294,9 @@ class MongoStore(Store):
             after, size = self._advance(session, tag, n, at_least=at_least, exact=exact)
             self._hints[tag] = after
             # By what was sent, never by a step read again: that may have changed since.
-            entry = LedgerEntry(tag=tag, low=after.max - size, high=after.max, reason=reason)
+            entry = LedgerEntry(
+                tag=tag, low=after.max - size, high=after.max, reason=reason, application=label(application), born=born
+            )
             session.segments.insert_one(mongoledger.document(entry))
         return Reservation(after, entry.low, entry.high, entry.id)
 

@@ -45,6 +45,9 @@ LEASE_MOST = 1_000_000
 #: Ledger entries are kept for so many milliseconds: 90 days. The newest of each tag stays for ever.
 LEDGER_KEPT = 90 * 24 * 3600 * 1000
 
+#: The longest label of a service, in characters.
+APPLICATION_MOST = 100
+
 #: Most steps that a segment may hold.
 AHEAD_MOST = 1000
 
@@ -130,6 +133,11 @@ def check_settings(settings: Mapping[str, object]) -> None:
         raise ValueError(f"scheme {wrong}")
     if seen is not None and not isinstance(seen, str):
         raise ValueError(f"seen must be a version, not {seen!r}")
+
+
+def label(application: str) -> str:
+    """Return the label as every store and journal can keep it: at most 100 characters, all of which are text."""
+    return application[:APPLICATION_MOST].encode(errors="replace").decode()
 
 
 def check_reserving(n: int | None, at_least: int) -> None:
@@ -387,7 +395,12 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """Who reserved (low, high], when (milliseconds since 1970), and what for. low == high: all handed back."""
+    """Who reserved (low, high], when (milliseconds since 1970), and what for. low == high: all handed back.
+
+    `application`: the label of the service that reserved it, as its settings say. `born`: what names the hash in Redis
+    that it was reserved for, from when it was armed until it is armed again or floored; "" if for none. Both are "" in
+    entries of before.
+    """
 
     tag: str
     low: int
@@ -397,6 +410,8 @@ class LedgerEntry:
     time: int = field(default_factory=now_ms)
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
+    application: str = ""
+    born: str = ""
 
     @classmethod
     def checked(cls, fields: Mapping[str, object]) -> LedgerEntry:
@@ -411,6 +426,8 @@ class LedgerEntry:
             time=_number(tag, fields, "time"),
             host=_typed(tag, fields, "host", str),
             pid=_number(tag, fields, "pid"),
+            application="" if fields.get("application") is None else _typed(tag, fields, "application", str),
+            born="" if fields.get("born") is None else _typed(tag, fields, "born", str),
         )
         if entry.high < entry.low:
             raise Corrupt(tag, f"ledger entry {entry.id}: high {entry.high} is below low {entry.low}")

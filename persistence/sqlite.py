@@ -37,6 +37,7 @@ from persistence.records import (
     check_reserving,
     check_settings,
     fresh_version,
+    label,
     shortened,
 )
 from persistence.sqlite_schema import ADDED, COLUMNS, ENTRY_COLUMNS, SCHEMA, STEPS, TAG_COLUMNS
@@ -164,14 +165,25 @@ class SQLiteStore(Store):
         return sorted((each for each in found if not each.deleted), key=lambda each: each.tag)
 
     def reserve(
-        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+        self,
+        tag: str,
+        n: int | None,
+        *,
+        at_least: int = 0,
+        exact: bool = False,
+        reason: str,
+        application: str = "",
+        born: str = "",
+        timeout: float,
     ) -> Reservation:
         """See `Store.reserve`."""
         check_reserving(n, at_least)
         with self._transaction(timeout) as connection:
             before = self._live(connection, tag)
             after = self._write(connection, before.reserved(n, at_least=at_least, exact=exact))
-            entry = LedgerEntry(tag=tag, low=before.max, high=after.max, reason=reason)
+            entry = LedgerEntry(
+                tag=tag, low=before.max, high=after.max, reason=reason, application=label(application), born=born
+            )
             fields = asdict(entry)
             connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
         return Reservation(after, before.max, after.max, entry.id)

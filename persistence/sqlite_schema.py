@@ -6,7 +6,9 @@ TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
     "lease", "ahead", "scheme",
 )  # fmt: skip
-ENTRY_COLUMNS = ("id", "tag", "low", "high", "reason", "time", "host", "pid")
+ENTRY_COLUMNS = (
+    "id", "tag", "low", "high", "reason", "time", "host", "pid", "application", "born",
+)  # fmt: skip
 COLUMNS = {"tags": set(TAG_COLUMNS), "segments": set(ENTRY_COLUMNS), "meta": {"id"}}
 
 
@@ -58,10 +60,13 @@ _SCHEMES = (
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
 
+# An older program that had the file open leaves them out of its entries, which say nothing of that then.
+_LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
+
 # What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
-STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES)
-#: The columns that each schema has added to `tags`.
-ADDED = ({2: "lease", 3: "ahead", 4: "scheme"}).items()
+STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS)
+#: The columns that each schema has added, to `segments` the last two, to `tags` the others.
+ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"))
 
 #: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
 #: drop what is in them: it refuses a file of a newer schema.

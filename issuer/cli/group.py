@@ -6,7 +6,20 @@ import sys
 
 import click
 
-from issuer.cli import bench, chaos, completion, demo, doctor, keeper, numbers, recovery, reference, tags, verification
+from issuer.cli import (
+    bench,
+    chaos,
+    completion,
+    demo,
+    doctor,
+    keeper,
+    machines,
+    numbers,
+    recovery,
+    reference,
+    tags,
+    verification,
+)
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
 from issuer.cli.text import color
@@ -73,6 +86,7 @@ for _command in (
     verification.who,
     recovery.halt,
     recovery.recover,
+    machines.machines,
     doctor.doctor,
     keeper.keeper,
     bench.bench,

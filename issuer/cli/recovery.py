@@ -27,7 +27,10 @@ MANY = 20
 
 
 #: What is left out of JSON where there is nothing to say.
-_OPTIONAL = ("redis_error", "asked", "unasked")
+_OPTIONAL = ("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period")
+
+#: So many tags are named whose store is their only witness; of more it is told how many there are.
+NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,8 @@ class _Outcome:
             return (self.tag, "failed", "", "")
         return (
             self.tag,
-            "lost" if self.recovery.old is None else self.recovery.old,
-            self.recovery.new,
+            "lost" if self.recovery.old is None else self.recovery.old_in_period or self.recovery.old,
+            self.recovery.new_in_period or self.recovery.new,
             self.recovery.gap,
         )
 
@@ -52,6 +55,7 @@ class _Outcome:
         if self.recovery is None:
             return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": str(self.error)}
         content = asdict(self.recovery)
+        del content["sound"]  # judged before it: what is wrong with a tag is told by `verify` and `doctor`
         return {name: value for name, value in content.items() if name not in _OPTIONAL or value}
 
 
@@ -117,6 +121,11 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
     type=click.Path(exists=True, dir_okay=False),
     help="Count what this journal says, too; may be given again.",
 )
+@click.option(
+    "--spare-sound",
+    is_flag=True,
+    help="With --all: leave alone what looks sound. Not if Redis's data was put back.",
+)
 @json_option("Print a JSON list; talk goes to stderr.")
 @click.pass_context
 def recover(
@@ -128,6 +137,7 @@ def recover(
     yes: bool,
     at_least: int | None,
     paths: tuple[str, ...],
+    spare_sound: bool,
     as_json: bool,
 ) -> None:
     """Make sure that no number of TAG that is known anywhere is issued again.
@@ -137,15 +147,18 @@ def recover(
     old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a Redis
     was restored from a backup. Of a tag that is in parts, they are recovered with it. With Redis away --dry-run alone
     goes on, without what Redis knows; the exit code is 5. Replicas and old masters are asked as well; of those that
-    don't answer it is told.
+    don't answer it is told. So are the tags that Redis holds nothing of and no journal knows: for these the store's
+    word stands alone, and an older store would repeat numbers, so they ask for --at-least, or a yes.
+
+    A tag that nothing is wrong with loses what is left in its buffers, too: its hash may have been put back to an
+    earlier state without a trace, as by a snapshot of the machine. If nothing of the kind was done to Redis,
+    --spare-sound leaves alone the tags that aren't halted, whose hash is of Redis's present reign, and of which the
+    store stands at or above all that is known.
 
     --at-least is the tag's counter. Where numbers are made of it by a stride, a key or a period, `issuer decode` tells
     it of a number or a text.
     """
-    if (tag is None) is not everything:
-        raise click.UsageError("give a TAG or --all, one of them")
-    if everything and at_least is not None:
-        raise click.UsageError("--at-least needs a TAG: each has numbers of its own")
+    _check_options(tag, everything=everything, at_least=at_least, spare_sound=spare_sound)
     if not dry_run:
         check_askable(yes=yes)
     issuer = Session.of(context).connect(makes_store=bool(paths))
@@ -154,22 +167,38 @@ def recover(
     if not names:
         say("no tags in this store")
     failed: list[_Outcome] = []
-    if dry_run or not yes:
+    if dry_run or spare_sound or not yes:
         planned = list(_each(issuer, names, at_least or 0, journals, dry_run=True))
+        planned = _say_sound(planned, spare=spare_sound) if everything else planned
         failed = [outcome for outcome in planned if outcome.error is not None]
         names = [outcome.tag for outcome in planned if outcome.error is None]
         if dry_run:
             _print(planned, as_json=as_json)
-        elif names:
+            _say_unvouched(planned)
+        elif names and not yes:
             say(_table([outcome for outcome in planned if outcome.error is None]))
             _say_nodes(planned)
             one = len(names) == 1 and not everything
-            asked(f"Recover {plain(names[0])}?" if one else f"Recover {numbered(len(names), 'tag')}?", yes=False)
+            alone = _say_unvouched(planned)
+            trusting = f", {numbered(alone, 'tag')} by the store's word alone" if alone else ""
+            what = plain(names[0]) if one else numbered(len(names), "tag")
+            asked(f"Recover {what}{trusting}?", yes=False)
     if not dry_run:
         done = list(_each(issuer, names, at_least or 0, journals, dry_run=False))
         failed += [outcome for outcome in done if outcome.recovery is None]
         _print(done, as_json=as_json)
+        if yes:  # else it was told before
+            _say_unvouched(done)
     context.exit(max((code_of(outcome.error) for outcome in failed if outcome.error), default=OK))
+
+
+def _check_options(tag: str | None, *, everything: bool, at_least: int | None, spare_sound: bool) -> None:
+    if (tag is None) is not everything:
+        raise click.UsageError("give a TAG or --all, one of them")
+    if everything and at_least is not None:
+        raise click.UsageError("--at-least needs a TAG: each has numbers of its own")
+    if spare_sound and not everything:
+        raise click.UsageError("--spare-sound goes with --all: a TAG that is named is recovered")
 
 
 def _read(paths: tuple[str, ...]) -> Journals:
@@ -217,6 +246,26 @@ def _print(outcomes: list[_Outcome], *, as_json: bool) -> None:
         _say_nodes(outcomes)
 
 
+def _say_sound(outcomes: list[_Outcome], *, spare: bool) -> list[_Outcome]:
+    """Say what the recovery of tags that look sound costs, or that they are spared; return the outcomes that are left.
+
+    A dry run that could not ask Redis knows of no tag that it is sound.
+    """
+    sound = [each for each in outcomes if each.recovery is not None and each.recovery.sound]
+    gap = sum(each.recovery.gap for each in sound if each.recovery is not None)
+    if spare and sound:
+        names = ", ".join(plain(each.tag) for each in sound)
+        say(f"left alone, as nothing that can be seen is wrong with them: {names}")
+        return [each for each in outcomes if each not in sound]
+    if gap:
+        say(
+            f"nothing that can be seen is wrong with {numbered(len(sound), 'tag')}, which lose at most {gap} numbers "
+            "by this. It is needed all the same if Redis's data was put back to an earlier state; if not, --all "
+            "--spare-sound leaves them alone"
+        )
+    return outcomes
+
+
 def _say_nodes(outcomes: list[_Outcome]) -> None:
     """Say which nodes of Redis were asked besides the master, and which could not be, each of them once."""
     done = [outcome.recovery for outcome in outcomes if outcome.recovery is not None]
@@ -226,6 +275,20 @@ def _say_nodes(outcomes: list[_Outcome]) -> None:
     unasked = {text.partition(": ")[0]: text for each in done for text in each.unasked}
     for text in unasked.values():
         say(f"{click.style('warning:', fg='yellow')} not asked: {plain(text)}")
+
+
+def _say_unvouched(outcomes: list[_Outcome]) -> int:
+    """Say which tags nobody but the store vouches for, and what to do if it may be an older one; return how many."""
+    tags = [outcome.tag for outcome in outcomes if outcome.recovery is not None and outcome.recovery.unvouched]
+    if tags:
+        named = ", ".join(map(plain, tags[:NAMED])) + (", ..." if len(tags) > NAMED else "")
+        say(
+            f"{click.style('warning:', fg='yellow')} nobody but the store vouches for {numbered(len(tags), 'tag')}: "
+            f"{named}. Redis holds nothing of them, no journal knows them, and the ledger is as old as its store. If "
+            "the store was restored from a backup, numbers issued since would come again: name the journals with "
+            "--from-journal, or recover each tag with --at-least N, the highest counter that your own tables hold"
+        )
+    return len(tags)
 
 
 def _table(outcomes: list[_Outcome]) -> str:

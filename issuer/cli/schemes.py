@@ -12,7 +12,7 @@ import click
 from issuer.cli.sections import InSection
 from issuer.cli.session import Session
 from issuer.cli.text import stamp_utc
-from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
+from issuer.core import scheme as schemes
 from issuer.core.scheme import SEGMENT
 from issuer.errors import IssuerError, SchemeError, brief
 from issuer.numbers import limits
@@ -231,15 +231,7 @@ def summed_up(tag: Tag) -> str:
 
 def counted(tag: Tag, number: int) -> str:
     """Return a counter as people read it: "17 of 2026-11-21" where there are periods."""
-    return in_period(number, tag.scheme) or str(number)
-
-
-def in_period(counter: int, scheme: Mapping[str, Any]) -> str | None:
-    """Return the number within its period and which one that is; None without periods, or before the first one."""
-    if "restart" not in scheme or counter <= SEQ_MOST:
-        return None
-    periods = Periods(str(scheme["restart"]), str(scheme.get("timezone", "UTC")))
-    return f"{counter & SEQ_MOST} of {periods.name(counter >> PERIOD_BITS)}"
+    return schemes.counted(number, tag.scheme)
 
 
 def snowflake(scheme: Mapping[str, Any]) -> Layout | None:

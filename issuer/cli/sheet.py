@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import click
 
-from issuer.cli.schemes import described, in_period
+from issuer.cli.schemes import described
 from issuer.cli.text import ago, duration, folded, moment, plain
 from issuer.core.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
-from issuer.core.scheme import SEGMENT
+from issuer.core.scheme import SEGMENT, counted
 from persistence.records import HIGHEST
 
 #: Where values begin.
@@ -64,7 +64,7 @@ def _limit(seen: Inspection) -> str:
 
 
 def _counted(seen: Inspection, number: int) -> str:
-    return in_period(number, seen.scheme) or str(number)
+    return counted(number, seen.scheme)
 
 
 def _waste(waste: Waste, now: int) -> str:

@@ -22,6 +22,7 @@ from issuer.core.parts import has_parts, parents
 from issuer.core.scheme import SEGMENT, last_value, strategy
 from issuer.errors import UnknownTag
 from issuer.facade import Issuer
+from issuer.keys import has_blanks
 from persistence.records import HIGHEST, Order, Tag, now_ms
 
 #: What is left out of JSON where numbers come of no counter.
@@ -99,6 +100,8 @@ def tags(session: Session, *, everything: bool, as_json: bool) -> None:
     else:
         shown = [tag for tag in found if everything or tag.tag not in belongs]
         show_data(_listing(shown, Counter(belongs.values())))
+        if any(has_blanks(tag.tag) for tag in shown):
+            say("no number is given of a tag with blanks around its name: `issuer doctor` says what to do")
         if len(shown) < len(found):
             say(f"not shown: {numbered(len(found) - len(shown), 'part')}, which --all shows")
 
@@ -124,7 +127,7 @@ def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
     now = now_ms()
     rows = [
         (
-            tag.tag,
+            repr(tag.tag) if has_blanks(tag.tag) else tag.tag,
             _max(tag, parts),
             tag.step if _counts(tag) else "",
             f"{tag.order}, halted" if tag.halted else tag.order,
@@ -216,6 +219,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
 @_lease
 @_ahead
 @click.option("--description", metavar="TEXT", default="", help="For people.")
+@click.option("--exist-ok", is_flag=True, help="A tag that is there with these settings is fine, and left as it is.")
 @scheme_options(new=True)
 @click.pass_obj
 def create(
@@ -231,6 +235,7 @@ def create(
     lease: int | None,
     ahead: int | None,
     description: str,
+    exist_ok: bool,
     **scheme: Any,
 ) -> None:
     """Make TAG. A deleted tag, made again, goes on above its old numbers."""
@@ -244,9 +249,13 @@ def create(
         lease=lease,
         ahead=1 if ahead is None else ahead,
         description=description,
+        exist_ok=exist_ok,
         **given(scheme),
     )
-    say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")
+    if exist_ok:
+        say(f"there is {plain(made.tag)}: {_stands(made)}{_settings(made)}")
+    else:
+        say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")
 
 
 @click.command(

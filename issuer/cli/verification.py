@@ -200,6 +200,7 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
                 f"segment   {entry.low + 1}..{entry.high}",
                 f"reserved  {moment(entry.time, now)}",
                 f"utc       {utc(entry.time)}",
+                *([f"service   {plain(entry.application)}"] if entry.application else []),
                 f"by        {plain(entry.host)}, pid {entry.pid}",
                 f"for       {plain(entry.reason)}",
             ]

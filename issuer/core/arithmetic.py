@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from persistence.records import LedgerEntry
+from persistence.records import LEASE_MOST, LedgerEntry
 
 #: The share of a segment after whose use the next one is fetched: 20 %.
 REFILL_AFTER_USED = Fraction(20, 100)
+
+
+#: A stream that uses up what it has drawn ahead within so many seconds draws twice as much, and one that takes longer
+#: than so many half as much: of the numbers that lie in a process all are a gap if it is killed.
+QUICK, SLOW = 0.05, 1.0
+
+
+def drawn_ahead(before: int, lasted: float, *, least: int, segment: int) -> int:
+    """Return how many numbers to draw ahead after `before` of them have lasted so many seconds.
+
+    A fifth of a segment at most, or `least`: whoever draws more at once uses segments up before the next one is there.
+    """
+    most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
+    wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
+    return min(most, max(least, wanted))
 
 
 #: Percent of the limit at which a tag is worth a warning.

@@ -14,18 +14,27 @@ from persistence.records import Reservation
 ATTEMPTS = 3
 
 
-def reserve(tag: str, *, seen: int, n: int | None = None, reason: str = "direct") -> Steps[Reservation]:
-    """Reserve a segment for this process alone; with n, exactly that many numbers.
+def reserve(
+    tag: str, *, seen: int, n: int | None = None, exact: bool = False, reason: str = "direct", application: str = ""
+) -> Steps[Reservation]:
+    """Reserve a segment for this process alone; with n, that many numbers, near the limit fewer unless `exact`.
 
     `seen` is the highest number of the tag that this process has seen issued. Nobody lowers `max` below it, as a hand
-    back ends at a number that its own process has issued: a store below it went back in time.
+    back ends at a number that its own process has issued: a store below it went back in time. `application`: the
+    service's label, for the ledger.
     """
     for _ in range(ATTEMPTS):
         try:
             return (
                 yield from ask(
                     lambda store, timeout: store.reserve(
-                        tag, n, at_least=seen, exact=n is not None, reason=reason, timeout=timeout
+                        tag,
+                        n,
+                        at_least=seen,
+                        exact=exact,
+                        reason=reason,
+                        application=application,
+                        timeout=timeout,
                     )
                 )
             )

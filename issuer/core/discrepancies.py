@@ -170,6 +170,53 @@ class OtherStore(Discrepancy):
 
 
 @dataclass(frozen=True, slots=True)
+class TwoHashes(Discrepancy):
+    """A strict tag's segments went to two hashes in turns: its order holds on each, not across them. `one`, `other`."""
+
+    kind: ClassVar[str] = "two hashes in Redis"
+
+    one: LedgerEntry
+    other: LedgerEntry
+
+    @property
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """One of each."""
+        return self.one, self.other
+
+    def __str__(self) -> str:
+        return (
+            f"tag {self.tag!r} is strict, and its segments go to two hashes in Redis in turns: {told(self.one)}; "
+            f"{told(self.other)}. Numbers are unique, but not in order: have all services name the same Redis, "
+            "database and prefix"
+        )
+
+
+#: So often a hash must have got segments again, after another one did, to count as one of two in use: one that was
+#: armed anew may get a last one that was on its way.
+AGAIN = 3
+
+
+class Turns:
+    """Finds two hashes that get a tag's segments in turns, in entries that come in order, either way."""
+
+    def __init__(self) -> None:
+        self._last: LedgerEntry | None = None
+        self._again: dict[str, int] = {}
+
+    def found(self, entry: LedgerEntry) -> tuple[LedgerEntry, LedgerEntry] | None:
+        """Look at the next entry: return one of each hash, in order, once it is sure."""
+        last = self._last
+        if not entry.born or (last is not None and last.born == entry.born):
+            return None
+        self._last = entry
+        self._again[entry.born] = self._again.get(entry.born, -1) + 1
+        if last is None or self._again[entry.born] < AGAIN:
+            return None
+        self._again.clear()
+        return (entry, last) if entry.high <= last.low else (last, entry)
+
+
+@dataclass(frozen=True, slots=True)
 class RedisUnseen(Discrepancy):
     """Redis was away: ledger and store were held against each other without it, which is no proof. `why` it was not."""
 

@@ -86,12 +86,23 @@ def _made(tag: str) -> Steps[Tag | None]:
         return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))
 
 
-def extend(record: Tag, key: str, *, seen: int, window: float, election: Election) -> Steps[Extension]:
+def extend(
+    record: Tag,
+    key: str,
+    *,
+    seen: int,
+    window: float,
+    election: Election,
+    wanted: int = 0,
+    application: str = "",
+) -> Steps[Extension]:
     """Load one segment, if one is due and this caller is elected.
 
     `record` is the tag as this process knows it. `seen` is the highest number of the tag that this process has seen: a
     store that stands below it went back in time. `election` may have been won already, in a draw. `window`: how long an
-    election stands, in seconds.
+    election stands, in seconds. `wanted`: how many numbers a caller wants at once. Where that is more than a segment
+    holds it is the segment's size, as reserving them piece by piece would take a request to the store for each.
+    `application`: the service's label, for the ledger.
     """
     store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     for _ in range(ATTEMPTS):
@@ -112,7 +123,9 @@ def extend(record: Tag, key: str, *, seen: int, window: float, election: Electio
                 # second to have reserved might come first, and the period would begin with a gap.
                 election.served = won
                 continue
-            extension = yield from _reserve_and_load(record, key, opened, at_least=max(opened.top, seen))
+            extension = yield from _reserve_and_load(
+                record, key, opened, at_least=max(opened.top, seen), wanted=wanted, application=application
+            )
         except MaxBehind as behind:
             if behind.certain:
                 yield from direct.behind(tag=record.tag, stands_at=behind.max, taken=behind.at_least)
@@ -182,33 +195,42 @@ def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]
     return after
 
 
-def _within_limit(record: Tag, at_least: int) -> tuple[int | None, int]:
-    """Return how many numbers to reserve, None: a segment, and the last one, so that none lies beyond a period's limit.
+def size(record: Tag, wanted: int) -> int | None:
+    """Return how many numbers to reserve: those that are wanted, or None: a segment, if that holds as many."""
+    return wanted if wanted > record.segment else None
+
+
+def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, int]:
+    """Return how many numbers to reserve, and the last one, so that none lies beyond a period's limit. See `size`.
 
     The store knows no limit there. Numbers that were reserved beyond it would be missing once it is raised. Raises
     LimitHit; a record that is halted, or behind, is left to the store.
     """
     last = last_counter(record)
     if last is None or record.halted or record.max < at_least:
-        return None, HIGHEST
+        return size(record, wanted), HIGHEST
     left = last - record.max
     if left <= 0:
         limit = scheme.reserved(record)[1]
         raise LimitHit(record.tag, limit, limit)
-    return min(record.segment, left), last
+    return min(max(record.segment, wanted), left), last
 
 
-def _reserve_and_load(record: Tag, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
-    tag, n, last = record.tag, None, HIGHEST
+def _reserve_and_load(
+    record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str
+) -> Steps[Extension]:
+    tag, n, last = record.tag, size(record, wanted), HIGHEST
     if last_counter(record) is not None:
         found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
         if found is None or found.deleted:
             raise TagMissing(tag)
         if found.scheme_id != record.scheme_id:
             return Extension("stale", found)
-        n, last = _within_limit(found, at_least)
+        n, last = _within_limit(found, at_least, wanted)
     reserved = yield from ask(
-        lambda store, timeout: store.reserve(tag, n, at_least=at_least, reason="load", timeout=timeout)
+        lambda store, timeout: store.reserve(
+            tag, n, at_least=at_least, reason="load", application=application, born=opened.born, timeout=timeout
+        )
     )
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:

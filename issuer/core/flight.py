@@ -7,8 +7,14 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from issuer.clock import monotonic, pause
-from issuer.errors import IssuerError, Unavailable
+from issuer.clock import jittered, monotonic, pause
+from issuer.errors import IssuerError, StoreUnavailable, Unavailable
+
+#: Nobody is told to come back later than after so many seconds, however long an outage lasts.
+LATEST_RETRY = 30.0
+
+#: The part of an outage so far after which a caller is told to come back.
+RETRY_AFTER = 0.1
 
 
 class Landing(Protocol):
@@ -21,7 +27,7 @@ class Landing(Protocol):
 class Flight:
     """Something under way that one caller fetches for all. Nobody spins while waiting for it."""
 
-    __slots__ = ("_end", "_me", "_pilot", "begun", "error", "landing", "progress")
+    __slots__ = ("_end", "_me", "_pilot", "begun", "error", "landing", "progress", "wanted")
 
     def __init__(self, landing: Landing, me: Callable[[], object]) -> None:
         """`me` names the thread or task that asks: whoever claims the flight is known by it."""
@@ -32,6 +38,12 @@ class Flight:
         self.begun = monotonic()
         self.error: IssuerError | None = None
         self.progress = False
+        #: How many numbers one of those who wait for it wants, or 0.
+        self.wanted = 0
+
+    def want(self, n: int) -> None:
+        """Have it bring so many numbers, if it has not asked for them yet. A race brings fewer, and another flight."""
+        self.wanted = max(self.wanted, n)
 
     def claim(self) -> bool:
         """Say who flies it: True for one caller. A scheduler may lose a job, and then a waiter takes it over.
@@ -83,7 +95,7 @@ def renewed(error: IssuerError) -> IssuerError:
 class Board:
     """Where the flights for one thing depart: at most one is in the air."""
 
-    __slots__ = ("_failed_at", "_failures", "_flight", "_lock", "_longest", "_make", "trouble")
+    __slots__ = ("_failed_at", "_failures", "_flight", "_lock", "_longest", "_make", "_silent_since", "trouble")
 
     def __init__(self, make: Callable[[], Flight], longest: float) -> None:
         """`longest`: seconds after which a flight counts as lost with its thread, and another may depart."""
@@ -93,7 +105,9 @@ class Board:
         self._longest = longest
         self._failures = 0
         self._failed_at = 0.0
-        #: Why the flights since the last one that brought something brought nothing.
+        #: When a flight found the store away for the first time, None if the last one didn't.
+        self._silent_since: float | None = None
+        #: Why the flights since the last one that brought something brought nothing: what may pass by itself.
         self.trouble: IssuerError | None = None
 
     def enter(self) -> tuple[Flight, bool]:
@@ -119,14 +133,37 @@ class Board:
         """Whether no other flight has departed since: one that counted as lost may come back late."""
         return self._flight is flight
 
-    def land(self, flight: Flight, *, progress: bool, error: IssuerError | None = None) -> None:
-        """End the flight and count the failures in a row."""
+    def land(
+        self, flight: Flight, *, progress: bool, error: IssuerError | None = None, in_a_hurry: bool = False
+    ) -> None:
+        """End the flight and count the failures in a row. `in_a_hurry`: it had no time to tell a store that is away.
+
+        An error that asking again won't better is told to those who wait for this flight, and to nobody later: by then
+        it may be mended, and something else be wrong.
+        """
+        now = monotonic()
         if progress:
-            self._failures, self.trouble = 0, None
+            self._failures, self.trouble, self._silent_since = 0, None, None
         else:
-            self._failures, self._failed_at = self._failures + 1, monotonic()
-            self.trouble = error or self.trouble
+            since = self._silent_since if self._recent(now) else None
+            self._failures, self._failed_at = self._failures + 1, now
+            if isinstance(error, StoreUnavailable):
+                since = now if since is None and not in_a_hurry else since
+            elif error is not None:
+                since = None
+            self._silent_since = since
+            if error is not None:
+                self.trouble = error if isinstance(error, Unavailable) else None
         flight.land(progress=progress, error=error)
+
+    def _recent(self, now: float) -> bool:
+        return self._failures > 0 and now - self._failed_at <= self._longest
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds for which the store has been away; None if it answered last, or wasn't asked lately."""
+        now, since = monotonic(), self._silent_since
+        return now - since if since is not None and self._recent(now) else None
 
     def pause(self) -> float:
         """Seconds to wait before the next flight: 0 after one that brought something, growing with the failures."""
@@ -135,5 +172,6 @@ class Board:
         return max(0.0, self._failed_at + pause(self._failures) - monotonic())
 
     def retry_after(self) -> float:
-        """Seconds after which asking again makes sense, above 0: the pause now in force, as it was meant."""
-        return max(0.005, self.pause() or pause(self._failures + 1))
+        """Seconds after which asking again makes sense, above 0: the pause now in force, more in a long outage."""
+        least = max(0.005, self.pause() or pause(self._failures + 1))
+        return max(least, jittered(min(LATEST_RETRY, (self.silence or 0.0) * RETRY_AFTER)))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from issuer.core.scheme import PART_OF, PARTS
+from issuer.core.scheme import MACHINE, PART_OF, PARTS
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
 from persistence.journal import Known
 from persistence.records import Tag
+
+#: The description of a machine number's tag begins with it, for people.
+TIMESTAMPS = "timestamps, in ms since 1970, that the machine number may have used"
 
 
 def has_parts(record: Tag) -> bool:
@@ -30,8 +33,17 @@ def of(record: Tag) -> Steps[list[str]]:
 
 
 def is_part(record: Tag, of_tag: str) -> bool:
-    """Whether it was made as a part of that tag. `orders#17` may be a tag of a user's own."""
-    return bool(record.scheme.get(PART_OF) == of_tag)
+    """Whether it was made as a part of that tag. `orders#17` may be a tag of a user's own, or a machine number's."""
+    return bool(record.scheme.get(PART_OF) == of_tag) and not is_machine(record)
+
+
+def is_machine(record: Tag) -> bool:
+    """Whether it keeps a machine number's time, and no numbers of anybody's.
+
+    `orders#machine-7` is also what a keyed tag `orders` calls the part of the restart key machine-7. Records that were
+    made before they had a mark are told by their description.
+    """
+    return MACHINE in record.scheme or (PART_OF in record.scheme and record.description.startswith(TIMESTAMPS))
 
 
 def check_whole(record: Tag) -> Steps[None]:
@@ -43,8 +55,15 @@ def check_whole(record: Tag) -> Steps[None]:
         raise InvalidArgument(problem, tag=record.tag, value=whole)
 
 
-def stranger(name: str, of_tag: str) -> ConfigurationError:
+def stranger(record: Tag, of_tag: str) -> ConfigurationError:
     """Return the error for a tag that has the name of a part, and is none."""
+    name = record.tag
+    if is_machine(record):
+        problem = (
+            f"tag {name!r} keeps the time of a machine number, of snowflake tags with the namespace {of_tag!r}: use "
+            f"another restart key, or give {of_tag!r} another name"
+        )
+        return ConfigurationError(problem, tag=name)
     problem = f"tag {name!r} is there, and is no part of {of_tag!r}: delete it, or give {of_tag!r} another name"
     return ConfigurationError(problem, tag=name)
 

@@ -12,7 +12,7 @@ from issuer.core.extend import DEFAULT_STEP
 from issuer.core.scheme import SEGMENT, countable, strategy
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument, brief
-from issuer.keys import check_description, check_tag
+from issuer.keys import check_description, check_found, check_tag
 from persistence import journal
 from persistence.journal import Journals
 from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
@@ -191,7 +191,7 @@ def floor(tag: str | None, at_least: int) -> int:
     """Check what `recover` is to count as taken, 0..2^63-1, and the tag; None: all of them, and then only 0."""
     lowest = whole(at_least, "at_least", 0, HIGHEST)
     if tag is not None:
-        check_tag(tag)
+        check_found(tag)
     elif lowest:
         raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
     return lowest

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from shlex import quote
 from typing import Literal
 
 from issuer import gateway
 from issuer.core.outcomes import refused
+from issuer.core.parts import is_machine
 from issuer.core.periods import SEQ_MOST
+from issuer.core.scheme import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
 from persistence.contract import Store
@@ -30,6 +32,12 @@ class Recovery:
     without: what only Redis knows of is missing then. None: it was asked, or there is none.
     `asked`: the nodes of Redis besides the master that were asked as well, its replicas and those that were masters,
     each as host:port. `unasked`: those that could not be, each with why: what only they know of is missing.
+    `sound`: nothing that can be seen was wrong with the tag before: it wasn't halted, its hash was of Redis's present
+    reign, and the store stood at or above all that is known, with every node asked. A hash that was put back within a
+    reign looks sound, too.
+    `unvouched`: Redis was asked and holds nothing of the tag, no journal was given or is kept that knows it, and no
+    `at_least`: so the store's word stands alone, and if it is an older one than numbers were issued from, they repeat.
+    `old_in_period`, `new_in_period`: the same as people read them, as "17 of 2026-11-21"; None without periods.
     """
 
     tag: str
@@ -39,6 +47,10 @@ class Recovery:
     redis_error: str | None = None
     asked: tuple[str, ...] = ()
     unasked: tuple[str, ...] = ()
+    sound: bool = field(default=False, compare=False)
+    unvouched: bool = False
+    old_in_period: str | None = None
+    new_in_period: str | None = None
 
 
 def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
@@ -54,18 +66,13 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     if said is None and (record is None or record.deleted):
         raise UnknownTag(tag)
     known = record if record is not None or said is None else said.record
-    if known is not None and 0 < at_least <= SEQ_MOST and "restart" in known.scheme:
-        raise InvalidArgument(
-            f"at_least {at_least} is no counter of tag {tag!r}, which has periods: take the one that `issuer decode` "
-            "tells of the highest text",
-            tag=tag,
-            value=at_least,
-        )
+    _check_counter(known, at_least)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=BUFFERS, timeout=timeout))
     highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
     issued = record.max if record else said.beneath(BUFFERS) if said else 0
+    sound = record is not None and not record.deleted and not record.halted
     hash = away = None
-    others = Others()
+    others, unvouched = Others(), False
     if key is not None:
         try:
             hash = yield from send(gateway.peek(key))
@@ -81,13 +88,60 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
         # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
         others = yield from _others(key, store_id)
         highest = max(highest, hash.top, others.top)
+        if not (hash.top or others.top or at_least or said is not None):
+            unvouched, top = yield from _unvouched(known)
+            highest = max(highest, top)
         issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
+        sound = sound and (yield from _of_this_reign(key, hash))
+    sound = sound and away is None and not others.unasked and record is not None and highest <= record.max
     if not dry_run:
         highest = yield from _raised(tag, record, highest, said)
         if key is not None:
             yield from floor(tag, key, highest, "repair", (yield from identity()))
-    old, gap = record.max if record else None, max(0, highest - issued)
-    return Recovery(tag, old, highest, gap, away, others.asked, others.unasked)
+    old, scheme = record.max if record else None, known.scheme if known is not None else {}
+    return Recovery(
+        tag,
+        old,
+        highest,
+        lost(issued, highest, scheme),
+        away,
+        others.asked,
+        others.unasked,
+        sound,
+        unvouched,
+        None if old is None else in_period(old, scheme),
+        in_period(highest, scheme),
+    )
+
+
+def _of_this_reign(key: str, hash: gateway.Hash) -> Steps[bool]:
+    """Whether the hash was armed in the present reign of its server, and is whole."""
+    if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
+        return False
+    info = yield from send(gateway.replication_info(key))
+    return info.get("role") == "master" and info.get("master_replid") == hash.fence
+
+
+def _check_counter(record: Tag | None, at_least: int) -> None:
+    """InvalidArgument for a number that can't be the counter of a tag with periods."""
+    if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
+        raise InvalidArgument(
+            f"at_least {at_least} is no counter of tag {record.tag!r}, which has periods: take the one that `issuer "
+            "decode` tells of the highest text",
+            tag=record.tag,
+            value=at_least,
+        )
+
+
+def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
+    """Say of a tag of which Redis holds nothing whether no journal knows it either, and what the journal's top is.
+
+    Not of one of which Redis would hold nothing anyway.
+    """
+    if record is None or record.deleted or not countable(record.scheme) or is_machine(record):
+        return False, 0
+    kept = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
+    return record.tag not in kept, kept.get(record.tag, 0)
 
 
 @dataclass(frozen=True, slots=True)

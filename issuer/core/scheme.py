@@ -32,6 +32,9 @@ class OtherStrategyError(IssuerError):
 #: Under this name a part's scheme says which tag it is a part of: by its own name alone it may be anybody's.
 PART_OF = "part_of"
 
+#: And under this name which machine number it keeps the time of, in place of numbers.
+MACHINE = "machine"
+
 
 def last_value(scheme: Mapping[str, Any], limit: int) -> int:
     """Return the last number that users will see, as they have set it; `limit`: the last one of the counter."""
@@ -88,6 +91,32 @@ def reserved(tag: Tag) -> tuple[int, int]:
     if periods(tag) is None:
         return tag.max, tag.limit
     return tag.max & SEQ_MOST, min(int(tag.scheme.get("limit", SEQ_MOST)), SEQ_MOST)
+
+
+def in_period(counter: int, scheme: Mapping[str, Any]) -> str | None:
+    """Return the number within its period and which one that is; None without periods, or before the first one."""
+    if "restart" not in scheme or counter <= SEQ_MOST:
+        return None
+    named = Periods(str(scheme["restart"]), str(scheme.get("timezone", "UTC")))
+    return f"{counter & SEQ_MOST} of {named.name(counter >> PERIOD_BITS)}"
+
+
+def counted(counter: int, scheme: Mapping[str, Any]) -> str:
+    """Return a counter as people read it: "17 of 2026-11-21" where there are periods."""
+    return in_period(counter, scheme) or str(counter)
+
+
+def spanned(low: int, high: int, scheme: Mapping[str, Any]) -> str:
+    """Return the segment (low, high] as people read it: "1..1000 of 2026-11-21" where there are periods."""
+    first, last = counted(low + 1, scheme), counted(high, scheme)
+    number, _, period = first.partition(" of ")
+    return f"{number}..{last}" if last.endswith(f" of {period}") else f"{first}..{last}"
+
+
+def lost(issued: int, skipped: int, scheme: Mapping[str, Any]) -> int:
+    """Return how many numbers lie in (issued, skipped]; with periods, in the one that `skipped` lies in."""
+    begins = skipped >> PERIOD_BITS << PERIOD_BITS if in_period(skipped, scheme) else 0
+    return max(0, skipped - max(issued, begins))
 
 
 def last_counter(tag: Tag) -> int | None:

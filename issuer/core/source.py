@@ -11,13 +11,14 @@ from typing import TypeVar
 
 from issuer import gateway
 from issuer.clock import LONGEST_PAUSE, Deadline, monotonic
-from issuer.core import direct, lease, ownership
+from issuer.core import arithmetic, direct, lease, ownership
 from issuer.core.arithmetic import spent
 from issuer.core.extend import Election, known
 from issuer.core.flight import Board, Flight, renewed
-from issuer.core.hand import Hand
+from issuer.core.hand import BUFFERS, Hand
 from issuer.core.lease import Lease
 from issuer.core.ownership import PATIENCE, PATIENCE_ALONE, Identity
+from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.retire import identity
 from issuer.core.scheme import (
     PARTS,
@@ -55,6 +56,8 @@ class Means:
     `auto_create`: make a tag at its first use. `lease`: how many numbers of a trend tag are drawn ahead if the tag
     doesn't say so itself. `open`: where open numbers are laid. `scheme`: how a tag's numbers are made of its counter;
     None: they are the counter. It raises ConfigurationError where that can't be done here. `identity`: the store's.
+    `insist`: for how many seconds of an outage of the store callers wait for it; after that they are refused at once.
+    `application`: the service's label, for the ledger.
     """
 
     redis: bool
@@ -69,6 +72,8 @@ class Means:
     open: MutableMapping[str, Iterator[int]]
     scheme: Callable[[Tag], Scheme | None]
     identity: Identity
+    insist: float
+    application: str = ""
 
 
 class Source:
@@ -82,8 +87,12 @@ class Source:
         self.used_at = monotonic()
         #: Extended by every sweep, used or not.
         self.kept = False
-        #: How many numbers to draw ahead of a trend tag for which nobody has said it: a stream has asked for it.
+        #: How many numbers to draw ahead of a trend tag for which nobody has said it, as a stream has asked for it: so
+        #: many at least, and how many now.
+        self._ahead_least = 0
         self.ahead = 0
+        #: When the last lease came, on the monotonic clock.
+        self._leased_at = 0.0
         #: The highest number that this process has seen issued by Redis, or reserved for a caller.
         self.seen: int = 0
         #: What this process serves itself from; None while each draw goes to Redis.
@@ -92,7 +101,8 @@ class Source:
         #: How its numbers are made of its counter, and the id of that: None and "" if they are the counter.
         self.scheme: Scheme | None = None
         self.scheme_id = ""
-        self._near_limit = False
+        #: The limit, and the period, of which the log has said that it is near.
+        self._warned_of: tuple[int, int] | None = None
         self._draws: Iterator[int] | None = None
         self._noticed = 0
         #: How long an election that a draw wins shall stand; None: don't elect this process, it couldn't load.
@@ -109,6 +119,8 @@ class Source:
         self._redis_trouble = ""
         #: What whoever asks is told, once this process serves nothing of the tag any more.
         self.ended: IssuerError | None = None
+        #: The deadlines of those who wait for numbers. A driver adds those who wait for another caller to bring them.
+        self.waiting: set[Deadline] = set()
         #: Whether the hand is filled with segments of our own: there is no Redis, or it is away.
         self._direct = not means.redis
         self._segments = Board(means.flight, longest=means.window + 1)
@@ -155,20 +167,38 @@ class Source:
             self._settle()
 
     def _warn(self, record: Tag) -> None:
-        """Tell once that few numbers are left, in the period if the tag has any."""
-        restarts = periods(record) is not None
-        if restarts and (self._record is None or record.max <= self._record.max):
+        if periods(record) is not None and (self._record is None or record.max <= self._record.max):
             return  # nothing was reserved meanwhile, so that the period may be over
+        self._warn_if_near(record, 0)
+
+    def warn_if_near(self, cur: int) -> None:
+        """Tell once that few numbers are left, if the tag has no periods. `cur`: the last one that Redis has issued."""
+        record = self._record
+        if record is not None and periods(record) is None:
+            self._warn_if_near(record, cur)
+
+    def _warn_if_near(self, record: Tag, cur: int) -> None:
+        """Tell once that few numbers are left, in the period if the tag has any.
+
+        Those that were issued count, as far as that is known: a tag whose limit is no more than two segments has all of
+        its numbers reserved with the first. What lies in both buffers may be unused.
+        """
+        restarts = periods(record) is not None
         taken, last = reserved(record)
-        near, limit = spent(taken, last), last_value(record.scheme, last)
-        if near and not self._near_limit:
+        seen = max(cur, self.taken())
+        if restarts:
+            seen = seen & SEQ_MOST if seen >> PERIOD_BITS == record.max >> PERIOD_BITS else 0
+        used = min(last, max(seen, taken - BUFFERS * record.segment))
+        where = last, record.max >> PERIOD_BITS if restarts else 0
+        if spent(used, last) and self._warned_of != where:
+            limit = last_value(record.scheme, last)
             log.warning(
-                "tag %r: %d %% of %s numbers are reserved, %d are left up to its limit %d: %s",
-                *(self.tag, min(taken, last) * 100 // last, "the period's" if restarts else "its"),
-                *(max(0, last - taken), limit),
+                "tag %r: %d %% of %s numbers are used, %d are left up to its limit %d: %s",
+                *(self.tag, used * 100 // last, "the period's" if restarts else "its"),
+                *(last - used, limit),
                 without_raising(record.scheme, limit) or "raise it in time",
             )
-        self._near_limit = near
+        self._warned_of = where if spent(used, last) or self._warned_of == where else None
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""
@@ -279,12 +309,15 @@ class Source:
     # ------------------------------------------------------------------ where the numbers come from
 
     def draw_ahead(self, n: int) -> Steps[None]:
-        """From now on draw n numbers ahead, if it is a trend tag and neither the tag nor the issuer says how many."""
-        if self.ahead != n:
+        """From now on draw n numbers ahead, if it is a trend tag and neither the tag nor the issuer says how many.
+
+        More while they are used up quickly; see arithmetic.drawn_ahead.
+        """
+        if self._ahead_least != n:
             if self._record is None:
                 yield from self.learn()
             with self._mode_lock:
-                self.ahead = n
+                self.ahead = self._ahead_least = n
                 self._settle()
 
     def settle(self) -> None:
@@ -314,6 +347,14 @@ class Source:
                 self._means.open[self.tag] = self._draws
                 if self.ended is not None:  # looked at last: `close` may run beside this
                     self._means.open.pop(self.tag, None)
+
+    def _leased(self) -> None:
+        """Take note of a lease that has come: how long the one before has lasted tells how long the next should be."""
+        now = monotonic()
+        lasted, self._leased_at = now - self._leased_at, now
+        if self._ahead_least and self._record is not None:
+            least, segment = self._ahead_least, self._record.segment
+            self.ahead = arithmetic.drawn_ahead(self.ahead, lasted, least=least, segment=segment)
 
     def _lease_size(self) -> int:
         """How many numbers to draw ahead; 0: none."""

@@ -49,8 +49,6 @@ class Supply(Refill):
     def __init__(self, tag: str, key: str, means: Means) -> None:
         """`key` is the tag's hash in Redis."""
         super().__init__(tag, key, means)
-        #: The deadlines of those who wait for numbers. A driver adds those who wait for another caller to bring them.
-        self.waiting: set[Deadline] = set()
         self._checked_at = 0.0
         self._unknown_until = 0.0
         self._swept_at = -1
@@ -73,9 +71,12 @@ class Supply(Refill):
                 if not learnt:
                     self._unknown_until = monotonic() + CHECK_AFTER
                     self._means.attend()  # a sweep has more time for it
-            return (yield from self._obtained(n, deadline, first))
+            numbers = yield from self._obtained(n, deadline, first)
         finally:
             self.waiting.discard(deadline)
+        if self._lacking_since is not None:
+            self.supplied()
+        return numbers
 
     def _obtained(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range]:
         while True:
@@ -87,7 +88,7 @@ class Supply(Refill):
                 if drawn is not None:
                     return drawn
                 if self.hand is None:
-                    yield from self.await_segment(deadline)
+                    yield from self.await_segment(deadline, n)
                 continue
             if not self._direct and monotonic() - self._checked_at > (
                 CHECK_LATE if self._means.scheduled else CHECK_AFTER
@@ -96,12 +97,13 @@ class Supply(Refill):
             taken = hand.take(n)
             if taken is not None:
                 if hand.due:
-                    self.prefetch()
+                    self.warn_if_near(taken[1])
+                    self.prefetch(n - (taken[1] - taken[0]))
                 return range(taken[0] + 1, taken[1] + 1)
             if self._direct:
-                yield from self.await_segment(deadline)
+                yield from self.await_segment(deadline, n)
             else:
-                yield from self.await_lease(deadline)
+                yield from self.await_lease(deadline, n)
 
     def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
         attempt, drawn_as = 0, None
@@ -121,6 +123,7 @@ class Supply(Refill):
                 first = None
                 self._redis_retry, self._redis_trouble = error.retry_after, str(error)
                 if not (yield from self._go_direct(deadline)):
+                    self._note_lack(error, monotonic())
                     # A strict tag waits for Redis: a failover takes 2-3 s.
                     yield from sleep(min(pause(attempt), deadline.left()))
                     attempt += 1
@@ -134,15 +137,15 @@ class Supply(Refill):
                 if self.scheme_id != drawn_as:
                     first = None
                     continue
-            return self._unless_in_hand(drawn)
+            return self._unless_in_hand(drawn, n)
         return None
 
-    def _unless_in_hand(self, drawn: gateway.Drawn) -> range | None:
-        """Return what a draw brought, None if that is a gap: by now there are numbers in hand.
+    def _unless_in_hand(self, drawn: gateway.Drawn, n: int) -> range | None:
+        """Return what a draw of n brought, None if that is a gap: by now there are numbers in hand.
 
         They may have been drawn before it, and whoever came next would get lower ones than this caller.
         """
-        numbers, hand = self.accept(drawn), self.hand
+        numbers, hand = self.accept(drawn, n), self.hand
         if numbers is None or hand is None or hand.pass_by(drawn.low, drawn.high):
             return numbers
         return None
@@ -169,6 +172,7 @@ class Supply(Refill):
                         raise RedisUnavailable(str(error), tag=self.tag, retry_after=error.retry_after) from error
                 else:
                     if number is not None:
+                        self.supplied()
                         return number
                     if not self._direct:
                         continue
@@ -218,7 +222,11 @@ class Supply(Refill):
     def reserve(self, n: int) -> Steps[range]:
         """Reserve exactly n numbers of a trend tag in the store for the caller alone, past both buffers."""
         check_reserving(self._record or (yield from self.learn()), n)
-        reserved = yield from self._public(direct.reserve(self.tag, seen=self.taken(), n=n, reason="reserve"))
+        reserved = yield from self._public(
+            direct.reserve(
+                self.tag, seen=self.taken(), n=n, exact=True, reason="reserve", application=self._means.application
+            )
+        )
         try:
             check_reserving(reserved.tag, n)
         except InvalidArgument:

@@ -27,6 +27,8 @@ from issuer.core.discrepancies import (
     Overlap,
     RedisAboveMax,
     RedisUnseen,
+    Turns,
+    TwoHashes,
 )
 from issuer.core.extend import known
 from issuer.core.steps import Steps, ask, send, sleep
@@ -92,12 +94,15 @@ class Audit:
         self._lowest: LedgerEntry | None = None
         self._hash: gateway.Hash | None = None
         self._buffers: list[_Buffer] = []
+        #: Of a strict tag, until two hashes were found that get its segments in turns.
+        self._turns: Turns | None = None
 
     def go_on(self) -> Steps[bool]:
         """Look at the next piece: Redis, then page after page of the ledger. False: that was the last."""
         if not self._begun:
             self._begun = True
-            yield from self._read_max()
+            strict = yield from self._read_max()
+            self._turns = Turns() if strict else None
             yield from self._check_journal()
             if self._key is not None:
                 yield from self._with_redis(self._check_hash(self._key), self._key)
@@ -111,6 +116,7 @@ class Audit:
         segments = [entry for entry in page.entries if entry.low < entry.high]
         yield from self._check_against_max(segments)
         yield from self._check_overlaps(segments)
+        self._check_turns(segments)
         for buffer in self._buffers:
             self._look_for(buffer, segments)
         if page.last is None or len(self.findings) >= MOST:
@@ -120,9 +126,18 @@ class Audit:
             return False
         return True
 
-    def _read_max(self) -> Steps[None]:
+    def _read_max(self) -> Steps[bool]:
+        """Read the record; return whether the tag is strict."""
         record = yield from known(self._tag)
         self._max, self._created = record.max, record.created
+        return record.order == "strict"
+
+    def _check_turns(self, segments: Iterable[LedgerEntry]) -> None:
+        for entry in segments if self._turns is not None else ():
+            both = self._turns.found(entry) if self._turns is not None else None
+            if both is not None:
+                self.findings.append(TwoHashes(self._tag, *both))
+                self._turns = None
 
     def _check_journal(self) -> Steps[None]:
         taken = 0

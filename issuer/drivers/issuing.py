@@ -39,6 +39,8 @@ from issuer.errors import (
 from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
+from issuer.strategies import aside
+from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.strategies.contract import Context
 from issuer.strategies.registry import decode, holder, settled
 from issuer.strategies.serving import Serving
@@ -199,7 +201,11 @@ class Issuing(Generic[L]):
         before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
         if own and isinstance(options := given.get("options", {}), Mapping):
             with _named(tag):
-                options = settled(given["strategy"], options, self._terms.instance, redis=settings["redis"])
+                options = {**settled(given["strategy"], options, self._terms.instance, redis=settings["redis"])}
+            if settings.get("exist_ok") and before is not None and not before.deleted:
+                # What wasn't said is as the tag has it: another process may be one that would settle it otherwise.
+                there, said = before.scheme.get("options", {}), given.get("options", {})
+                options |= {name: there[name] for name in options.keys() & there.keys() if name not in said}
             given = {**given, "options": options}
         record = yield from making.create(tag, given, keys=self._terms.keys, key_of=self._terms.key, **settings)
         if own and before is None:
@@ -226,6 +232,14 @@ class Issuing(Generic[L]):
                     yield from line.serving.close(deadline)
                 except IssuerError as error:
                     log.warning("tag %r is deleted, and its strategy could not end in order: %s", name, error)
+
+    def machines(self, tag: str) -> Steps[MachineNumbers]:
+        """Tell which machine numbers of the tag were ever used; see Issuer.machines."""
+        return (yield from aside.look((yield from known(tag)), self._terms.prefix))
+
+    def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
+        """Set aside those that were used in the future; see Issuer.set_aside."""
+        return (yield from aside.set_aside((yield from known(tag)), self._terms.prefix))
 
     def generate(self, line: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Get n numbers of a strategy that has no counter."""
@@ -273,7 +287,7 @@ class Issuing(Generic[L]):
             # Not made at its first use as other tags are: like the tag whose part it is.
             record = supply.record or (yield from supply.learn(make=False))
             if not parts.is_part(record, part.record.tag):
-                raise parts.stranger(record.tag, part.record.tag)
+                raise parts.stranger(record, part.record.tag)
         if how.key is not None:
             return (yield from supply.once(kept_key(supply.key, check_key(how.key)), how.ttl, deadline))
         return (yield from supply.obtain(1, deadline))[0]

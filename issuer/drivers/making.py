@@ -13,14 +13,24 @@ from issuer.core import scheme as schemes
 from issuer.core.extend import known
 from issuer.core.ownership import refuse_foreign
 from issuer.core.steps import Steps, ask, send
-from issuer.errors import InvalidArgument, LimitReached, SchemeError, StoreBehind, TagExists, UnknownTag, brief
-from issuer.keys import check_tag, part_tag
+from issuer.errors import (
+    InvalidArgument,
+    LimitReached,
+    SchemeError,
+    StoreBehind,
+    TagDiffers,
+    TagExists,
+    UnknownTag,
+    brief,
+)
+from issuer.keys import check_found, check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.given import changed, made
 from issuer.numbers.scheme import shard_layout, strides
 from issuer.strategies.registry import check
 from persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
 from persistence.records import HIGHEST, Order, Tag
+from persistence.schemes import frozen
 
 #: What a tag's parts have in common with it.
 _SHARED = frozenset(("step", "lease", "ahead"))
@@ -43,16 +53,77 @@ def create(
     given: Mapping[str, Any],
     *,
     keys: Mapping[str, bytes],
+    exist_ok: bool = False,
+    **settings: Any,
+) -> Steps[Tag]:
+    """Make a tag, and the tags of its shards; see Issuer.create. `given`: what makes its scheme.
+
+    `settings`: its others, as `_create` takes them.
+    """
+    check_tag(tag)
+    if not exist_ok:
+        return (yield from _create(tag, given, keys=keys, **settings))
+    found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if found is None or found.deleted:
+        try:
+            return (yield from _create(tag, given, keys=keys, **settings))
+        except (TagPresent, TagExists):  # another process was quicker
+            found = yield from known(tag)
+    differs = _differences(found, given, keys=keys, **settings)
+    if differs:
+        raise TagDiffers(tag, differs)
+    return schemes.in_true_order(found)
+
+
+def _differences(
+    found: Tag, given: Mapping[str, Any], *, keys: Mapping[str, bytes], limit: int | str, **settings: Any
+) -> dict[str, tuple[object, object]]:
+    """Return what was asked for and what the tag has, by the name of each setting that differs.
+
+    What wasn't said is not compared, but for what makes the numbers: a tag makes them as the caller expects, or not.
+    Nor is where the counter begins, unless the tag hasn't come as far.
+    """
+    last = requests.whole(limits.number(limit), "limit", 1, HIGHEST)
+    above = requests.above_of(found.tag, settings["start"], settings["above"], last)
+    order = schemes.in_true_order(found).order
+    scheme, _ = made(
+        given,
+        tag=found.tag,
+        order=order,
+        limit=last,
+        above=above or 0,
+        lease=settings["lease"],
+        keys=keys,
+        before=found.scheme,
+    )
+    said: dict[str, tuple[object, object]] = {
+        "order": (settings["order"], order),
+        "step": (None if settings["step"] == "auto" else settings["step"], found.step),
+        "limit": (None if last == HIGHEST else last, schemes.last_value(found.scheme, found.limit)),
+        "lease": (settings["lease"], found.lease),
+        "ahead": (None if settings["ahead"] == 1 else settings["ahead"], found.ahead),
+        "description": (settings["description"] or None, found.description),
+    }
+    differs = {name: (asked, has) for name, (asked, has) in said.items() if asked is not None and asked != has}
+    if above is not None and above > found.max:
+        differs["above"] = (above, found.max)
+    wanted, has = frozen(scheme), found.scheme
+    names = (wanted.keys() | has.keys()) - {"id", "limit"}
+    made_otherwise = [name for name in sorted(names) if wanted.get(name) != has.get(name)]
+    return differs | {name: (wanted.get(name), has.get(name)) for name in made_otherwise}
+
+
+def _create(
+    tag: str,
+    given: Mapping[str, Any],
+    *,
+    keys: Mapping[str, bytes],
     limit: int | str,
     redis: bool,
     key_of: Callable[[str], str],
     **settings: Any,
 ) -> Steps[Tag]:
-    """Make a tag, and the tags of its shards; see Issuer.create. `given`: what makes its scheme.
-
-    `key_of`: where a tag's hash is, if there is Redis.
-    """
-    check_tag(tag)
+    """Make a tag. `key_of`: where a tag's hash is, if there is Redis."""
     last = requests.whole(limits.number(limit), "limit", 1, HIGHEST)
     strategy = given.get("strategy", schemes.SEGMENT)
     _check_counters(tag, strategy, {**settings, "limit": last})
@@ -123,14 +194,14 @@ def _shards(
     there = {each.tag: each for each in (yield from ask(lambda store, timeout: store.tags(timeout=timeout)))}
     for name in names:  # all of them before the first one is made: else the rest would be left without a whole
         if name in there and not parts.is_part(there[name], tag):
-            raise parts.stranger(name, tag)
+            raise parts.stranger(there[name], tag)
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
     for name in names:
         try:
             yield from requests.create(name, limit=limit, scheme=own, redis=redis, **settings)
         except TagPresent:
-            if not parts.is_part((yield from known(name)), tag):
-                raise parts.stranger(name, tag) from None
+            if not parts.is_part(found := (yield from known(name)), tag):
+                raise parts.stranger(found, tag) from None
 
 
 def configure(
@@ -293,7 +364,7 @@ def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:
 
     Of a tag that is deleted the parts are deleted that a delete before was kept from; then UnknownTag is raised.
     """
-    record = yield from ask(lambda store, timeout: store.get(check_tag(tag), timeout=timeout))
+    record = yield from ask(lambda store, timeout: store.get(check_found(tag), timeout=timeout))
     if record is not None:
         yield from parts.check_whole(record)
     gone: UnknownTag | None = None

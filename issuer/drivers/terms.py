@@ -44,7 +44,8 @@ class Named(Protocol):
 class Terms:
     """What `connect` was given, or found in the settings; times in seconds. `own_store`: to be closed with the issuer.
 
-    `auto_create`: make a tag at its first use. `lease`: for trend tags that don't say it themselves. `keys`: for
+    `insist`: for how long of an outage of the store callers wait for it. `auto_create`: make a tag at its first use.
+    `lease`: for trend tags that don't say it themselves. `keys`: for
     scrambling, by name. `plugins`: as they were given, of either colour. `rejections`: who is told
     whenever no number can be given. `instance`: what tells this process from others; `alarm`: told what people should
     hear of.
@@ -55,6 +56,7 @@ class Terms:
     prefix: str
     timeout: float
     store_timeout: float
+    insist: float
     auto_create: bool
     lease: int
     keys: Mapping[str, bytes]
@@ -135,4 +137,6 @@ class Terms:
             open=open,
             scheme=self.scheme,
             identity=self._identity,
+            insist=self.insist,
+            application=self.instance.application,
         )

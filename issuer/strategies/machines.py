@@ -147,7 +147,7 @@ class Leased(Machines):
         soonest = 0.0
         for _ in range(ROUNDS):
             shown = yield from send(machine_calls.machines(self._key))
-            free = _free(self._numbers, shown, self._holder)
+            free = _free(self._numbers, shown, self._holder, self._clock.ms() + round(self._margin * 1000))
             # Only where none is free: those whose holders are silent may have lapsed.
             numbers = [*self._left(shown), *(free or _silent(self._numbers, shown))]
             tenure, soonest = yield from self._tried(numbers, first)
@@ -263,16 +263,24 @@ def mixed(numbers: Sequence[int]) -> Iterator[int]:
         at = (at + step) % size
 
 
-def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str) -> list[int]:
-    """Return TRIES numbers that nobody holds, or all: first those that this holder had before, then others."""
+def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soon: int) -> list[int]:
+    """Return TRIES numbers that nobody holds, or all: first those that this holder had before, then others.
+
+    `soon`: others that were used of time beyond that come last, as whoever gets them has to wait until it is over.
+    """
     ours = [number for number, known in shown.items() if known.holder == holder and not known.held]
     ours = [number for number in mixed(ours) if number in numbers] if ours else []
     others = (
         number
         for number in mixed(numbers)
-        if (known := shown.get(number)) is None or (not known.held and known.holder != holder)
+        if (known := shown.get(number)) is None or (not known.held and known.holder != holder and known.last <= soon)
     )
-    return list(islice(chain(ours, others), TRIES))
+    late = (
+        number
+        for number, known in shown.items()
+        if number in numbers and not known.held and known.holder != holder and known.last > soon
+    )
+    return list(islice(chain(ours, others, late), TRIES))
 
 
 def _silent(numbers: Sequence[int], shown: Mapping[int, Machine]) -> list[int]:

@@ -82,7 +82,7 @@ class Snowflake(Strategy):
             raise ConfigurationError(f"the present is outside of the layout: {layout}")
         whole(options, "max_wait", MAX_WAIT, 0, 60_000)
         number(options, "lease", LEASE, 5, 30 * 86_400)
-        _shared(options)
+        shared_namespace(options)
         if "machine" in options and options["machine"] not in SOURCES:
             raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {brief(options['machine'])}")
 
@@ -101,7 +101,7 @@ class Snowflake(Strategy):
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
         """Return who holds the number's machine number in Redis, or had it last; of the store, who had it then."""
         parts = Layout.of(options).decompose(value)
-        kind, shared = text(options, "machine", "redis"), _shared(options)
+        kind, shared = text(options, "machine", "redis"), shared_namespace(options)
         if kind == "store":
             return (yield from stored.holder(shared or tag, parts.machine, parts.timestamp))
         if kind not in ("redis", "file"):
@@ -114,7 +114,7 @@ class Snowflake(Strategy):
         """Return where machine numbers come from."""
         context, instance = self.context, self.context.instance
         kind = text(context.options, "machine", "fixed" if instance.machine is not None else "redis")
-        shared = _shared(context.options)
+        shared = shared_namespace(context.options)
         namespace = shared or context.tag
         lease = number(context.options, "lease", stored.LEASE if kind == "store" else LEASE, 5, 30 * 86_400)
         if kind not in SOURCES:
@@ -128,7 +128,9 @@ class Snowflake(Strategy):
             return Fixed(machine, folder / f"issuer-{name}-{machine}.properties", clock=self._clock)
         numbers = self.layout.machines(self._rack())
         if kind == "store":
-            return stored.Stored(namespace, instance.key, numbers, clock=self._clock, lease=lease)
+            return stored.Stored(
+                namespace, instance.key, numbers, clock=self._clock, lease=lease, application=instance.application
+            )
         if not context.redis:
             raise ConfigurationError(
                 f"machine {kind!r} leases numbers in Redis, and none is set: name Redis, or make a tag with the "
@@ -305,7 +307,7 @@ class Snowflake(Strategy):
         self._machines.after_fork()
 
 
-def _shared(options: Mapping[str, Scalar]) -> str | None:
+def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
     """Return the namespace that a tag shares with others, None if it has its own. Raises ConfigurationError."""
     if "namespace" not in options:
         return None

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from issuer.core import direct
-from issuer.core.scheme import PART_OF
+from issuer.core.parts import TIMESTAMPS, is_machine
+from issuer.core.scheme import MACHINE, PART_OF
 from issuer.core.steps import Steps, ask
-from issuer.errors import NoMachineNumber
+from issuer.errors import ConfigurationError, NoMachineNumber
 from issuer.keys import part_tag
 from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
 from persistence.contract import Store
@@ -20,8 +21,7 @@ from persistence.records import HIGHEST, Reservation, Tag
 #: 432 a day and process. A process that was killed keeps its number so long from others.
 LEASE = 600.0
 
-#: Of a machine number's tag, for people.
-DESCRIPTION = "timestamps, in ms since 1970, that the machine number may have used"
+_GIVEN_BACK = "; given back by "
 
 #: So many ledger entries are looked at for a time: those that were given back whole may lie before the one that has it.
 LOOKED_AT = 50
@@ -38,11 +38,19 @@ class Stored(Machines):
     """
 
     def __init__(
-        self, namespace: str, holder: str, numbers: Sequence[int], *, clock: Clock, lease: float = LEASE
+        self,
+        namespace: str,
+        holder: str,
+        numbers: Sequence[int],
+        *,
+        clock: Clock,
+        lease: float = LEASE,
+        application: str = "",
     ) -> None:
         """`namespace`: the tags of its machine numbers are `namespace#machine-7`. `numbers`: those to choose from."""
         self._namespace = namespace
         self._holder = holder
+        self._application = application
         self._numbers = numbers
         self._clock = clock
         self._lease = round(lease * 1000)
@@ -123,19 +131,26 @@ class Stored(Machines):
                         step=1,
                         limit=HIGHEST,
                         order="trend",
-                        description=DESCRIPTION,
-                        scheme={PART_OF: self._namespace},
+                        description=TIMESTAMPS,
+                        scheme={PART_OF: self._namespace, MACHINE: number},
                         timeout=timeout,
                     )
                 record = store.get(name, timeout=timeout)
             assert record is not None  # noqa: S101 - a tag is never removed
             return record
 
-        return (yield from ask(found))
+        record = yield from ask(found)
+        if not is_machine(record):
+            # Its numbers are somebody's: time reserved of them would be taken from there, and the other way round.
+            raise ConfigurationError(
+                f"tag {name!r} is there, and keeps no machine number's time: give the snowflake tag another namespace",
+                tag=name,
+            )
+        return record
 
     def _left(self, last: int) -> str:
         """Return the description of what this holder has given back; out of date when `max` is another one."""
-        return f"{DESCRIPTION}; given back by {self._holder} at {last}"
+        return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _raised(self, number: int, to: int) -> Steps[None]:
         """Leave out the time that has gone by since somebody had the number."""
@@ -143,7 +158,11 @@ class Stored(Machines):
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
         """Reserve n ms above all that is reserved. Raises StoreBehind if that doesn't reach up to `above`."""
-        return (yield from direct.reserve(self._tag(number), seen=above, n=n, reason="machine"))
+        return (
+            yield from direct.reserve(
+                self._tag(number), seen=above, n=n, reason="machine", application=self._application
+            )
+        )
 
     def _tag(self, number: int) -> str:
         return _tag(self._namespace, number)
@@ -161,6 +180,18 @@ class Stored(Machines):
 
     def _tenure(self, number: int, floor: int, ceiling: int, sent: float) -> Tenure:
         return Tenure(number, floor, ceiling, due=sent + self._lease * RENEW_AFTER / 1000)
+
+
+def holder_of(record: Tag) -> str:
+    """Return who gave the machine number back last; "" if it wasn't given back since."""
+    named, _, last = record.description.partition(_GIVEN_BACK)[2].rpartition(" at ")
+    return named if last == str(record.max) else ""
+
+
+def forget_holder(namespace: str, number: int) -> Steps[None]:
+    """Take away by whom the machine number was given back: that process takes another one then."""
+    name = _tag(namespace, number)
+    yield from ask(lambda store, timeout: store.configure(name, description=TIMESTAMPS, timeout=timeout))
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:

@@ -32,11 +32,22 @@ class SlowStore(MemoryStore):
     """A store far away: every reservation takes DELAY longer. Nothing but `reserve` is called while it is measured."""
 
     def reserve(
-        self, tag: str, n: int | None, *, at_least: int = 0, exact: bool = False, reason: str, timeout: float
+        self,
+        tag: str,
+        n: int | None,
+        *,
+        at_least: int = 0,
+        exact: bool = False,
+        reason: str,
+        application: str = "",
+        born: str = "",
+        timeout: float,
     ) -> Reservation:
         """Wait, then reserve."""
         time.sleep(DELAY)
-        return super().reserve(tag, n, at_least=at_least, exact=exact, reason=reason, timeout=timeout)
+        return super().reserve(
+            tag, n, at_least=at_least, exact=exact, reason=reason, application=application, born=born, timeout=timeout
+        )
 
 
 @dataclass(slots=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persistence.records import HIGHEST
+import pytest
+
+from persistence.errors import Corrupt
+from persistence.records import HIGHEST, LedgerEntry
 from tests.contract.benches import TIMEOUT, MemoryBench, SQLiteBench, create, reserve, spans
 
 if TYPE_CHECKING:
     from persistence.contract import Store
-    from persistence.records import LedgerEntry, LedgerPage, Position
+    from persistence.records import LedgerPage, Position
     from tests.contract.benches import Bench
 
 
@@ -118,3 +121,23 @@ def test_sqlite_finds_each_page_by_its_index(sqlite_bench: SQLiteBench) -> None:
             assert "FOR LAST 2 TERMS" in plan[1][3] or "RIGHT PART" in plan[1][3]
     finally:
         connection.close()
+
+
+def test_an_entry_says_which_service_reserved_it_as_far_as_a_journal_has_room_for(store: Store) -> None:
+    create(store, step=10)
+    for label in ("billing", "", "\ud800" + "x" * 500):
+        store.reserve("orders", None, reason="test", application=label, born=f"b-{len(label)}", timeout=TIMEOUT)
+    found = store.ledger("orders", newest=3, timeout=TIMEOUT)
+    assert [each.application for each in found] == ["?" + "x" * 99, "", "billing"]
+    assert [each.born for each in found] == ["b-501", "b-0", "b-7"]
+    assert [each.application for each in store.entries("orders", [found[2].id], timeout=TIMEOUT)] == ["billing"]
+    assert [each.application for each in listed(store, 2)] == [each.application for each in found]
+
+
+def test_an_entry_of_before_has_no_label_and_one_of_another_type_is_damaged() -> None:
+    fields = {"tag": "orders", "low": 0, "high": 5, "reason": "load", "id": "x", "time": 1, "host": "h", "pid": 1}
+    assert LedgerEntry.checked(fields).application == ""
+    assert LedgerEntry.checked(fields).born == ""
+    assert LedgerEntry.checked({**fields, "application": None}).application == ""
+    with pytest.raises(Corrupt):
+        LedgerEntry.checked({**fields, "application": 5})

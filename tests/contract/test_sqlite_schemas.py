@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +19,6 @@ from tests.contract.processes import finish, let_go, start_loaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def _natural(column: str, lowest: int = 0) -> str:
@@ -57,6 +58,13 @@ _SCHEMA_3 = (
     WHEN NEW.ahead IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND ahead > 1 AND NOT deleted)
     BEGIN SELECT RAISE(ABORT, 'a program too old for what this tag has ahead must not write it: upgrade'); END""",
     "PRAGMA user_version = 3",
+)
+_SCHEMA_4 = (
+    "ALTER TABLE tags ADD COLUMN scheme TEXT CHECK (scheme IS NULL OR typeof(scheme) = 'text')",
+    """CREATE TRIGGER scheme_is_kept BEFORE INSERT ON tags
+    WHEN NEW.scheme IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND scheme <> '{}')
+    BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
+    "PRAGMA user_version = 4",
 )
 _COLUMNS_1 = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
@@ -115,6 +123,14 @@ def third(second: sqlite3.Connection) -> sqlite3.Connection:
 
 
 @pytest.fixture
+def fourth(third: sqlite3.Connection) -> sqlite3.Connection:
+    """The same file at schema 4."""
+    for statement in _SCHEMA_4:
+        third.execute(statement)
+    return third
+
+
+@pytest.fixture
 def store(old: sqlite3.Connection, tmp_path: Path) -> Iterator[SQLiteStore]:  # noqa: ARG001 - the file must be there
     store = SQLiteStore(tmp_path / "store.db")
     yield store
@@ -127,14 +143,14 @@ def schema(connection: sqlite3.Connection) -> tuple[int, set[str]]:
     return connection.execute("PRAGMA user_version").fetchone()[0], columns
 
 
-@pytest.mark.parametrize("at", ["old", "second", "third"])
+@pytest.mark.parametrize("at", ["old", "second", "third", "fourth"])
 def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     store: SQLiteStore, at: str, request: pytest.FixtureRequest
 ) -> None:
     old = request.getfixturevalue(at)
     rows = old.execute("SELECT * FROM tags ORDER BY tag").fetchall()
     assert store.store_id(timeout=TIMEOUT) == "0123456789abcdef01234567"
-    leased, added = {"old": (None, 3), "second": (7, 2), "third": (7, 1)}[at]
+    leased, added = {"old": (None, 3), "second": (7, 2), "third": (7, 1), "fourth": (7, 0)}[at]
     assert [(each.tag, each.max, each.lease, each.ahead, each.scheme) for each in store.tags(timeout=TIMEOUT)] == [
         *([("leased", 40, leased, 1, {})] if leased else []),
         ("orders", 30, None, 1, {}),
@@ -284,3 +300,30 @@ def test_a_program_of_schema_3_that_had_the_file_open_cannot_drop_a_scheme(
     third.execute("DROP TRIGGER scheme_is_kept")
     put(third, "orders", 500, **known)
     assert get(store).scheme == {}
+
+
+def test_entries_that_a_program_of_schema_4_writes_meanwhile_say_nothing_of_a_service(
+    store: SQLiteStore, fourth: sqlite3.Connection
+) -> None:
+    store.reserve("orders", None, reason="test", application="billing", born="b", timeout=TIMEOUT)
+    columns = "(id, tag, low, high, reason, time, host, pid)"
+    fourth.execute(f"INSERT INTO segments {columns} VALUES ('y', 'orders', 40, 50, 'load', 6, 'host', 1)")  # noqa: S608
+    found = store.ledger("orders", newest=3, timeout=TIMEOUT)
+    assert [(each.id, each.application, each.born) for each in found][::2] == [("y", "", ""), ("x", "", "")]
+    assert (found[1].application, found[1].born) == ("billing", "b")
+
+
+def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_schema_4(
+    store: SQLiteStore, fourth: sqlite3.Connection
+) -> None:
+    everything = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+    before, rows = fourth.execute(everything).fetchall(), fourth.execute("SELECT * FROM tags").fetchall()
+    store.store_id(timeout=TIMEOUT)
+    assert schema(fourth)[0] == SCHEMA
+    store.close()
+    page = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"sqlite3 issuer.db '(.*)'", page)
+    fourth.executescript(shown)
+    assert fourth.execute("PRAGMA user_version").fetchone() == (4,)
+    assert fourth.execute(everything).fetchall() == before
+    assert fourth.execute("SELECT * FROM tags").fetchall() == rows

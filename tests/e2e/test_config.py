@@ -4,8 +4,18 @@ from pathlib import Path
 
 from tests.e2e.conftest import Cli
 
-NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "lease", "journal"]
-NAMES += ["keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files", "require_servers"]
+NAMES = ["redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "insist", "lease"]
+NAMES += [
+    "journal",
+    "keys",
+    "application",
+    "port_number",
+    "ip_address",
+    "machine",
+    "rack",
+    "machine_files",
+    "require_servers",
+]
 
 
 def test_without_any_settings_every_value_is_the_default(cli: Cli, home: Path) -> None:
@@ -42,7 +52,7 @@ def test_the_table_has_a_line_for_each_setting(cli: Cli) -> None:
     assert lines[0].split() == ["SETTING", "VALUE", "SOURCE"]
     assert [line.split()[0] for line in lines[1:]] == NAMES
     shown = {line.split()[0]: " ".join(line.split()[1:-1]) for line in lines[1:]}
-    assert shown["timeout"] == "5 s"
+    assert shown["timeout"] == shown["insist"] == "5 s"
     assert (shown["port_number"], shown["ip_address"]) == ("0", "this host's")
     assert (shown["machine"], shown["rack"], shown["journal"], shown["keys"]) == ("none",) * 4
     assert shown["machine_files"] == "the temporary directory"

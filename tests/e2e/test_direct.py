@@ -1,11 +1,12 @@
 """Every command without any server."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from issuer.scripts import NAMES
-from tests.e2e.conftest import Cli, Ended, Program
+from tests.e2e.conftest import Cli, Ended, Program, altered
 
 HIGHEST = 2**63 - 1
 
@@ -165,3 +166,33 @@ def test_the_version_and_the_help_are_quick_and_name_every_command(cli: Cli) -> 
     assert all(len(line) <= 80 for line in text.splitlines())
     lease = "--lease N How many numbers of a trend tag each process draws ahead from Redis; 0..1000000, 0: none."
     assert all(lease in " ".join(cli(command, "-h").out.split()) for command in ("create", "set"))
+
+
+def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(cli: Cli, home: Path, store: str) -> None:
+    at = ("--store", store)
+    cli(*at, "create", "orders", "--step", "10")
+    cli(*at, "next", "orders")
+    altered(home, "UPDATE tags SET tag = ' orders'")
+    altered(home, "UPDATE segments SET tag = ' orders'")
+    for refused in (["next", " orders"], ["create", " orders"], ["set", " orders", "--step", "5"]):
+        ended = cli(*at, *refused)
+        assert (ended.code, "no blanks around it" in ended.err) == (2, True)
+    listed = cli(*at, "tags")
+    assert ("' orders'" in listed.out, "issuer doctor" in listed.err) == (True, True)
+    for look in (["show", " orders"], ["verify", " orders"], ["recover", " orders", "--yes"]):
+        assert cli(*at, *look).code == 0
+    (found,) = [each for each in cli(*at, "doctor", "--json").json() if each["check"] == "tag-blanks"]
+    for command in found["remedy"].split(", then "):
+        assert cli(*at, *shlex.split(command)[1:], *(["--yes"] if "delete" in command else [])).code == 0
+    assert cli(*at, "next", "orders").out == "2\n"
+    assert [tag["tag"] for tag in cli(*at, "tags", "--json").json()] == ["orders"]
+
+
+def test_a_script_may_make_a_tag_at_each_start_and_is_told_if_it_is_another_one(cli: Cli, store: str) -> None:
+    make = ("--store", store, "create", "orders", "--exist-ok")
+    assert cli(*make, "--step", "50").err == "there is orders: max 0, step 50\n"
+    assert cli("--store", store, "next", "orders").out == "1\n"
+    assert cli(*make, "--step", "50").err == "there is orders: max 1, step 50\n"
+    other = cli(*make, "--step", "60")
+    assert (other.code, "error: tag 'orders' exists: step is 50, not 60; change it" in other.err) == (1, True)
+    assert cli("--store", store, "create", "orders").code == 1

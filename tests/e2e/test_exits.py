@@ -151,13 +151,13 @@ def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -
     assert (ended.code, ended.json()) == (1, list(range(1, 11)))
     told = json.loads(ended.err)
     assert (told["error"], told["tag"]) == ("LimitReached", "orders")
-    assert ["% of its numbers are reserved" in warning for warning in told["warnings"]] == [True]
+    assert ["% of its numbers are used" in warning for warning in told["warnings"]] == [True]
 
 
 def test_a_warning_beside_json_that_went_well_is_told_in_the_end(orders: Cli) -> None:
     ended = orders("next", "orders", "-n", "9", "--json")
     assert (ended.code, ended.json()) == (0, list(range(1, 10)))
-    assert ended.err.startswith("warning: tag 'orders': 100 % of its numbers are reserved")
+    assert ended.err.startswith("warning: tag 'orders': 90 % of its numbers are used")
 
 
 def test_an_error_of_usage_is_json_where_the_result_would_be(orders: Cli) -> None:

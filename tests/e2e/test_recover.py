@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import redis
 
+import issuer
 from tests.e2e.conftest import Cli, altered
 from tests.e2e.terminal import Terminal
 from tests.servers.ports import free_port
@@ -141,6 +143,7 @@ def test_the_nodes_that_were_asked_besides_the_master_and_those_that_were_not_ar
     cli(*at, "create", "orders")
     cli(*at, "create", "users")
     cli(*at, "next", "orders")
+    cli(*at, "next", "users")
     asked, unasked = f"127.0.0.1:{replica.port}", f"127.0.0.1:{locked.port}"
     for ended in (cli(*at, "recover", "--all", "--dry-run"), cli(*at, "recover", "--all", "--yes")):
         first, second = ended.err.splitlines()
@@ -149,3 +152,81 @@ def test_the_nodes_that_were_asked_besides_the_master_and_those_that_were_not_ar
     for each in cli(*at, "recover", "--all", "--yes", "--json").json():
         assert each["asked"] == [asked]
         assert each["unasked"][0].startswith(f"{unasked}: ")
+
+
+def test_sound_tags_are_spared_if_asked_and_what_they_would_lose_is_told(
+    with_redis: Cli, redis_client: redis.Redis
+) -> None:
+    for tag in ("halted", "lost", "moved", "sound"):
+        with_redis("create", tag, "--step", "100")
+        with_redis("next", tag, "-n", "30")
+    with_redis("halt", "halted", "--yes")
+    redis_client.delete("issuer:{lost}")
+    redis_client.hset("issuer:{moved}", "fence", "f" * 40)
+    planned = with_redis("recover", "--all", "--dry-run")
+    assert "nothing that can be seen is wrong with 1 tag, which lose at most 70 numbers by this" in planned.err
+    spared = with_redis("recover", "--all", "--spare-sound", "--yes", "--json")
+    assert [each["tag"] for each in spared.json()] == ["halted", "lost", "moved"]
+    assert "left alone, as nothing that can be seen is wrong with them: sound" in spared.err
+    assert with_redis("next", "sound").out == "31\n"
+    assert with_redis("recover", "sound", "--spare-sound", "--yes").code == 2
+    assert [each["tag"] for each in with_redis("recover", "--all", "--yes", "--json").json()][-1] == "sound"
+    assert int(with_redis("next", "sound").out) > 100
+
+
+def test_what_nobody_but_the_store_vouches_for_is_named_before_the_question(
+    with_redis: Cli, redis_client: redis.Redis, redis_url: str, store: str, home: Path
+) -> None:
+    with_redis("create", "orders")
+    with_redis("next", "orders", "-n", "20")
+    assert "vouches" not in with_redis("recover", "--all", "--yes").err
+    redis_client.flushall()
+    told = "warning: nobody but the store vouches for 1 tag: orders."
+    planned = with_redis("recover", "--all", "--dry-run", "--json")
+    assert told in planned.err
+    assert planned.json()[0]["unvouched"] is True
+    with Terminal("--store", store, "--redis", redis_url, "recover", "--all", columns=200) as terminal:
+        before = terminal.shows("Recover 1 tag, 1 tag by the store's word alone? [y/N]")
+        assert told.removeprefix("warning: ") in before
+        terminal.types("n\n")
+        assert terminal.ends() == 1
+    assert redis_client.keys() == []
+    for vouched in (["--at-least", "5000"], ["--from-journal", journal_of(home, store)]):
+        ended = with_redis("recover", "orders", "--dry-run", *vouched)
+        assert (ended.code, ended.err) == (0, "")
+    ended = with_redis("recover", "orders", "--yes")
+    assert (ended.code, told in ended.err) == (0, True)
+
+
+def journal_of(home: Path, store: str) -> str:
+    """Return a journal of that store, begun just now."""
+    path = str(home / "journal")
+    with issuer.connect(redis="none", store=store, scheduler=None, journal=path) as ids:
+        ids.create("others")
+    return path
+
+
+@pytest.mark.parametrize("journal", [None, "journal"])
+def test_a_journal_that_is_kept_beside_the_store_vouches_too(
+    with_redis: Cli, home: Path, redis_client: redis.Redis, journal: str | None
+) -> None:
+    env = {} if journal is None else {"ISSUER_JOURNAL": str(home / journal)}
+    with_redis("create", "orders", env=env)
+    with_redis("next", "orders", env=env)
+    redis_client.flushall()
+    altered(home, "UPDATE tags SET max = 5")
+    altered(home, "DELETE FROM segments")
+    (done,) = with_redis("recover", "--all", "--yes", "--json", env=env).json()
+    assert (done.get("unvouched", False), done["new"]) == ((True, 5) if journal is None else (False, 1000))
+
+
+def test_a_tag_with_periods_is_told_as_number_and_period_beside_the_counter(with_redis: Cli) -> None:
+    with_redis("create", "bills", "--restart", "yearly", "--format", "{date:%Y}-{seq}", "--step", "10")
+    with_redis("next", "bills")
+    year = with_redis("show", "bills", "--json").json()["period"]
+    shown = with_redis("recover", "bills", "--dry-run").out
+    assert f"10 of {year}" in shown
+    assert shown.split()[-1] == "9"
+    (found,) = with_redis("recover", "bills", "--dry-run", "--json").json()
+    assert found["new_in_period"] == found["old_in_period"] == f"10 of {year}"
+    assert found["new"] == found["old"] == int(year) << 40 | 10

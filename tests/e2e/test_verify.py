@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, altered
+from tests.e2e.conftest import Cli, altered, empty_store, shown
 from tests.e2e.terminal import Terminal
 
 
@@ -12,7 +12,8 @@ from tests.e2e.terminal import Terminal
 def orders(direct: Cli) -> Cli:
     """`cli` on a store whose tag `orders` has issued 1..25 in tens, and then 101."""
     direct("create", "orders", "--step", "10")
-    direct("next", "orders", "-n", "25")
+    for n in ("10", "10", "5"):
+        direct("next", "orders", "-n", n)
     direct("set", "orders", "--above", "100", "--yes")
     direct("next", "orders")
     direct("create", "users")
@@ -102,7 +103,7 @@ def test_who_names_host_process_time_and_segment_of_a_number(orders: Cli, home: 
     ended = orders("who", "orders", "7")
     assert ended.code == 0
     told = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
-    assert list(told) == ["orders", "state", "segment", "reserved", "utc", "by", "for"]
+    assert list(told) == ["orders", "state", "segment", "reserved", "utc", "service", "by", "for"]
     assert (told["orders"], told["segment"], told["for"]) == ("7", "1..10", "direct")
     content = orders("who", "orders", "7", "--json").json()
     assert (content["entries"][0]["low"], content["entries"][0]["high"], content["max"]) == (0, 10, 101)
@@ -184,9 +185,11 @@ def test_show_has_rate_runway_last_extension_and_waste_as_a_table_and_as_json(wi
     with_redis("create", "orders", "--step", "10")
     fresh = with_redis("show", "orders", "--json").json()
     assert (fresh["last_extension"], fresh["waste"]) == (None, None)
-    with_redis("next", "orders", "-n", "25")
+    for n in ("10", "10", "5"):
+        with_redis("next", "orders", "-n", n)
     with_redis("set", "orders", "--above", "100", "--yes")
-    with_redis("next", "orders", "-n", "25")
+    for n in ("10", "10", "5"):
+        with_redis("next", "orders", "-n", n)
     lines = dict(line.split(maxsplit=1) for line in with_redis("show", "orders").out.splitlines() if " " in line)
     assert lines["rate"].endswith("per second")
     assert lines["runway"] != "unknown"
@@ -199,3 +202,16 @@ def test_show_has_rate_runway_last_extension_and_waste_as_a_table_and_as_json(wi
     assert seen["waste"]["numbers"] in {60, 70}
     assert seen["waste"]["of"] == seen["store"]["max"]
     assert lines["waste"].startswith(f"at least {seen['waste']['numbers']} of the last {seen['store']['max']}")
+
+
+def test_who_tells_the_service_by_its_label_and_nothing_of_one_in_entries_of_before(cli: Cli, home: Path) -> None:
+    at = ("--store", empty_store(home / "ids.db"))
+    cli(*at, "create", "orders", "--step", "5")
+    for label in ("billing", "web"):
+        cli(*at, "next", "orders", "-n", "5", env={"ISSUER_APPLICATION": label})
+    assert shown(cli(*at, "who", "orders", "1"))["service"] == "billing"
+    assert shown(cli(*at, "who", "orders", "7"))["service"] == "web"
+    assert cli(*at, "who", "orders", "1", "--json").json()["entries"][0]["application"] == "billing"
+    altered(home, "UPDATE segments SET application = NULL")
+    assert "service" not in shown(cli(*at, "who", "orders", "1"))
+    assert cli(*at, "who", "orders", "1", "--json").json()["entries"][0]["application"] == ""

@@ -29,13 +29,14 @@ def draw(n: int) -> list[int]:
 
 drawn = draw(10)
 ends = []
-for _ in range(children):
+for number in range(children + 1):
+    own = each if number < children else 0  # the last one draws nothing, and must give nothing back at its end
     reading, writing = os.pipe()
     ends.append(reading)
     sys.stdout.flush()
     if libc.fork() == 0:
         with os.fdopen(writing, "w") as out:
-            json.dump(draw(each), out)
+            json.dump(draw(own), out)
             out.flush()
             ids.close()
         os._exit(0)
@@ -45,7 +46,7 @@ told = [drawn]
 for end in ends:
     with os.fdopen(end) as child:
         told.append(json.load(child))
-for _ in range(children):
+for _ in range(children + 1):
     os.wait()
 drawn += draw(each)
 ids.close()

@@ -326,7 +326,8 @@ def test_a_hash_that_another_store_arms_later_is_found_by_the_sweep(scene: Scene
     settings, tag = mode
     with scene.on(MemoryStore(), **settings) as ids:
         ids.create("orders", step=100_000, **tag)
-        ids.take("orders", 50)
+        for _ in range(50):
+            ids.next("orders")
         scene.taken_over()
         until(lambda: _refused(ids), timeout=30, message="the sweep has found out")
         hash = scene.hash

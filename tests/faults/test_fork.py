@@ -200,6 +200,17 @@ def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, mo
         theirs.shutdown()
 
 
+def test_what_was_just_about_to_lie_open_at_the_fork_is_spent_too(connect: Connect, tmp_path: Path) -> None:
+    with connect(redis="none", store=f"sqlite:///{tmp_path / 'a.db'}", scheduler=None) as ids:
+        ids.create("a", step=1000)
+        ids.next("a")
+        inner = ids._ids if isinstance(ids, Awaited) else ids
+        numbers = inner._roster.lines["a"].supply.open
+        inner._means.open.pop("a")  # the fork comes between the two assignments of a hand
+        assert in_child(lambda: [*numbers])() == []
+        assert next(iter(numbers)) == 2
+
+
 def test_a_memory_store_refuses_to_serve_a_child() -> None:
     with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
         ids.create("a")

@@ -48,3 +48,15 @@ def test_a_stale_read_halts_no_tag_and_is_not_taken_for_a_restored_store(connect
         with pytest.raises(issuer.StoreBehind):
             ids.reserve("a", 5)
         assert ids.inspect("a").store.halted
+
+
+def test_a_stale_read_halts_no_tag_on_redis_either(connect: Connect, redis_url: str) -> None:
+    store = Stale()
+    with connect(redis=redis_url, store=store, scheduler=None) as ids:
+        ids.create("a", step=10)
+        numbers = ids.take("a", 10)
+        store.times = 1
+        numbers += [ids.next("a") for _ in range(10)]
+        assert numbers == list(range(1, 21))
+        assert store.times == 0
+        assert not ids.inspect("a").store.halted

@@ -50,7 +50,7 @@ def test_a_restored_store_is_found_out_and_recover_goes_on_above(
     ):
         ids.create("a", step=100)
         backup = store.snapshot()
-        numbers = ids.take("a", 250)
+        numbers = [ids.next("a") for _ in range(250)]
         store.restore(backup)
         numbers += ids.take("a", 50)
         for one in (ids, fresh):
@@ -70,7 +70,7 @@ def test_a_restored_store_is_found_out_by_a_direct_process() -> None:
     with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
-        numbers = ids.take("a", 150)
+        numbers = [ids.next("a") for _ in range(150)]
         store.restore(backup)
         numbers += ids.take("a", 50)
         with pytest.raises(issuer.StoreBehind):
@@ -78,6 +78,17 @@ def test_a_restored_store_is_found_out_by_a_direct_process() -> None:
         assert ids.recover("a", at_least=200)[0].new == 200
         numbers += ids.take("a", 100)
         assert numbers == list(range(1, 301))
+
+
+def test_a_range_of_a_restored_store_is_refused() -> None:
+    store = MemoryStore()
+    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("a", step=100)
+        backup = store.snapshot()
+        assert ids.reserve("a", 150)[-1] == 150
+        store.restore(backup)
+        with pytest.raises(issuer.StoreBehind):
+            ids.reserve("a", 10)
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -94,7 +105,7 @@ def test_a_store_that_went_back_with_redis_emptied_is_found_out_by_what_a_proces
     with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
-        numbers = ids.take("a", 250)
+        numbers = [ids.next("a") for _ in range(250)]
         store.restore(backup)
         redis_client.flushall()
         if guarded:

@@ -152,7 +152,7 @@ def waited_for(redis: str, scheduler: Literal["background"] | None, monkeypatch:
 
     def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*args: Any, **options: Any) -> Any:
-            if threading.get_ident() == caller:
+            if scheduler is None or threading.get_ident() == caller:  # the store is asked in threads of their own
                 asked.append(name)
             return call(*args, **options)
 
@@ -294,8 +294,41 @@ def test_n_numbers_cost_n_over_step_reservations_and_one_ahead(ids: Issuer, stor
     assert ids.inspect("a").store.max == 100
     assert ids.take("a", 19)[-1] == 19
     assert store.asked == 1
-    ids.take("a", 981)
+    for _ in range(981):
+        ids.next("a")
     assert 10 <= store.asked <= 11
+
+
+#: How numbers come, as arguments of `connect` and of `create`.
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "strict": ({}, {"order": "strict"}),
+    "leased": ({"lease": 100}, {"order": "trend"}),
+    "direct": ({"redis": "none"}, {"order": "trend"}),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("scheduler", ["background", None])
+@pytest.mark.parametrize("mode", MODES)
+def test_whoever_wants_more_than_is_left_has_it_reserved_at_once(
+    connect: Connect, redis_url: str, store: SlowStore, mode: str, scheduler: str | None
+) -> None:
+    settings, tag = MODES[mode]
+    with connect(**{"redis": redis_url, "store": store, "scheduler": scheduler, **settings}) as ids:
+        ids.create("a", step=1000, **tag)
+        assert ids.take("a", 100_000) == list(range(1, 100_001))
+        assert (store.reserved[0].low, store.reserved[0].high) == (0, 100_000)
+        assert store.asked <= 2  # and one ahead
+        numbers = [ids.next("a"), *ids.take("a", 50_000)]
+        assert numbers == sorted(set(numbers))
+        assert store.asked <= 6  # what was in hand, what was being fetched, and the rest
+        top = max(each.high for each in store.reserved)
+        assert top - numbers[-1] <= 50_000  # a gap of no more than was asked for, whatever fails now
+        ids.create("b", step=1000, limit=30_500, **tag)
+        with pytest.raises(issuer.LimitReached) as error:
+            ids.take("b", 60_000)
+        assert error.value.drawn == list(range(1, 30_501))
+        assert [(each.low, each.high) for each in store.reserved if each.tag.tag == "b"] == [(0, 30_500)]
 
 
 # ---------------------------------------------------------------------------------------------- schedulers

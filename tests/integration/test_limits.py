@@ -37,6 +37,22 @@ def test_the_end_of_a_tag_is_warned_of_and_told_in_its_numbers(
         assert (ended.value.value, ended.value.limit) == (last, settings["limit"])
 
 
+@pytest.mark.parametrize("redis", [{}, {"redis": "none"}], ids=["redis", "direct"])
+def test_a_limit_of_less_than_two_segments_is_warned_of_when_its_numbers_are_used(
+    make: Make, caplog: pytest.LogCaptureFixture, redis: dict[str, str]
+) -> None:
+    ids = make(**redis)
+    ids.create("a", limit=1500, step=1000, order="trend" if redis else "strict")
+    ids.take("a", 1199)
+    ids.tick()
+    assert "limit" not in caplog.text, "all of them are reserved"
+    ids.next("a")
+    ids.tick()
+    assert caplog.text.count("80 % of its numbers are used, 300 are left up to its limit 1500: raise it in time") == 1
+    ids.take("a", 300)
+    assert caplog.text.count("its limit") == 1
+
+
 def test_a_limit_below_what_is_reserved_is_told_in_the_tags_numbers(make: Make) -> None:
     ids = make()
     ids.create("a", stride=3, offset=1, limit=1000, step=5)

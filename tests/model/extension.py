@@ -5,6 +5,7 @@ restored stores come between any two of their steps.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from redis.exceptions import NoScriptError
@@ -71,6 +72,7 @@ class ExtensionWalk(Walk):
         self.running: list[Running | None] = [None] * AT_ONCE
         self.processes = [Process()] * AT_ONCE
         self.world = World({"restore": 1}, self.guards, highest=2**62, step=STEP)
+        self.wanted = [0] * AT_ONCE
 
     def fields(self, hash: Hash | None) -> dict[str, str]:
         return super().fields(hash and hash._replace(asked=0))
@@ -87,7 +89,9 @@ class ExtensionWalk(Walk):
             seen = self.chance.choice((0, 0, self.nodes[0].hash.cur if self.nodes[0].hash else 0))
             record = self.store.get(TAG, timeout=1)
             assert record is not None
-            steps = extend(record, self.tags[0].key, seen=seen, window=5, election=Election(won=1))
+            wanted = self.wanted[at] = self.chance.choice((0, 0, STEP // 2, 2 * STEP + 1))
+            key, election = self.tags[0].key, Election(won=1)
+            steps = extend(record, key, seen=seen, window=5, election=election, wanted=wanted)
             self.running[at] = running = Running(steps)
             self.processes[at] = Process(last=seen)
             self.log[-1] = f"extension {at} begins, has seen {seen}"
@@ -139,7 +143,8 @@ class ExtensionWalk(Walk):
         """Do the same step in the model; a load arrives at once. With nobody else in between there is one way only."""
         state = State(self.record, tuple(self.nodes), tuple(self.processes), (0,))
         self.reply = ""
-        ways = list(processes.extension(self.world, state, at))
+        world = replace(self.world, step=max(STEP, self.wanted[at]))
+        ways = list(processes.extension(world, state, at))
         assert len(ways) <= 1, [label for label, *_ in ways]
         for label, after, _ in ways:
             self.reply, state = label, after

@@ -288,10 +288,20 @@ def _reserved(world: World, state: State, at_least: int, *, n: int = 0, exact: b
     return "refused" if outcome in ("halted", "deleted", "full") else outcome, state._replace(store=after)
 
 
+def _sizes(world: World) -> tuple[int, ...]:
+    """How many numbers a segment may hold: a step, or what a caller wants where that is more."""
+    return (world.step, world.wanted) if world.wanted > world.step else (world.step,)
+
+
 def _reserve(world: World, state: State, at: int) -> Steps:
+    for size in _sizes(world):
+        yield from _reserve_segment(world, state, at, size)
+
+
+def _reserve_segment(world: World, state: State, at: int, size: int) -> Steps:
     process = state.processes[at]
     work, low = process.work, state.store.max
-    outcome, after = _reserved(world, state, max(work.top, process.taken))
+    outcome, after = _reserved(world, state, max(work.top, process.taken), n=size)
     match outcome:
         case "ok" if after.store.scheme != work.scheme and world.guards.reserved_scheme:
             label = f"P{at} reserves ({low}, {after.store.max}], which has another scheme than the hash"
@@ -308,8 +318,8 @@ def _reserve(world: World, state: State, at: int) -> Steps:
             if world.may("lost", state):
                 lost = world.spent("lost", _works(after, at, IDLE))
                 yield f"P{at} reserves ({low}, {high}], the reply is lost", lost, ""
-                if not world.guards.certain and low >= world.step:
-                    guess = _works(state, at, work._replace(low=low - world.step, high=low))
+                if not world.guards.certain and low >= size:
+                    guess = _works(state, at, work._replace(low=low - size, high=low))
                     yield f"P{at} hears nothing, and takes the end of the store", world.spent("lost", guess), ""
 
 
@@ -381,11 +391,15 @@ def _direct(world: World, state: State, at: int) -> Steps:
 
 
 def _reserve_own(world: World, state: State, at: int) -> Steps:
+    if len(state.processes[at].hand) < BUFFERS:
+        for size in _sizes(world):
+            yield from _reserve_own_segment(world, state, at, size)
+
+
+def _reserve_own_segment(world: World, state: State, at: int, size: int) -> Steps:
     process = state.processes[at]
-    if len(process.hand) >= BUFFERS:
-        return
     low = state.store.max
-    outcome, after = _reserved(world, state, process.taken)
+    outcome, after = _reserved(world, state, process.taken, n=size)
     if outcome == "behind":
         yield f"P{at} has seen {process.taken} itself, and halts the tag", _halted(state, process.taken), ""
     if outcome != "ok":

@@ -143,7 +143,8 @@ class World:
 
     `faults`: how many of each kind may come: see faults.py and operators.py. `lease`: how many numbers are drawn ahead,
     0: none; `draw`: how many at once; `range`: how many are reserved for a caller, 0: none; `keys`: how many callers'
-    keys there are. `limit`, `scheme`: the tag's, when it is made. `periods`: its numbers begin anew in each, and what
+    keys there are. `wanted`: how many numbers a caller may want at once, that a segment is made as large; 0: none does.
+    `limit`, `scheme`: the tag's, when it is made. `periods`: its numbers begin anew in each, and what
     users see tells which. `stops`: processes stop in order, and give back what they hold. `strict`: Redis alone serves,
     and order is watched; otherwise each process's own, unless two masters may be alive at once. `cautious`: after a
     restore nobody starts before `recover` has ended. `after_halt`: keys are lost only once the tag is halted.
@@ -160,6 +161,7 @@ class World:
     lease: int = 0
     draw: int = 1
     range: int = 0
+    wanted: int = 0
     keys: int = 0
     limit: int = NO_LIMIT
     scheme: Scheme = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -183,16 +184,29 @@ def believing(*_: object, **__: object) -> Steps[None]:
     yield from ()
 
 
-def reserving_blindly(record: Tag, key: str, opened: gateway.Opened, *, at_least: int) -> Steps[Extension]:
+def reserving_blindly(record: Tag, key: str, opened: gateway.Opened, *, at_least: int, **rest: Any) -> Steps[Extension]:
     """Ask the store for a segment, whatever is taken."""
     assert at_least >= 0
-    return (yield from RESERVE_AND_LOAD(record, key, opened, at_least=0))
+    return (yield from RESERVE_AND_LOAD(record, key, opened, at_least=0, **rest))
+
+
+def reserving_a_step(record: Tag, key: str, opened: gateway.Opened, *, wanted: int, **rest: Any) -> Steps[Extension]:
+    """Ask the store for a segment, whatever is wanted."""
+    assert wanted >= 0
+    return (yield from RESERVE_AND_LOAD(record, key, opened, wanted=0, **rest))
 
 
 RESERVE_AND_LOAD = core._reserve_and_load
 
 
-@pytest.mark.parametrize(("name", "mutant"), [("confirm_behind", believing), ("_reserve_and_load", reserving_blindly)])
+@pytest.mark.parametrize(
+    ("name", "mutant"),
+    [
+        ("confirm_behind", believing),
+        ("_reserve_and_load", reserving_blindly),
+        ("_reserve_and_load", reserving_a_step),
+    ],
+)
 def test_a_core_that_was_changed_alone_leaves_the_model(
     name: str, mutant: object, start_redis: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,11 @@ SMALL = {
     "the scheme changes, ranges": World({"change": 1, "cut": 1}, step=1, highest=4, nodes=0, range=2, strict=False),
     "periods, one process": World({"tick": 1, "back": 1}, step=1, highest=5, processes=1, scheme=(0,), periods=True),
     "periods, keys are lost": World({"tick": 1, "flush": 1}, step=1, highest=5, processes=1, scheme=(0,), periods=True),
+    "segments as large as wanted": World({"lost": 1, "flush": 1}, step=1, wanted=2, highest=3),
+    "segments as large as wanted, and what one fault costs": World(
+        {"crash": 1, "flush": 1}, step=1, wanted=2, highest=4, processes=1, gap=4
+    ),
+    "segments as large as wanted, direct": World({"cut": 1}, strict=False, stops=True, step=1, wanted=2, highest=2),
     "what one fault costs": World({"crash": 1, "flush": 1}, step=2, highest=6, processes=1, gap=4),
 }
 

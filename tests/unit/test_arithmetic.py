@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from issuer.core.arithmetic import BURST, mark, rate, runway, telling
-from persistence.records import HIGHEST, LedgerEntry
+from issuer.core.arithmetic import BURST, QUICK, SLOW, drawn_ahead, mark, rate, runway, telling
+from persistence.records import HIGHEST, LEASE_MOST, LedgerEntry
 
 TWENTY_PERCENT = Fraction(1, 5)
 NEAR_2_53 = range(2**53 - 12, 2**53 + 13)
@@ -90,3 +90,14 @@ def test_of_what_few_numbers_a_young_tag_gave_nobody_can_tell_its_rate() -> None
     assert not told(0, BURST, 2 * BURST, size=3)
     assert told(*range(100))
     assert not told(*range(99))
+
+
+def test_what_is_used_up_quickly_is_drawn_ahead_in_twice_the_number_within_a_fifth_of_a_segment() -> None:
+    def after(before: int, lasted: float, segment: int = 100_000) -> int:
+        return drawn_ahead(before, lasted, least=1000, segment=segment)
+
+    assert [after(1000, lasted) for lasted in (0, QUICK, SLOW, 2 * SLOW)] == [2000, 1000, 1000, 1000]
+    assert [after(8000, lasted) for lasted in (0, QUICK, SLOW, 2 * SLOW)] == [16_000, 8000, 8000, 4000]
+    assert after(16_000, 0) == 20_000
+    assert after(20_000, 0, segment=1000) == 1000
+    assert after(LEASE_MOST, 0, segment=HIGHEST) == LEASE_MOST

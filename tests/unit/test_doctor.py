@@ -13,7 +13,7 @@ from issuer.core.doctor.finding import Finding, Level
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import Hash
-from persistence.records import HIGHEST, Order, StoreFacts, Tag
+from persistence.records import HIGHEST, LedgerEntry, Order, StoreFacts, Tag
 from tests.lua.hashes import OTHER_STORE
 
 REPLID = "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb"
@@ -132,6 +132,9 @@ AWAY, OUT = RedisUnavailable("no answer in time"), StoreUnavailable("away")
 ONE_REPLICA = {"min_slaves_good_slaves": "1"}
 KEEPS_UP = ReplicaFacts(name="r:2", read_only=True)
 
+#: Entries of two hashes.
+ONE, OTHER = (LedgerEntry(tag="orders", low=at, high=at + 9, reason="load", born=f"{at}") for at in (0, 10))
+
 #: Of each check what it finds: the name and the level of the finding, and facts of which each makes it.
 CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.reachable, "redis-reachable", "weak", [healthy(redis_error=AWAY), with_server(info=None, error=AWAY)]),
@@ -190,6 +193,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.timeouts, "settings-timeouts", "advice", [healthy(timeout=4)]),
     (tags.looked_at, "tags-looked-at", "unknown", [healthy(tags=[]), with_tag(None, error=AWAY)]),
     (tags.halted, "tag-halted", "weak", [with_tag(halted=True)]),
+    (tags.blanks, "tag-blanks", "advice", [healthy(records=[replace(ORDERS, tag=" orders")])]),
     (tags.limit, "tag-limit", "advice", [with_tag(limit=2500), with_scheme(A_DAY_OF_2500, TODAY | 2000)]),
     (tags.limit, "tag-limit", "weak", [with_tag(limit=2000), with_scheme(A_DAY_OF_2000, TODAY | 2000)]),
     (tags.limit, "tag-limit", "weak", [healthy(records=[replace(ORDERS, max=HIGHEST)])]),
@@ -197,9 +201,11 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (tags.limit, "tag-limit", "weak", [with_scheme(DAILY, TODAY | 2**40 - 1), with_scheme(STRIDE, 33, limit=33)]),
     (tags.limit, "tag-limit", "unknown", [with_scheme({**DAILY, "timezone": "Mars/Olympus"}, TODAY)]),
     (tags.runway, "tag-runway", "advice", [with_tag(rate=1.0)]),
+    (tags.runway, "tag-runway", "advice", [with_tag(rate=5000.0, rated_for=2.0)]),
     (tags.lease, "tag-lease", "advice", [leased("trend", lease=200), leased("trend", default=1000)]),
     (tags.two_stores, "tag-two-stores", "weak", [with_tag(replace(HASH, store=OTHER_STORE))]),
     (tags.behind, "tag-store-behind", "weak", [with_tag(store_max=1999)]),
+    (tags.in_turns, "tag-two-hashes", "weak", [with_tag(hashes=(ONE, OTHER))]),
     (tags.corrupt, "tag-corrupt", "weak", [with_tag(replace(HASH, **one)) for one in CORRUPT]),
     (tags.corrupt, "tag-corrupt", "weak", [with_tag(None, error=CorruptState("no hash"))]),
 ]
@@ -273,7 +279,7 @@ def test_what_is_no_weakness_is_not_mentioned() -> None:
         ("tag-limit", [with_scheme(A_DAY_OF_2000, TODAY | 3000, cur=TODAY | 1000), with_scheme(STRIDE, 26, limit=33)]),
         ("tag-limit", [with_scheme({"cycle": True, "start": 1, "limit": 5}, 2000)]),
         ("tag-limit", [with_scheme({"strategy": "snowflake"}, 0)]),
-        ("tag-runway", [with_tag(rate=1000 / 1200), with_tag(rate=None)]),
+        ("tag-runway", [with_tag(rate=1000 / 1200), with_tag(rate=None), with_tag(rate=50.0, rated_for=2.0)]),
         ("tag-lease", [leased("trend", lease=199), leased("trend", lease=0, default=1000)]),
         ("tag-lease", [leased("trend", lease=1000, ahead=6), leased("strict", default=1000)]),
         ("tag-lease", [replace(leased("trend", lease=1000), redis=None, servers=[], draw=None)]),
@@ -322,6 +328,9 @@ def test_findings_come_in_the_same_order_whichever_tag_was_used_last() -> None:
 
 
 def test_the_limit_that_is_told_is_that_of_the_values() -> None:
+    burst = only(with_tag(rate=5000.0, rated_for=2.0), "tag-runway")
+    assert burst.remedy == "issuer set orders --step 100000", "ten times as long as it was seen, not a day's numbers"
+    assert "look again later" in burst.why
     found = only(with_scheme(STRIDE, 33, limit=33), "tag-limit")
     assert found.what == "0 numbers are left to reserve up to its limit 100"
 

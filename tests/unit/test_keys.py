@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from issuer.errors import InvalidArgument
-from issuer.keys import TAG_BYTES, check_tag, redis_key
+from issuer.keys import TAG_BYTES, check_tag, part_tag, redis_key
 from tests.unit.refusals import refused
 
 #: Tags with many of the letters that the encoding has to keep apart.
@@ -23,6 +23,7 @@ def test_anything_else_is_refused_with_the_reason() -> None:
         "this one 0": [""],
         "1 to 200 bytes, this one 201": ["x" * 201],
         "this one 202": ["é" * 101],
+        "has no blanks around it": [" orders", "orders ", "\u3000a", "a\u00a0", " "],
         "control characters": ["a\nb", "a\0", "\x85", "a\u2028b", "a\u2029b"],
         "is valid text": ["\ud800"],
         "not bytes": [b"orders"],
@@ -39,8 +40,10 @@ def test_anything_else_is_refused_with_the_reason() -> None:
 
 @given(st.text(max_size=250))
 def test_a_tag_is_accepted_exactly_if_its_bytes_and_letters_are_fine(tag: str) -> None:
-    fine = 1 <= len(tag.encode()) <= TAG_BYTES and not any(
-        unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in tag
+    fine = (
+        1 <= len(tag.encode()) <= TAG_BYTES
+        and tag == tag.strip()
+        and not any(unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in tag)
     )
     try:
         accepted = check_tag(tag) == tag
@@ -73,3 +76,9 @@ def test_the_tag_alone_decides_the_cluster_slot(tag: str) -> None:
     hashed = key[key.index("{") + 1 : key.index("}")]
     assert hashed
     assert key == f"issuer:{{{hashed}}}"
+
+
+def test_a_restart_key_with_blanks_around_it_is_refused_as_its_part_could_not_be_told_apart() -> None:
+    assert part_tag("orders", "a b") == "orders#a b"
+    for key in ("a ", " a", " "):
+        assert refused(InvalidArgument, "restart_key has no blanks", part_tag, "orders", key).value == key

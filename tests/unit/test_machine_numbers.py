@@ -251,7 +251,7 @@ def unequal_leases(host: Host) -> list[int]:
 
 def test_tags_that_share_a_namespace_have_one_lease(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     refused(ConfigurationError, "lease can't be set where tags share a namespace", unequal_leases, host)
-    monkeypatch.setattr("issuer.strategies.snowflake._shared", lambda options: options["namespace"])
+    monkeypatch.setattr("issuer.strategies.snowflake.shared_namespace", lambda options: options["namespace"])
     assert repeats(unequal_leases(host))
 
 

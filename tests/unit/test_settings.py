@@ -18,6 +18,7 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "timeout": (11.0, 12.0, 13.0, 5.0),
     "store_timeout": (11.0, 12.0, 13.0, 3.0),
     "redis_timeout": (11.0, 12.0, 13.0, 1.0),
+    "insist": (11.0, 12.0, 13.0, 5.0),
     "lease": (11, 12, 13, 0),
     "journal": ("argument", "environment", "file", ""),
     "application": ("argument", "environment", "file", "issuer"),

@@ -7,9 +7,12 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.clock import LONGEST_PAUSE
+from issuer.core.flight import LATEST_RETRY
 from issuer.core.ownership import PATIENCE, PATIENCE_ALONE
 from issuer.core.retire import identity
 from issuer.core.source import Source
+from issuer.drivers.roster import IDLE_AFTER
+from issuer.scheduler import SWEEP_EVERY
 from tests.virtual.test_outages import BACK, GRACE
 from tests.virtual.world import World
 
@@ -56,7 +59,8 @@ def test_no_number_in_hand_waits_for_a_store_that_hangs(made: World, mode: str) 
             assert asked.took < timeout + GRACE
         made.turns.sleep(20.0)
         made.store.resume()
-        again = made.call(lambda: ids.take("a", 100, timeout=10))
+        made.turns.sleep(SWEEP_EVERY + BACK)
+        again = made.call(lambda: ids.take("a", 100, timeout=0))
         assert again.took < BACK
         assert again.answer[0] > 1000
         assert again.answer == sorted(set(again.answer))
@@ -78,6 +82,121 @@ def test_an_outage_is_told_once_and_so_is_its_end(made: World, mode: str, caplog
         made.turns.until(lambda: "segments come again" in caplog.text)
         ids.take("a", 300)
         assert caplog.text.count("no segment comes") == caplog.text.count("segments come again") == 1
+
+
+@pytest.mark.covers("3.26", "3.27")
+@modes
+def test_past_what_a_caller_insists_on_it_is_refused_at_once_until_the_store_is_back(
+    made: World, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, tag = MODES[mode]
+    with made.connect(timeout=4.0, store_timeout=STORE_TIMEOUT, insist=10.0, **settings) as ids:
+        ids.create("a", step=10, **tag)
+        numbers = [ids.next("a")]
+        made.store.hang()
+        while isinstance(caller := made.draws(ids, "a").done.answer, int):
+            numbers.append(caller)
+        assert len(numbers) <= 20
+        assert 4.0 <= made.draws(ids, "a").took < 4.0 + GRACE  # who comes early waits: a failover of the store is short
+        made.turns.sleep(10.0)
+        late = [made.draws(ids, "a") for _ in range(50)]
+        assert max(each.took for each in late) < ROUND_TRIP
+        assert all(isinstance(each.error, issuer.StoreUnavailable) for each in late)
+        assert "the store has been away for" in str(late[0].error)
+        made.turns.sleep(600.0)
+        after = made.draws(ids, "a")
+        assert after.took < ROUND_TRIP
+        assert isinstance(after.error, issuer.StoreUnavailable)
+        assert late[0].error.retry_after < 5 < after.error.retry_after <= LATEST_RETRY  # type: ignore[attr-defined]
+        made.store.resume()
+        made.turns.sleep(SWEEP_EVERY + BACK)
+        assert ids.next("a") > numbers[-1]
+        told = [each.message for each in caplog.records if "callers" in each.message]
+        assert len(told) == 2
+        assert "callers wait, and get no number so far: store: no answer within" in told[0]
+        assert "callers get numbers again, after" in told[1]
+
+
+@modes
+def test_without_a_scheduler_one_caller_at_a_time_finds_out_whether_the_store_is_back(made: World, mode: str) -> None:
+    settings, tag = MODES[mode]
+    with made.connect(timeout=4.0, store_timeout=STORE_TIMEOUT, insist=0, scheduler=None, **settings) as ids:
+        ids.create("a", step=10, **tag)
+        assert ids.take("a", 10)[-1] == 10
+        made.store.hang()
+        first = made.draws(ids, "a")
+        assert isinstance(first.error, issuer.StoreUnavailable)
+        assert first.took < STORE_TIMEOUT + GRACE
+        made.turns.sleep(1.0)
+        many = [made.draws(ids, "a") for _ in range(20)]
+        if mode == "direct":  # elsewhere they share a draw
+            assert sum(each.took > ROUND_TRIP for each in many) == 1
+        assert max(each.took for each in many) < STORE_TIMEOUT + GRACE
+        made.store.resume()
+        made.turns.sleep(LONGEST_PAUSE)
+        assert ids.next("a") == 11
+        made.store.hang()
+        ids.take("a", 9)
+        made.turns.sleep(3600.0)  # nobody has asked for an hour: what was then says nothing
+        made.store.resume()
+        assert ids.next("a") == 21
+
+
+def test_what_was_long_ago_refuses_nobody(made: World) -> None:
+    with made.connect(redis="none", timeout=4.0, store_timeout=STORE_TIMEOUT, insist=0) as ids:
+        ids.create("a", step=10, order="trend")
+        ids.take("a", 10)
+        made.turns.sleep(5.0)
+        made.store.hang()
+        ids.take("a", 10)
+        assert isinstance(made.draws(ids, "a").error, issuer.StoreUnavailable)
+        made.turns.sleep(2 * IDLE_AFTER)  # the sweep has left the tag out meanwhile
+        made.store.resume()
+        made.turns.sleep(STORE_TIMEOUT)
+        assert ids.next("a") > 20
+
+
+def test_callers_in_a_hurry_have_nobody_refused(made: World) -> None:
+    """They leave the store so little time that its silence says nothing."""
+    with made.connect(redis="none", timeout=4.0, insist=0, scheduler=None) as ids:
+        ids.create("a", step=10, order="trend")
+        ids.take("a", 10)
+        made.store.hang()
+        for _ in range(10):
+            assert isinstance(made.draws(ids, "a", 0.1).error, issuer.StoreUnavailable)
+        made.store.resume()
+        assert ids.next("a") > 10
+
+
+@modes
+def test_a_limit_that_was_reached_before_is_no_cause_while_the_store_is_away(made: World, mode: str) -> None:
+    settings, tag = MODES[mode]
+    with made.connect(timeout=0.5, store_timeout=3.0, **settings) as ids:
+        ids.create("a", step=10, limit=10, **tag)
+        ids.take("a", 10)
+        assert isinstance(made.draws(ids, "a").error, issuer.LimitReached)
+        ids.configure("a", limit=1000)
+        made.store.hang()
+        late = made.draws(ids, "a").error
+        assert isinstance(late, issuer.StoreUnavailable)
+        assert "limit" not in str(late)
+        made.store.resume()
+
+
+def test_a_caller_whom_another_process_keeps_waiting_logs_it(made: World, caplog: pytest.LogCaptureFixture) -> None:
+    with made.connect() as loader, made.connect(scheduler=None, timeout=30.0, insist=60.0) as ids:
+        loader.create("a", step=10, order="strict")
+        assert [loader.next("a"), ids.next("a")] == [1, 2]
+        made.turns.sleep(1.0)
+        made.store.hang()
+        loader.take("a", 18)  # all that is in Redis
+        caplog.clear()
+        waiting = made.draws(ids, "a")
+        made.turns.sleep(10.0)
+        assert [each.message for each in caplog.records if "callers wait" in each.message]
+        made.store.resume()
+        assert waiting.number > 20
+        assert "callers get numbers again" in caplog.text
 
 
 @pytest.mark.parametrize("acquainted", [False, True])

@@ -51,6 +51,12 @@ class Call:
         self.ended = self._turns.now
 
     @property
+    def done(self) -> "Call":
+        """Itself, once it has ended."""
+        assert self.took >= 0
+        return self
+
+    @property
     def took(self) -> float:
         """How long it took, once it has ended."""
         self._turns.until(lambda: self.ended is not None, 600)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from issuer import gateway
 from issuer.core import arithmetic
+from issuer.core.discrepancies import Turns
 from issuer.core.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
 from issuer.core.inspection import RATE_FROM, WASTE_FROM
 from issuer.core.requests import whole
@@ -138,20 +139,25 @@ class Examination:
             facts.tags.append(TagFacts(record=record, error=ledger))
             return
         telling = arithmetic.telling(ledger, record.segment, WASTE_FROM)
-        rate = arithmetic.rate(ledger[:RATE_FROM], now_ms()) if telling else None
+        newest = ledger[:RATE_FROM]
+        rate = arithmetic.rate(newest, now_ms()) if telling else None
+        rated_for = (newest[0].time - newest[-1].time) / 1000 if newest else None
+        turns = Turns()
+        both = next(filter(None, map(turns.found, ledger)), None)
+        seen = TagFacts(record=record, rate=rate, rated_for=rated_for, hashes=both)
         if facts.redis is None or not self._reached():
-            facts.tags.append(TagFacts(record=record, rate=rate))
+            facts.tags.append(seen)
             return
         hash = yield from _tried(send(gateway.peek(self._key(tag))), tag)
         if isinstance(hash, IssuerError):
             if isinstance(hash, RedisUnavailable):
                 facts.redis_error = hash
-            facts.tags.append(TagFacts(record=record, error=hash, rate=rate))
+            facts.tags.append(replace(seen, error=hash))
             return
         store_max = None
         if max(hash.max or 0, hash.next_max or 0) > record.max:
             store_max = yield from self._max_now(tag)
-        facts.tags.append(TagFacts(record=record, hash=hash, rate=rate, store_max=store_max))
+        facts.tags.append(replace(seen, hash=hash, store_max=store_max))
 
     def _max_now(self, tag: str) -> Steps[int | None]:
         """Read the store after Redis: what was loaded meanwhile was reserved before."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from issuer.errors import IssuerError
 from issuer.gateway import Hash
-from persistence.records import StoreFacts, Tag
+from persistence.records import LedgerEntry, StoreFacts, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,19 @@ class DrawFacts:
 class TagFacts:
     """A tag whose hash and ledger were looked at. rate: numbers per second, None if too few reservations tell it.
 
+    rated_for: for how many seconds that rate was seen, None: for long enough.
     hash: None in direct mode, or if `error` says why it can't be had. store_max: what the store said after the hash was
-    read, when that had looked higher than the store's record; None otherwise.
+    read, when that had looked higher than the store's record; None otherwise. hashes: newest entries of two hashes in
+    Redis that get its segments in turns, None if there is one.
     """
 
     record: Tag
     hash: Hash | None = None
     error: IssuerError | None = None
     rate: float | None = None
+    rated_for: float | None = None
     store_max: int | None = None
+    hashes: tuple[LedgerEntry, LedgerEntry] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

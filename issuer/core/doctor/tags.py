@@ -7,15 +7,22 @@ from math import ceil
 from shlex import quote
 
 from issuer.core import arithmetic, parts, scheme
+from issuer.core.discrepancies import told
 from issuer.core.doctor.facts import Facts, TagFacts
 from issuer.core.doctor.finding import Finding
+from issuer.core.hand import BUFFERS
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.errors import ConfigurationError, CorruptState
 from issuer.gateway import Hash
+from issuer.keys import has_blanks
 from persistence.records import HIGHEST, Tag, now_ms
 
 #: Seconds that a segment should last: the outage of the store that nobody notices.
 TARGET = 20 * 60
+
+#: A rate that was seen for some seconds is trusted for so many times as long: after a burst of two seconds it advises
+#: no step that holds a day's numbers, of which each fault would cost two segments.
+TRUSTED = 10
 
 #: A segment holds more leases than that.
 LEASES = 5
@@ -64,13 +71,32 @@ def halted(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def blanks(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's name has blanks around it, as could be made once."""
+    there = {record.tag for record in facts.records}
+    for record in facts.records:
+        bare = record.tag.strip()
+        if not has_blanks(record.tag):
+            continue
+        goes_on = "" if bare in there or not bare else f"issuer create {quote(bare)} --above {record.max}, then "
+        yield Finding(
+            "tag-blanks",
+            "advice",
+            f"tag {record.tag!r}",
+            "there are blanks around its name",
+            "Nobody sees them, and with them it is another tag, with numbers of its own: so no number of it is given.",
+            f"{goes_on}issuer delete {quote(record.tag)}",
+            record.tag,
+        )
+
+
 def limit(facts: Facts) -> Iterator[Finding]:
     """Whether a tag comes near its limit."""
     belongs = parts.parents(facts.records)
     drawn = {tag.record.tag: hash.cur for tag, hash in _hashes(facts)}
     for record in facts.records:
         try:
-            left, of, when = _left(record, drawn.get(record.tag), now_ms())
+            left, unused, of, when = _left(record, drawn.get(record.tag), now_ms())
         except ConfigurationError as error:
             yield Finding(
                 "tag-limit",
@@ -82,7 +108,7 @@ def limit(facts: Facts) -> Iterator[Finding]:
                 record.tag,
             )
             continue
-        if left * 100 > of * NEAR:
+        if unused * 100 > of * NEAR:
             continue
         name, last = quote(record.tag), record.scheme.get("limit", of)
         why, remedy = (
@@ -108,20 +134,23 @@ def limit(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, str]:
-    """Return how many numbers are left, of how many, and in which period: "" if the tag has none.
+def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]:
+    """Return how many numbers are left to reserve, how many aren't used, of how many, and in which period: "" for none.
 
-    `drawn`: the last counter drawn. With periods that counts, if it is known: a day's first segment may be all that
-    the day's limit allows.
+    `drawn`: the last counter drawn. With periods, and where the limit is less than two segments, that counts if it is
+    known: the first segment may be all that the limit, or a day's, allows.
     """
     periods = scheme.periods(record)
     if periods is None:
-        return max(0, record.limit - record.max), record.limit, ""
+        small = record.limit < BUFFERS * record.segment
+        used = drawn if small and drawn is not None else record.max
+        return max(0, record.limit - record.max), max(0, record.limit - used), record.limit, ""
     of, present = min(record.scheme.get("limit", SEQ_MOST), SEQ_MOST), periods.index(now)
     last = record.max if drawn is None else drawn
     # Of a period that has begun without a number all are left.
     used = last & SEQ_MOST if last >> PERIOD_BITS >= present else 0
-    return max(0, of - used), of, f" in {periods.name(present)}"
+    left = max(0, of - used)
+    return left, left, of, f" in {periods.name(present)}"
 
 
 def runway(facts: Facts) -> Iterator[Finding]:
@@ -134,14 +163,19 @@ def runway(facts: Facts) -> Iterator[Finding]:
         in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
         hand = "" if in_hand is None else f"; what is in Redis lasts {_time(in_hand)}"
         name = tag.record.tag
+        trusted = TARGET if tag.rated_for is None else min(TARGET, TRUSTED * tag.rated_for)
+        step = _rounded(ceil(tag.rate * trusted))
+        if step <= tag.record.step:
+            continue
+        more = "" if trusted == TARGET else " It was seen for a moment only: look again later."
         yield Finding(
             "tag-runway",
             "advice",
             f"tag {name}",
             f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
             f"{_time(lasts)}{hand}",
-            f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.",
-            f"issuer set {quote(belongs.get(name, name))} --step {_rounded(ceil(tag.rate * TARGET))}",
+            f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.{more}",
+            f"issuer set {quote(belongs.get(name, name))} --step {step}",
             name,
         )
 
@@ -203,6 +237,22 @@ def behind(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def in_turns(facts: Facts) -> Iterator[Finding]:
+    """Whether a strict tag's segments go to two hashes in Redis."""
+    for tag in facts.tags:
+        if tag.hashes is not None and tag.record.order == "strict":
+            yield Finding(
+                "tag-two-hashes",
+                "weak",
+                f"tag {tag.record.tag}",
+                f"it is strict, and its segments go to two hashes in turns: {'; '.join(map(told, tag.hashes))}",
+                "Services draw it from two Redis servers, databases or prefixes, or from two masters after a split: "
+                "its numbers are unique, but a later call may get a lower one.",
+                "Have all name the same Redis, database and prefix: `issuer config` shows what a service names.",
+                tag.record.tag,
+            )
+
+
 def corrupt(facts: Facts) -> Iterator[Finding]:
     """Whether a tag's hash holds what no issuer writes."""
     for tag in facts.tags:
@@ -251,4 +301,4 @@ def _time(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - a minute
 
 
-CHECKS = (looked_at, halted, limit, runway, lease, two_stores, behind, corrupt)
+CHECKS = (looked_at, halted, blanks, limit, runway, lease, two_stores, behind, in_turns, corrupt)

@@ -235,7 +235,7 @@ class Line:
             number = batch.number(seat)
             if number:
                 return number
-            if batch.error is not None and not isinstance(batch.error, Unavailable):
+            if batch.error is not None and (self.supply.given_up or not isinstance(batch.error, Unavailable)):
                 raise renewed(batch.error)
             batch = self._batch
             seat = next(batch.seats)

@@ -1,0 +1,78 @@
+"""`issuer machines`: which machine numbers a snowflake tag has used, and the way out of those used in the future."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from issuer.cli.asking import asked, check_askable
+from issuer.cli.completion import tag_argument
+from issuer.cli.exits import json_option
+from issuer.cli.session import Session
+from issuer.cli.text import Column, duration, numbered, plain, say, screen_width, show, show_json, stamp_utc, table
+from issuer.strategies.aside import MachineNumber, MachineNumbers
+
+
+@click.command(
+    short_help="Machine numbers of a snowflake tag; ends a wait for the future.",
+    epilog="""\b
+    Examples:
+      issuer machines events
+      issuer machines events --set-aside       after a clock that was ahead
+    """,
+)
+@tag_argument()
+@click.option("--set-aside", is_flag=True, help="Let processes take others in place of those used in the future.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@json_option()
+@click.pass_obj
+def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json: bool) -> None:
+    """Show the machine numbers that TAG, or its namespace, has ever used, and up to which time.
+
+    If a clock was far ahead and has been set right, the processes that had made numbers of the future wait until that
+    time has come, so as to repeat none. Stop them, run this with --set-aside, and start them: they get other machine
+    numbers. No number is issued again, whatever happens. The cost: these machine numbers are out of use until their
+    time is over, and until then new numbers lie below those of the future.
+    """
+    if set_aside:
+        check_askable(yes=yes)
+    issuer = session.connect()
+    found = issuer.machines(tag)
+    ahead = [each for each in found.used if each.ahead]
+    if as_json and not set_aside:
+        show_json({"of": found.of, "used": [asdict(each) for each in found.used]})
+    elif not as_json:
+        _print(found)
+    if not set_aside:
+        return
+    if ahead:
+        asked(_question(tag, ahead, found.of), yes=yes)
+        ahead = issuer.set_aside(tag)
+    if as_json:
+        show_json([asdict(each) for each in ahead])
+    say(f"set aside: {numbered(len(ahead), 'machine number')}; now start the processes")
+
+
+def _print(found: MachineNumbers) -> None:
+    if not found.used:
+        say("no machine number was ever used")
+        return
+    columns = [Column("MACHINE", "right"), Column("HOLDER", flexible=True), Column("LEASE"), Column("USED UP TO")]
+    columns.append(Column("AHEAD"))
+    lease = {True: "held", False: "free", None: ""}
+    rows = [
+        (each.machine, each.holder, lease[each.held], stamp_utc(each.last),
+         duration(each.ahead / 1000) if each.ahead else "")
+        for each in found.used
+    ]  # fmt: skip
+    show(table(columns, rows, screen_width()))
+
+
+def _question(tag: str, ahead: list[MachineNumber], of: int) -> str:
+    until, left = stamp_utc(max(each.last for each in ahead)), of - len(ahead)
+    rest = f"{left} of {of} are left" if left else "none is left, so that processes wait all the same"
+    return (
+        f"Set aside {numbered(len(ahead), 'machine number')} of {plain(tag)} until {until}? Then {rest}, and new "
+        "numbers lie below those of the future. Have its processes been stopped?"
+    )

@@ -1,0 +1,139 @@
+"""Machine numbers as operators see them; and the way out when a clock that was far ahead has used them in the future.
+
+Nobody may make numbers of a timestamp that was used, so the process that gets such a machine number waits until that
+time is over. Setting it aside makes no time free: it takes away what binds a process to this number, its name and its
+lease, so that it gets another one, whose time is the present. What was used of it stays written down, and nobody takes
+the number until that is over, unless there is no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from issuer import gateway
+from issuer.core.parts import is_machine
+from issuer.core.scheme import MACHINE, PART_OF, strategy
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import InvalidArgument
+from issuer.machine_calls import machine_unbind, machines, machines_key
+from issuer.strategies import stored
+from issuer.strategies.layout import Layout
+from issuer.strategies.machines import LEASE, MARGIN, Clock
+from issuer.strategies.options import Scalar, number, text
+from issuer.strategies.snowflake import Snowflake, shared_namespace
+from persistence.records import Tag
+
+#: As the registry has it.
+SNOWFLAKE = "snowflake"
+
+#: Where machine numbers are looked up, and what else says which one a process has.
+SHARED = ("redis", "file", "store")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNumber:
+    """A machine number that was used, of a snowflake tag or of all tags that share its namespace.
+
+    `holder`: who has it, or had it last, as application.port.ip; "" if that isn't known. `held`: whether its lease is
+    on record; None where the store keeps it, which knows of no leases. `last`: the last timestamp that numbers may have
+    been made of with it, in ms since 1970. `ahead`: by how many ms that lies in the future, beyond what a lease and
+    clocks that differ account for; 0: it doesn't.
+    """
+
+    machine: int
+    holder: str
+    held: bool | None
+    last: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNumbers:
+    """The machine numbers of a tag that were ever used, and `of`: how many its layout has."""
+
+    used: list[MachineNumber]
+    of: int
+
+
+def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
+    """Return the machine numbers that were ever used, by number, changing nothing. InvalidArgument if there are none.
+
+    Times are compared by the server that keeps them, Redis or the store, else by this machine's clock.
+    """
+    options = _options(record)
+    shared, of = shared_namespace(options), 1 << Layout.of(options).machine_bits
+    if _kept_in_store(options):
+        used = yield from _in_store(shared or record.tag, options)
+        return MachineNumbers(used, of)
+    key = machines_key(prefix, record.tag, shared)
+    shown = yield from send(machines(key))
+    now = yield from send(gateway.server_time(key))
+    lease = number(options, "lease", LEASE, 5, 30 * 86_400)
+    used = [
+        MachineNumber(each, found.holder, found.held, found.last, _ahead(found.last, now, lease if found.held else 0))
+        for each, found in sorted(shown.items())
+    ]
+    return MachineNumbers(used, of)
+
+
+def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
+    """Set aside those that were used in the future; return them. Twice is harmless."""
+    options = _options(record)
+    found = yield from look(record, prefix)
+    shared = shared_namespace(options)
+    ahead = [each for each in found.used if each.ahead]
+    for each in ahead:
+        if _kept_in_store(options):
+            yield from stored.forget_holder(shared or record.tag, each.machine)
+        else:
+            key = machines_key(prefix, record.tag, shared)
+            for call in machine_unbind(key, each.machine):
+                yield from send(call)
+    return ahead
+
+
+def _options(record: Tag) -> Mapping[str, Scalar]:
+    """Return the tag's options. InvalidArgument unless its machine numbers are kept where others see them."""
+    name = strategy(record.scheme)
+    if name != SNOWFLAKE:
+        raise InvalidArgument(f"tag {record.tag!r} has no machine numbers: its strategy is {name}", tag=record.tag)
+    options: Mapping[str, Scalar] = record.scheme.get("options", {})
+    Snowflake.check(options)
+    kind = text(options, "machine", "redis")
+    if kind not in SHARED:
+        raise InvalidArgument(
+            f"tag {record.tag!r} has machine={kind}: each process's last timestamp is in a file of its host, for this "
+            "machine number. Give the process another machine number (ISSUER_MACHINE, or another host name)",
+            tag=record.tag,
+        )
+    return options
+
+
+def _kept_in_store(options: Mapping[str, Scalar]) -> bool:
+    return text(options, "machine", "redis") == "store"
+
+
+def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[MachineNumber]]:
+    records = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
+    theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
+    now = Clock().ms() if theirs is None else theirs
+    lease = number(options, "lease", stored.LEASE, 5, 30 * 86_400)
+    return sorted(
+        (
+            MachineNumber(_machine(each), stored.holder_of(each), None, each.max, _ahead(each.max, now, lease))
+            for each in records
+            if each.scheme.get(PART_OF) == namespace and is_machine(each)
+        ),
+        key=lambda each: each.machine,
+    )
+
+
+def _machine(record: Tag) -> int:
+    """Return which machine number the tag keeps the time of; those of before say it in their name only."""
+    return int(record.scheme.get(MACHINE, record.tag.rpartition("-")[2]))
+
+
+def _ahead(last: int, now: int, lease: float) -> int:
+    beyond = last - now
+    return beyond if beyond > (lease + MARGIN) * 1000 else 0

@@ -1,0 +1,35 @@
+"""Redis has lost its numbers: the log says so, and what it has cost."""
+
+import pytest
+
+from persistence.memory import MemoryStore
+from persistence.records import Order
+from tests.colours import Connect
+from tests.servers.redis import RedisServer
+
+
+@pytest.mark.usefixtures("redis_url")  # empties it
+@pytest.mark.parametrize("order", ["strict", "trend"])
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_a_redis_that_has_lost_its_data_is_warned_of_with_the_size_of_the_gap(
+    connect: Connect,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    order: Order,
+    scheduler: str | None,
+) -> None:
+    with connect(redis=redis_server.url, store=MemoryStore(), scheduler=scheduler, timeout=30) as ids:
+        ids.create("a", step=1000, order=order)
+        numbers = ids.take("a", 30)
+        assert not [each for each in caplog.records if each.levelname == "WARNING"], (
+            "a tag that is new has lost nothing"
+        )
+        with redis_server.client() as client:
+            client.flushall()
+        numbers.append(ids.next("a"))
+        assert numbers == [*range(1, 31), 1001]
+        [told] = [each for each in caplog.records if "gap" in each.message]
+        assert (told.levelname, told.message) == (
+            "WARNING",
+            "tag 'a': Redis has lost its hash; numbers go on above 1000, so those since 30, 970 at most, are a gap",
+        )

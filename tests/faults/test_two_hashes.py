@@ -1,0 +1,88 @@
+"""Services on two databases, servers or prefixes of Redis, with one store: a strict tag's order is broken, and told."""
+
+import pytest
+import redis
+
+from issuer import Issuer, TwoHashes
+from issuer.core.discrepancies import AGAIN, Turns
+from persistence.memory import MemoryStore
+from persistence.records import LedgerEntry
+from tests.colours import Connect
+
+
+def weak(ids: Issuer) -> list[str]:
+    return [each.tag or "" for each in ids.doctor() if each.check == "tag-two-hashes" and each.level == "weak"]
+
+
+def opened(connect: Connect, url: str, store: MemoryStore, prefix: str = "issuer") -> Issuer:
+    return connect(redis=url, store=store, scheduler=None, prefix=prefix, timeout=20)
+
+
+@pytest.mark.parametrize("where", ["database", "prefix"])
+def test_a_strict_tag_whose_segments_go_to_two_places_in_turns_is_told_with_who_draws_there(
+    connect: Connect, redis_url: str, where: str
+) -> None:
+    store = MemoryStore()
+    other = {"database": (redis_url.removesuffix("/0") + "/5", "issuer"), "prefix": (redis_url, "other")}[where]
+    with opened(connect, redis_url, store) as ids, opened(connect, other[0], store, other[1]) as others:
+        ids.create("strict", step=10)
+        ids.create("alone", step=10)
+        ids.create("trend", step=10, order="trend")
+        numbers: list[int] = []
+        for _ in range(2 * AGAIN + 3):
+            numbers += [*ids.take("strict", 7), *others.take("strict", 7)]
+            ids.take("trend", 10)
+            others.take("trend", 10)
+            ids.take("alone", 10)
+        assert len(set(numbers)) == len(numbers)
+        assert numbers != sorted(numbers)
+        for each in (ids, others):
+            (finding,) = [found for found in each.verify() if isinstance(found, TwoHashes)]
+            assert finding.tag == "strict"
+            assert len({entry.born for entry in finding.entries}) == 2
+            assert "the same Redis, database and prefix" in str(finding)
+            assert weak(each) == ["strict"]
+
+
+def test_a_redis_that_is_emptied_flooring_and_recovering_are_never_taken_for_two(
+    connect: Connect, redis_client: redis.Redis, redis_url: str
+) -> None:
+    store = MemoryStore()
+    with opened(connect, redis_url, store) as ids, opened(connect, redis_url, store) as others:
+        ids.create("a", step=10)
+        for at in range(12):
+            for each in (ids, others):
+                each.take("a", 7)
+            if at % 3 == 0:
+                redis_client.flushall()
+            elif at % 3 == 1:
+                ids.recover("a")
+            else:
+                above = ids.inspect("a").store.max + 5
+                ids.configure("a", above=above)
+        assert len({entry.born for entry in store.ledger("a", newest=99, timeout=5)}) > 4
+        assert ids.verify("a") == []
+        assert weak(ids) == []
+
+
+@pytest.mark.parametrize(
+    ("borns", "told"),
+    [
+        ("AAAABBBBCCCC", False),
+        ("AAABABBBB", False),  # a load that was on its way when the hash was armed anew
+        ("A.A..B.A.B", False),
+        ("ABABABAB", True),
+        ("AABBAABBAABBAA", True),
+        ("A.B.A.B.A.B.A", True),
+    ],
+)
+def test_a_late_load_is_not_two_places_in_turns(borns: str, told: bool) -> None:
+    entries = [
+        LedgerEntry(tag="a", low=10 * at, high=10 * at + 10, reason="load", born=born.strip("."))
+        for at, born in enumerate(borns)
+    ]
+    for order in (entries, entries[::-1]):
+        turns = Turns()
+        found = [both for each in order if (both := turns.found(each)) is not None]
+        assert bool(found) is told
+        assert all(one.high <= other.low for one, other in found)

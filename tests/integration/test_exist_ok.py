@@ -1,0 +1,100 @@
+"""`create(..., exist_ok=True)`: what a program says at each start, whoever has made the tag before."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from issuer import Issuer, TagDiffers, TagExists
+from issuer.strategies import Instance
+from persistence.memory import MemoryStore
+from tests.colours import Connect
+from tests.integration.days import DAILY, Make
+from tests.schemes import KEYS
+
+#: Settings of a tag, and others that aren't the same, by the name that the error has for them.
+SETTINGS: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = [
+    ({}, {"step": {"step": 5}, "limit": {"limit": "js"}, "order": {"order": "trend"}, "above": {"start": 10**6}}),
+    ({}, {"description": {"description": "x"}, "ahead": {"ahead": 2}, "format": {"format": "A{seq}"}}),
+    ({"order": "trend", "lease": 50}, {"lease": {"lease": 60}, "keyed": {"keyed": True, "format": "{key}/{seq}"}}),
+    (
+        {"start": 100, "limit": 10_000},
+        {"above": {"start": 9000, "limit": 10_000}, "limit": {"start": 100, "limit": 999}},
+    ),
+    ({"stride": 2, "offset": 1}, {"stride": {"stride": 3, "offset": 1}}),
+    ({"start": 1000, "limit": 9999, "scramble": "k1", "order": "trend"}, {"scramble": {}}),
+    (DAILY, {"restart": {**DAILY, "restart": "weekly"}, "timezone": {**DAILY, "timezone": "UTC"}}),
+    ({"shards": {"shard_bits": 1, "app_bits": 1, "app": 1}}, {"shards": {"shards": {"shard_bits": 2, "app_bits": 1}}}),
+    ({"strategy": "snowflake", "options": {"epoch": "2026-01-01"}}, {"options": {"strategy": "snowflake"}}),
+]
+
+
+@pytest.mark.parametrize(("settings", "others"), SETTINGS)
+def test_the_same_settings_give_the_tag_as_it_is_and_others_an_error_that_names_them(
+    make: Make, store: MemoryStore, settings: dict[str, Any], others: dict[str, dict[str, Any]]
+) -> None:
+    ids, other = make(), make()
+    made = ids.create("a", exist_ok=True, **settings)
+    for _ in range(2):
+        before = store.tags(timeout=5)
+        assert other.create("a", exist_ok=True, **settings) == made
+        for name, different in others.items():
+            with pytest.raises(TagDiffers, match=f"{name} is .*not") as caught:
+                other.create("a", exist_ok=True, **different)
+            assert name in caught.value.differences
+            assert isinstance(caught.value, TagExists)
+        assert store.tags(timeout=5) == before
+        if "shards" not in settings:
+            ids.issue("a")
+            made = ids.create("a", exist_ok=True, **settings)
+    with pytest.raises(TagExists):
+        other.create("a", **settings)
+
+
+def test_what_is_not_said_is_as_it_is(make: Make) -> None:
+    ids = make()
+    ids.create("a", step=10, order="trend", lease=5, description="x", limit=500)
+    ids.configure("a", step=20)
+    assert ids.create("a", exist_ok=True).step == 20
+    with pytest.raises(TagDiffers) as caught:
+        ids.create("a", exist_ok=True, step=10, lease=6, description="x")
+    assert caught.value.differences == {"step": (10, 20), "lease": (6, 5)}
+    assert "step is 20, not 10, lease is 5, not 6" in str(caught.value)
+
+
+def test_a_deleted_tag_is_made_again_above_its_numbers(make: Make) -> None:
+    ids = make()
+    ids.create("a", exist_ok=True, step=10)
+    numbers = ids.take("a", 5)
+    ids.delete("a")
+    ids.create("a", exist_ok=True, step=20)
+    assert ids.next("a") > numbers[-1]
+
+
+def test_a_part_is_not_taken_for_a_tag_of_the_callers(make: Make) -> None:
+    ids = make()
+    ids.create("a", shards={"shard_bits": 1, "app_bits": 1, "app": 1})
+    with pytest.raises(TagDiffers, match="part_of"):
+        ids.create("a#1", exist_ok=True)
+
+
+def test_where_machine_numbers_come_from_is_as_the_first_process_has_settled_it(
+    connect: Connect, store: MemoryStore
+) -> None:
+    def opened(machine: int | None) -> Issuer:
+        return connect(redis="none", store=store, scheduler=None, instance=Instance(machine=machine))
+
+    with opened(3) as first, opened(None) as second:
+        assert first.create("a", exist_ok=True, strategy="snowflake").scheme["options"] == {"machine": "fixed"}
+        assert second.create("a", exist_ok=True, strategy="snowflake").scheme["options"] == {"machine": "fixed"}
+        with pytest.raises(TagDiffers, match="options"):
+            second.create("a", exist_ok=True, strategy="snowflake", options={"machine": "store"})
+
+
+def test_all_that_come_at_once_get_the_tag_and_it_is_made_once(connect: Connect, store: MemoryStore) -> None:
+    with (
+        connect(redis="none", store=store, scheduler=None, keys=KEYS) as ids,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        made = list(pool.map(lambda _: ids.create("a", exist_ok=True, step=7), range(16)))
+    assert len({each.version for each in made}) == 1

@@ -1,0 +1,162 @@
+"""A clock that was ten days ahead, and was set right: the way out of the future, which repeats nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from issuer.clock import Deadline
+from issuer.errors import ClockBehind, InvalidArgument, NoMachineNumber
+from issuer.strategies import aside, registry
+from issuer.strategies.contract import Context, Instance, Strategy
+from issuer.strategies.machines import Clock
+from issuer.strategies.snowflake import Snowflake
+from issuer.strategies.stored import Stored
+from persistence.memory import MemoryStore
+from persistence.records import Tag
+from tests.audit import repeats
+from tests.strategies import Desk, Host, MovedClock
+from tests.unit.refusals import refused
+
+TEN_DAYS = 10 * 86_400
+BITS: dict[str, Any] = {"machine_bits": 4, "sequence_bits": 12}
+
+
+def record(**options: Any) -> Tag:
+    scheme = {"strategy": "snowflake", "options": {**BITS, **options}}
+    return Tag.made("orders", None, above=0, step=1, limit=1, order="trend", description="", scheme=scheme)
+
+
+class Redis:
+    """One host and its Redis, whose clocks go wrong together."""
+
+    def __init__(self, host: Host, source: str) -> None:
+        self.host = host
+        self.record = record(machine=source)
+
+    def start(self, port: int = 8112) -> Desk:
+        return self.host.start(port, machine=self.record.scheme["options"]["machine"], **BITS)
+
+    def pass_time(self, seconds: float) -> None:
+        self.host.pass_time(seconds)
+
+    def set_clock(self, seconds: float) -> None:
+        self.host.moved.step(round(seconds * 1000))
+        self.host.server.time_offset += seconds
+
+
+class InStore:
+    """A host whose machine numbers are the store's."""
+
+    record = record(machine="store")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moved, self.store = MovedClock(Clock().ms()), MemoryStore()
+        clock = self.moved.clock
+
+        def made(context: Context) -> Strategy:
+            machines = Stored("orders", context.instance.key, list(range(16)), clock=clock)
+            return Snowflake(context, clock=clock, machines=machines)
+
+        monkeypatch.setitem(registry._registered, "moved", made)
+        monkeypatch.setattr("issuer.strategies.aside.Clock", lambda: clock)
+        monkeypatch.setattr("issuer.clock.sleep", self.moved.sleep)
+
+    def start(self, port: int = 8112) -> Desk:
+        return Desk("moved", BITS, store=self.store, instance=Instance("sequence-client", port, "192.168.0.222"))
+
+    def pass_time(self, seconds: float) -> None:
+        self.moved.sleep(seconds)
+
+    def set_clock(self, seconds: float) -> None:
+        self.moved.step(round(seconds * 1000))
+
+
+@pytest.fixture(params=["redis", "file", "store"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis | InStore]:
+    if request.param == "store":
+        yield InStore(monkeypatch)
+        return
+    host: Host = request.getfixturevalue("host")
+    yield Redis(host, request.param)
+
+
+def taken(place: Redis | InStore, desk: Desk, n: int) -> list[int]:
+    """Draw when every lease that Redis may have forgotten is over."""
+    for _ in range(3):
+        try:
+            return desk.take(n)
+        except NoMachineNumber:
+            place.pass_time(41)
+    return desk.take(n)
+
+
+def blocked(place: Redis | InStore) -> list[int]:
+    """Draw at present, then ten days ahead, then with the clock set right in a process that has to wait ten days."""
+    desk = place.start()
+    numbers = taken(place, desk, 10)
+    place.set_clock(TEN_DAYS)
+    numbers += taken(place, desk, 10)
+    place.set_clock(-TEN_DAYS)
+    desk.close()
+    place.pass_time(700)
+    desk = place.start()
+    with pytest.raises(ClockBehind) as caught:
+        taken(place, desk, 1)
+    assert caught.value.behind > 9 * 86_400_000
+    desk.close()
+    return numbers
+
+
+def test_after_set_aside_a_process_makes_numbers_of_the_present_and_none_comes_again(place: Redis | InStore) -> None:
+    numbers = blocked(place)
+    future = numbers[-1]
+    other = place.start(1)
+    found = other.run(aside.look(place.record, "issuer"), Deadline(5))
+    (ahead,) = [each for each in found.used if each.ahead]
+    assert (found.of, ahead.ahead > 9 * 86_400_000) == (16, True)
+    for left in (1, 1):  # twice is harmless: it is ahead still
+        assert len(other.run(aside.set_aside(place.record, "issuer"), Deadline(5))) == left
+    freed = place.start()
+    numbers += taken(place, freed, 10)
+    assert numbers[-1] < future
+    # When that time has come nobody repeats it, whichever process has which machine number then.
+    for _ in range(TEN_DAYS // 3600 + 2):
+        place.pass_time(3600)
+        numbers += taken(place, freed, 2)
+    assert numbers[-1] > future
+    desks = [place.start(port) for port in range(2, 16)]
+    for desk in desks:
+        numbers += taken(place, desk, 5)
+    assert repeats(numbers) == []
+    assert not any(each.ahead for each in other.run(aside.look(place.record, "issuer"), Deadline(5)).used)
+    for desk in (freed, other, *desks):
+        desk.close()
+
+
+def test_numbers_of_the_future_are_taken_last_and_wait_then(place: Redis | InStore) -> None:
+    numbers = blocked(place)
+    other = place.start(1)
+    other.run(aside.set_aside(place.record, "issuer"), Deadline(5))
+    desks = [other, *(place.start(port) for port in range(2, 16))]
+    for desk in desks:
+        numbers += taken(place, desk, 3)
+    assert repeats(numbers) == []
+    last = place.start(17)
+    with pytest.raises((ClockBehind, NoMachineNumber)):
+        last.take(1)
+    for desk in (last, *desks):
+        desk.close()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "problem"),
+    [
+        ({}, "its strategy is segment"),
+        ({"strategy": "snowflake", "options": {"machine": "fixed"}}, "ISSUER_MACHINE"),
+        ({"strategy": "snowflake", "options": {"machine": "ordinal"}}, "another host name"),
+    ],
+)
+def test_where_no_machine_numbers_are_kept_it_says_what_to_do(scheme: dict[str, Any], problem: str) -> None:
+    tag = Tag.made("a", None, above=0, step=1, limit=1, order="trend", description="", scheme=scheme)
+    refused(InvalidArgument, problem, lambda: next(aside.look(tag, "issuer")))
