@@ -1,0 +1,48 @@
+"""The mutations of mutations.toml: which guard is taken out, what harm follows, and which tests find it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_LIST = Path(__file__).with_name("mutations.toml")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One guard taken out of a copy of the checkout."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    harm: str
+    tests: Sequence[str]
+
+    def problem(self, root: Path = REPOSITORY) -> str:
+        """Say why it can't be made, "" if it can."""
+        times = (root / self.file).read_text(encoding="utf-8").count(self.old)
+        missing = [test for test in self.tests if not (root / test.partition("::")[0]).exists()]
+        if times != 1:
+            return f"{self.name}: its guard stands {times} times in {self.file}, and must stand there once"
+        if not self.tests or missing:
+            return f"{self.name}: no such tests: {missing or 'none is named'}"
+        return ""
+
+    def applied(self, root: Path) -> None:
+        """Take the guard out."""
+        path = root / self.file
+        path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")
+
+    def undone(self, root: Path) -> None:
+        """Put the guard back."""
+        (root / self.file).write_bytes((REPOSITORY / self.file).read_bytes())
+
+
+def mutations() -> list[Mutation]:
+    """Return all of them, in the order of the file."""
+    listed = tomllib.loads(_LIST.read_text(encoding="utf-8"))
+    return [Mutation(name, **fields) for name, fields in listed.items()]

@@ -1,0 +1,9 @@
+"""The list of mutations fits the source, and what finds a harm is there."""
+
+from tests.mutate.mutations import mutations
+
+
+def test_each_guard_stands_where_it_is_taken_out_and_its_tests_are_there() -> None:
+    listed = mutations()
+    assert len(listed) >= 54
+    assert [problem for each in listed if (problem := each.problem())] == []
