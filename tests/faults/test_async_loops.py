@@ -124,10 +124,11 @@ def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
 # ---------------------------------------------------------------------------------------------- ended in the middle
 
 ENDED = """
-import asyncio, os, signal, sys, time
+import asyncio, faulthandler, os, signal, sys, time
 import issuer
 from persistence.memory import MemoryStore
 
+faulthandler.dump_traceback_later(45, exit=True)  # so that one that hangs says where
 drawn = {"a": 0, "t": 0, "l": 0, "stream": 0}
 
 class Slow(MemoryStore):
