@@ -131,8 +131,10 @@ class Program:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
+        # The server from which it was forked waits for it, and may have told nobody yet.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
