@@ -8,13 +8,17 @@ import json
 import os
 import sys
 from itertools import islice
+from types import SimpleNamespace
 
 import issuer
 
 redis, store, kind, children, each = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-# It holds the interpreter's lock. No scheduler: with other threads in the parent, what the C library and Python note of
-# them makes a child that forgets none of it wait for ever, whatever it imports.
+# It holds the interpreter's lock. No other threads in the parent, so no scheduler, and what uWSGI's master says of itself:
+# what the C library and Python note of threads can make a child that forgets none of it wait for ever (seen), whatever
+# it imports.
 libc = ctypes.PyDLL(None)
+parent = os.getpid()
+sys.modules["uwsgi"] = SimpleNamespace(worker_id=lambda: int(os.getpid() != parent))  # type: ignore[assignment]
 
 ids = issuer.connect(redis=redis, store=store, scheduler=None, lease=0 if kind == "strict" else 500)
 tag = "t"
