@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import issuer
 
 redis, store, kind, children, each = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-# It holds the interpreter's lock. No other threads in the parent, so no scheduler, and what uWSGI's master says of itself:
-# what the C library and Python note of threads can make a child that forgets none of it wait for ever (seen), whatever
-# it imports.
+# It holds the interpreter's lock. No other threads in the parent, so no scheduler, and what uWSGI's master says of
+# itself: what the C library and Python note of threads can make a child that forgets none of it wait for ever (seen),
+# whatever it imports.
 libc = ctypes.PyDLL(None)
 parent = os.getpid()
 sys.modules["uwsgi"] = SimpleNamespace(worker_id=lambda: int(os.getpid() != parent))  # type: ignore[assignment]
