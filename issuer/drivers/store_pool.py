@@ -64,8 +64,16 @@ class StorePool:
         self._jobs.put((store, question, Deadline(timeout), tell, contextvars.copy_context()))
         if self._jobs.qsize() and len(self._threads) < MOST:
             thread = threading.Thread(target=self._work, args=(self._jobs,), name="issuer-store", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                # The interpreter ends: from 3.12 on no thread begins in its exit handlers, which give numbers back.
+                # Those that there are go on; without any the caller asks in person.
+                if not self._threads:
+                    self._jobs.put(None)
+                    self._work(self._jobs)
+            else:
+                self._threads.append(thread)
 
     def _work(self, jobs: Any) -> None:
         while (job := jobs.get()) is not None:
