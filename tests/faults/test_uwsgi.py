@@ -56,6 +56,13 @@ def served(options: list[str], redis: str, folder: Path) -> Iterator[tuple[int, 
             process.wait()
 
 
+def ready(folder: Path, mode: str, loads: int) -> None:
+    """Wait until nobody imports the program any more: a signal then ends the import with a KeyboardInterrupt."""
+    imports = loads * (WORKERS if mode == "lazy-apps" else 1)
+    text = "the workers have imported the program"
+    until(lambda: (folder / "log").read_bytes().count(b"WSGI app 0") >= imports, timeout=60, message=text)
+
+
 def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None
     return asked(port, "direct", 0) is not None
@@ -111,11 +118,13 @@ def test_no_number_comes_twice_under_uwsgi(mode: str, redis_url: str, tmp_path: 
         ids.create("direct", step=700, order="trend")
         ids.create("snowflake", strategy="snowflake")
         with served(MODES[mode], redis_url, tmp_path) as (port, process):
+            ready(tmp_path, mode, 1)
             seen.drive(port)
             before = {*seen.processes, *(asked(port, "direct", 0)[0] for _ in range(20))}
             process.send_signal(signal.SIGHUP)
             until(lambda: asked(port, "direct", 0)[0] not in before, timeout=60, ignoring=(OSError, ValueError))
             seen.drive(port)
+            ready(tmp_path, mode, 2)
         # With the workers gone, another process goes on.
         for kind in ("strict", "leased", "direct"):
             seen.numbers[kind] += ids.take(kind, 500)
