@@ -58,10 +58,10 @@ from issuer.errors import (
 )
 from issuer.facade import Issuer
 from issuer.numbers.scheme import Decoded
+from issuer.persistence.contract import Store
+from issuer.persistence.records import LedgerEntry, Tag
 from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.wiring import aconnect, connect, default
-from persistence.contract import Store
-from persistence.records import LedgerEntry, Tag
 
 # Without `next`, which would shadow the builtin in `from issuer import *`.
 __all__ = [

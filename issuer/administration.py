@@ -27,10 +27,10 @@ from issuer.errors import IssuerError, UnknownTag
 from issuer.forks import notice
 from issuer.keys import check_found
 from issuer.numbers.given import Given
+from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
 from issuer.strategies.aside import MachineNumber, MachineNumbers
-from persistence.records import HIGHEST, Order, Tag
 
 T = TypeVar("T")
 
@@ -245,9 +245,10 @@ class Administration:
         without a Redis that is away: see `Recovery.redis_error`. Replicas and old masters are asked too, if they answer
         soon: see `Recovery.unasked`.
 
-        from_journal: paths of journals, in any order, or what `persistence.journal.read` returned. A tag that they know
-        and the store has lost is made again. Journals of another store count if this one is empty, or was made from
-        them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable, RedisUnavailable.
+        from_journal: paths of journals, in any order, or what `issuer.persistence.journal.read` returned. A tag that
+        they know and the store has lost is made again. Journals of another store count if this one is empty, or was
+        made from them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable,
+        RedisUnavailable.
         """
         lowest = requests.floor(tag, at_least)
         journals = self._run(requests.journals(from_journal), self._deadline(timeout), tag)

@@ -26,10 +26,10 @@ from issuer.drivers.terms import Terms
 from issuer.errors import IssuerError, UnknownTag
 from issuer.keys import check_found
 from issuer.numbers.given import Given
+from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
 from issuer.strategies.aside import MachineNumber, MachineNumbers
-from persistence.records import HIGHEST, Order, Tag
 
 T = TypeVar("T")
 

@@ -31,12 +31,12 @@ from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
 from issuer.forks import PARENTS, living, notice
 from issuer.keys import check_tag
 from issuer.numbers.scheme import Decoded
+from issuer.persistence.records import HIGHEST, LEDGER_KEPT, Tag, now_ms
 from issuer.plugins.chain import AsyncChain
 from issuer.plugins.contract import Call
 from issuer.scheduler import Scheduler, Tasks
 from issuer.settings import seconds
 from issuer.strategies.contract import Context
-from persistence.records import HIGHEST, LEDGER_KEPT, Tag, now_ms
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from persistence.forks import in_uwsgi_master, notice, register, under_way
+from issuer.persistence.forks import in_uwsgi_master, notice, register, under_way
 
 __all__ = ["PARENTS", "in_uwsgi_master", "living", "notice", "register", "under_way"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
+from issuer.persistence.records import HIGHEST, is_id
 from issuer.scripts import script
-from persistence.records import HIGHEST, is_id
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -23,16 +23,16 @@ from issuer.errors import ConfigurationError, IssuerError, brief
 from issuer.facade import Issuer, close_all
 from issuer.forks import register
 from issuer.numbers.scrambling import checked_key
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import StoreError
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.opening import mask, open_store
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
 from issuer.plugins.hooks import named
 from issuer.plugins.rejected import Handler, Rejections
 from issuer.strategies.contract import Instance
 from issuer.strategies.registry import known
-from persistence.contract import Store
-from persistence.errors import StoreError
-from persistence.journalled import Journalled
-from persistence.opening import mask, open_store
 
 if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler

@@ -6,7 +6,7 @@ Rules that hold for every method of every store:
   take effect later, so a reservation is usable only if the call returned normally.
 * An argument outside its range is a ValueError, before anything was asked.
 * Every method may be called from several threads at once, and from several processes on the same store.
-* Only the errors of `persistence.errors` leave a store; the driver's own error is chained as the cause.
+* Only the errors of `issuer.persistence.errors` leave a store; the driver's own error is chained as the cause.
 * A call that raises anything but `Unavailable` has changed nothing.
 * Every change writes a fresh random `version` and the `timestamp`.
 * Numbers are exact integers in 0..2^63-1, and are checked to be integers when they are read.
@@ -20,13 +20,13 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from persistence.errors import Unavailable
-from persistence.records import StoreFacts
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.records import StoreFacts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from persistence.records import LedgerEntry, LedgerPage, Order, Position, Reservation, Tag
+    from issuer.persistence.records import LedgerEntry, LedgerPage, Order, Position, Reservation, Tag
 
 _LOGIN = re.compile(r"([:/][^:/@\s]+:)\S+@")
 _SECRET_PARAMETER = re.compile(

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
-from persistence import forks
-from persistence.contract import Deadline
-from persistence.errors import Corrupt, Damaged, Misconfigured, StoreError, Unavailable
-from persistence.records import Tag, is_number, now_ms
-from persistence.schemes import SCHEME_MOST
+from issuer.persistence import forks
+from issuer.persistence.contract import Deadline
+from issuer.persistence.errors import Corrupt, Damaged, Misconfigured, StoreError, Unavailable
+from issuer.persistence.records import Tag, is_number, now_ms
+from issuer.persistence.schemes import SCHEME_MOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,10 +6,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Unpack
 
-from persistence.contract import Deadline, Store
-from persistence.errors import MaxBehind, StoreError, Unavailable
-from persistence.journal import ROTATE_AT, Journal, about
-from persistence.records import (
+from issuer.persistence.contract import Deadline, Store
+from issuer.persistence.errors import MaxBehind, StoreError, Unavailable
+from issuer.persistence.journal import ROTATE_AT, Journal, about
+from issuer.persistence.records import (
     Changes,
     LedgerEntry,
     LedgerPage,

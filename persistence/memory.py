@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from persistence.contract import Store
-from persistence.errors import Misconfigured, TagMissing, Unavailable
-from persistence.records import (
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import Misconfigured, TagMissing, Unavailable
+from issuer.persistence.records import (
     Changes,
     LedgerEntry,
     LedgerPage,

@@ -24,11 +24,11 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.synchronous import client_session
 from pymongo.uri_parser import parse_uri
 
-from persistence import mongoledger, mongometa, mongotags
-from persistence.contract import Deadline, Store, mask
-from persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
-from persistence.mongo_server import Attempts, facts, translated
-from persistence.records import (
+from issuer.persistence import mongoledger, mongometa, mongotags
+from issuer.persistence.contract import Deadline, Store, mask
+from issuer.persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
+from issuer.persistence.mongo_server import Attempts, facts, translated
+from issuer.persistence.records import (
     Changes,
     LedgerEntry,
     LedgerPage,

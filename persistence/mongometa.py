@@ -16,8 +16,8 @@ from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
-from persistence.errors import Misconfigured
-from persistence.records import fresh_version, is_id, is_number
+from issuer.persistence.errors import Misconfigured
+from issuer.persistence.records import fresh_version, is_id, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable

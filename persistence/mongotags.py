@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from bson.int64 import Int64
 
-from persistence.errors import Corrupt
-from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
+from issuer.persistence.errors import Corrupt
+from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
 
 Document = dict[str, Any]
 

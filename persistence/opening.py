@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from persistence.contract import Store, mask
-from persistence.errors import Misconfigured
+from issuer.persistence.contract import Store, mask
+from issuer.persistence.errors import Misconfigured
 
 __all__ = ["FORMS", "mask", "open_store"]
 
@@ -27,17 +27,17 @@ def open_store(url: str) -> Store:
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme in {"mongodb", "mongodb+srv"}:
-        from persistence.mongodb import MongoStore
+        from issuer.persistence.mongodb import MongoStore
 
         return MongoStore.open(url)
     if separator and scheme == "sqlite":
-        from persistence.sqlite import SQLiteStore
+        from issuer.persistence.sqlite import SQLiteStore
 
         if not rest.startswith("/") or rest == "/":
             raise Misconfigured(f"{url}: write sqlite:///relative/path or sqlite:////absolute/path")
         return SQLiteStore(rest[1:])
     if separator and scheme == "memory":
-        from persistence.memory import MemoryStore
+        from issuer.persistence.memory import MemoryStore
 
         return MemoryStore.named(rest) if rest else MemoryStore()
     raise Misconfigured(f"{mask(url)!r} is no store; write one of: {', '.join(FORMS)}")

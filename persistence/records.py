@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast, get_args
 
-from persistence.errors import (
+from issuer.persistence.errors import (
     Corrupt,
     Halted,
     LeaseOnStrict,
@@ -26,7 +26,7 @@ from persistence.errors import (
     TagPresent,
     VersionMoved,
 )
-from persistence.schemes import PLAIN, continued, frozen, problem
+from issuer.persistence.schemes import PLAIN, continued, frozen, problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

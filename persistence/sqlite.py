@@ -21,10 +21,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from persistence import forks, schemes
-from persistence.contract import Deadline, Store
-from persistence.errors import Misconfigured, TagMissing, Unavailable
-from persistence.records import (
+from issuer.persistence import forks, schemes
+from issuer.persistence.contract import Deadline, Store
+from issuer.persistence.errors import Misconfigured, TagMissing, Unavailable
+from issuer.persistence.records import (
     Changes,
     LedgerEntry,
     LedgerPage,
@@ -40,7 +40,7 @@ from persistence.records import (
     label,
     shortened,
 )
-from persistence.sqlite_schema import ADDED, COLUMNS, ENTRY_COLUMNS, SCHEMA, STEPS, TAG_COLUMNS
+from issuer.persistence.sqlite_schema import ADDED, COLUMNS, ENTRY_COLUMNS, SCHEMA, STEPS, TAG_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

@@ -48,10 +48,10 @@ _context.set_forkserver_preload(
         "redis.cluster",
         "pymongo",
         "apscheduler.schedulers.background",
-        "persistence.mongodb",
-        "persistence.sqlite",
-        "persistence.memory",
-        "persistence.journalled",
+        "issuer.persistence.mongodb",
+        "issuer.persistence.sqlite",
+        "issuer.persistence.memory",
+        "issuer.persistence.journalled",
     ]
 )
 

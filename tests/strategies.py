@@ -22,10 +22,10 @@ from issuer.drivers.asyncio.runner import new_flight as new_async_flight
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import Unavailable
+from issuer.persistence.contract import Store
+from issuer.persistence.opening import open_store
 from issuer.strategies import Context, Instance, Serving, Snowflake, registry
 from issuer.strategies.machines import Clock
-from persistence.contract import Store
-from persistence.opening import open_store
 from tests.servers.fake import FencedFakeServer
 
 T = TypeVar("T")

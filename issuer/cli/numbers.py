@@ -22,7 +22,7 @@ from issuer.drivers.issuing import TTL
 from issuer.errors import IssuerError, NotDecodable, brief
 from issuer.facade import Issuer
 from issuer.numbers.scheme import DIGITS_MOST, Decoded
-from persistence.records import now_ms
+from issuer.persistence.records import now_ms
 
 #: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
 CHUNK = 10_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from issuer.core.verification import Provenance
 from issuer.facade import Issuer
-from persistence.records import LedgerEntry
+from issuer.persistence.records import LedgerEntry
 
 
 def content(entry: LedgerEntry) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from issuer.core.outcomes import store_error
 from issuer.core.retire import Recovery
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.facade import Issuer
-from persistence.errors import StoreError
-from persistence.journal import Journals, read
+from issuer.persistence.errors import StoreError
+from issuer.persistence.journal import Journals, read
 
 #: From so many tags on there is a progress bar.
 MANY = 20

@@ -17,9 +17,9 @@ from issuer.core.scheme import SEGMENT
 from issuer.errors import IssuerError, SchemeError, brief
 from issuer.numbers import limits
 from issuer.numbers.given import Given, Restart
+from issuer.persistence.records import Tag
 from issuer.strategies.layout import OPTIONS, Layout
 from issuer.strategies.registry import SNOWFLAKE, known
-from persistence.records import Tag
 
 _Adding = Callable[..., Callable[[Any], Any]]
 

@@ -11,7 +11,7 @@ from issuer.cli.text import ago, duration, folded, moment, plain
 from issuer.core.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme import SEGMENT, counted
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 
 #: Where values begin.
 INDENT = 13

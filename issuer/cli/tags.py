@@ -23,7 +23,7 @@ from issuer.core.scheme import SEGMENT, last_value, strategy
 from issuer.errors import UnknownTag
 from issuer.facade import Issuer
 from issuer.keys import has_blanks
-from persistence.records import HIGHEST, Order, Tag, now_ms
+from issuer.persistence.records import HIGHEST, Order, Tag, now_ms
 
 #: What is left out of JSON where numbers come of no counter.
 _OF_COUNTERS = ("max", "step", "limit", "lease", "ahead")

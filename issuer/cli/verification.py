@@ -20,7 +20,7 @@ from issuer.core.discrepancies import Discrepancy, RedisUnseen
 from issuer.core.verification import MOST
 from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag, brief
 from issuer.facade import Issuer
-from persistence.records import now_ms
+from issuer.persistence.records import now_ms
 
 #: Blanks before what stands under a heading.
 INDENTED = 2

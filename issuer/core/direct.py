@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from issuer.core.steps import Steps, ask
 from issuer.errors import StoreBehind, StoreUnavailable
-from persistence.errors import MaxBehind
-from persistence.records import Reservation
+from issuer.persistence.errors import MaxBehind
+from issuer.persistence.records import Reservation
 
 #: How often a reservation is asked for, when the store looks behind and isn't. A primary that was deposed, and doesn't
 #: know it yet, answers from the past.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from persistence.records import LedgerEntry
+from issuer.persistence.records import LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from issuer.core.retire import floor
 from issuer.core.scheme import last_counter
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind, UnknownTag
-from persistence.errors import Halted, LimitHit, MaxBehind, TagMissing, TagPresent
-from persistence.records import HIGHEST, Tag, fresh_version
+from issuer.persistence.errors import Halted, LimitHit, MaxBehind, TagMissing, TagPresent
+from issuer.persistence.records import HIGHEST, Tag, fresh_version
 
 #: Step of a tag that is created without one.
 DEFAULT_STEP = 1000

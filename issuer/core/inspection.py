@@ -12,7 +12,7 @@ from issuer.core import scheme as schemes
 from issuer.core.extend import known
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState, RedisUnavailable
-from persistence.records import LedgerEntry, Order, Tag, now_ms
+from issuer.persistence.records import LedgerEntry, Order, Tag, now_ms
 
 #: How many of the newest reservations tell the rate.
 RATE_FROM = 5

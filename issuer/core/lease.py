@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from issuer import gateway
 from issuer.core.outcomes import refused
 from issuer.core.steps import Steps, send
-from persistence.records import Reservation, fresh_version
+from issuer.persistence.records import Reservation, fresh_version
 
 
 @dataclass(frozen=True, slots=True)

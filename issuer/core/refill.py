@@ -23,7 +23,7 @@ from issuer.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from persistence.records import LEASE_MOST
+from issuer.persistence.records import LEASE_MOST
 
 log = logging.getLogger("issuer.extension")
 

@@ -13,9 +13,9 @@ from issuer.core.scheme import SEGMENT, countable, strategy
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.keys import check_description, check_found, check_tag
-from persistence import journal
-from persistence.journal import Journals
-from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
+from issuer.persistence import journal
+from issuer.persistence.journal import Journals
+from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
 
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000

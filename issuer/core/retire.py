@@ -14,9 +14,9 @@ from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
-from persistence.contract import Store
-from persistence.journal import Journals, Known
-from persistence.records import HIGHEST, Tag, fresh_version
+from issuer.persistence.contract import Store
+from issuer.persistence.journal import Journals, Known
+from issuer.persistence.records import HIGHEST, Tag, fresh_version
 
 #: Two segments can be in Redis at once, so the ledger's newest two are what a lost hash may have held.
 BUFFERS = 2

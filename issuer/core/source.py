@@ -36,7 +36,7 @@ from issuer.core.scheme import (
 from issuer.core.steps import Steps, hurried, public, send
 from issuer.errors import ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
-from persistence.records import Reservation, Tag
+from issuer.persistence.records import Reservation, Tag
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from issuer.core.flight import Flight
 from issuer.core.outcomes import store_error
 from issuer.errors import UnknownTag
 from issuer.gateway import Call
-from persistence.contract import Store
-from persistence.errors import StoreError
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import StoreError
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from issuer.errors import (
     StoreBehind,
     Unavailable,
 )
-from persistence.records import Reservation
+from issuer.persistence.records import Reservation
 
 log = logging.getLogger("issuer.extension")
 

@@ -33,8 +33,8 @@ from issuer.core.discrepancies import (
 from issuer.core.extend import known
 from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
-from persistence.errors import Corrupt
-from persistence.records import LEDGER_KEPT, LedgerEntry, Position, now_ms
+from issuer.persistence.errors import Corrupt
+from issuer.persistence.records import LEDGER_KEPT, LedgerEntry, Position, now_ms
 
 #: Seconds before a store that looks behind its journal is looked at again.
 SECOND_LOOK = 0.2

@@ -39,14 +39,14 @@ from issuer.errors import (
 from issuer.keys import check_key, kept_key, part_tag
 from issuer.numbers.scheme import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import TagPresent
+from issuer.persistence.records import Tag, now_ms
 from issuer.strategies import aside
 from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.strategies.contract import Context
 from issuer.strategies.registry import decode, holder, settled
 from issuer.strategies.serving import Serving
-from persistence.contract import Store
-from persistence.errors import TagPresent
-from persistence.records import Tag, now_ms
 
 log = logging.getLogger("issuer")
 

@@ -27,10 +27,10 @@ from issuer.keys import check_found, check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.given import changed, made
 from issuer.numbers.scheme import shard_layout, strides
+from issuer.persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
+from issuer.persistence.records import HIGHEST, Order, Tag
+from issuer.persistence.schemes import frozen
 from issuer.strategies.registry import check
-from persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
-from persistence.records import HIGHEST, Order, Tag
-from persistence.schemes import frozen
 
 #: What a tag's parts have in common with it.
 _SHARED = frozenset(("step", "lease", "ahead"))

@@ -12,9 +12,9 @@ from issuer.core.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.keys import PART, check_tag
+from issuer.persistence.records import Tag
 from issuer.plugins.sparing import Sparing
 from issuer.strategies.serving import Serving
-from persistence.records import Tag
 
 
 class Line(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 from issuer.clock import Deadline
 from issuer.errors import StoreUnavailable
 from issuer.forks import in_uwsgi_master
-from persistence.contract import Store
+from issuer.persistence.contract import Store
 
 Question = Callable[[Store, float], object]
 Tell = Callable[[object, BaseException | None], None]

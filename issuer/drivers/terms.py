@@ -13,10 +13,10 @@ from issuer.core.source import Job, Means
 from issuer.errors import IssuerError, SchemeError
 from issuer.keys import redis_key
 from issuer.numbers.scheme import Scheme
+from issuer.persistence.contract import Store
+from issuer.persistence.records import Tag
 from issuer.plugins.rejected import Rejections
 from issuer.strategies.contract import Context, Instance
-from persistence.contract import Store
-from persistence.records import Tag
 
 #: An elected loader that is silent for so many seconds longer than the store's timeout is replaced.
 GRACE = 1.0

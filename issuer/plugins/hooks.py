@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed, brief
+from issuer.persistence.records import HIGHEST
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 from issuer.plugins.sparing import Sparing
-from persistence.records import HIGHEST
 
 T = TypeVar("T")
 

@@ -13,12 +13,12 @@ from issuer.clock import Deadline
 from issuer.core.steps import Ask, Steps, asking
 from issuer.errors import IssuerError, StrategyFailed, Unavailable, brief
 from issuer.forks import living
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import StoreError
+from issuer.persistence.records import HIGHEST
 from issuer.strategies.contract import Context
 from issuer.strategies.once import Once
 from issuer.strategies.registry import make
-from persistence.contract import Store
-from persistence.errors import StoreError
-from persistence.records import HIGHEST
 
 T = TypeVar("T")
 

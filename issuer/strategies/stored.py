@@ -12,10 +12,10 @@ from issuer.core.scheme import MACHINE, PART_OF
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, NoMachineNumber
 from issuer.keys import part_tag
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import TagPresent
+from issuer.persistence.records import HIGHEST, Reservation, Tag
 from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
-from persistence.contract import Store
-from persistence.errors import TagPresent
-from persistence.records import HIGHEST, Reservation, Tag
 
 #: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
 #: 432 a day and process. A process that was killed keeps its number so long from others.

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Literal
 
-from persistence.memory import MemoryStore
-from persistence.records import Reservation
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Reservation
 from tests.benchmarks.figures import Bound, Figure, percentile, ratio
 from tests.benchmarks.picture import Series, histogram
 from tests.benchmarks.rounds import Effort

@@ -13,9 +13,9 @@ import hiredis
 import issuer
 from issuer import AsyncIssuer, Issuer
 from issuer.keys import redis_key
+from issuer.persistence.contract import Store
+from issuer.persistence.records import Order
 from issuer.scripts import script
-from persistence.contract import Store
-from persistence.records import Order
 from tests.servers.binaries import primary_server
 from tests.servers.redis import RedisServer
 

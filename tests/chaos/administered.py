@@ -11,10 +11,10 @@ import issuer
 from issuer.cli.chaos.faults import WIRE, Fault
 from issuer.cli.chaos.world import PLAIN, PREFIX, STRICT, TREND, now
 from issuer.errors import IssuerError, StoreUnavailable, TagExists, UnknownTag
-from persistence.contract import Store
-from persistence.errors import Unavailable
-from persistence.opening import open_store
-from persistence.records import HIGHEST, Tag
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.opening import open_store
+from issuer.persistence.records import HIGHEST, Tag
 from tests.chaos.groups import MongoWorld, only
 from tests.chaos.more import desk, made_as
 from tests.servers.proxy import FaultProxy

@@ -12,7 +12,7 @@ from bson.int64 import Int64
 from issuer.chaos.waiting import rest
 from issuer.cli.chaos.faults import WIRE, Fault
 from issuer.cli.chaos.world import STRICT, TREND, Terms, World
-from persistence.records import fresh_version
+from issuer.persistence.records import fresh_version
 from tests.chaos.more import LASTS, store_restored, store_restored_under_direct_segments
 from tests.chaos.pair import Pair
 from tests.chaos.wire import go_direct

@@ -20,9 +20,9 @@ from issuer.clock import Deadline
 from issuer.core import direct
 from issuer.drivers.blocking.runner import Runner
 from issuer.errors import CorruptState, InvalidArgument, LimitReached
-from persistence.journalled import Journalled
-from persistence.opening import open_store
-from persistence.records import HIGHEST, Reservation
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.opening import open_store
+from issuer.persistence.records import HIGHEST, Reservation
 from tests.chaos.copies import copied
 from tests.lua.hashes import GARBAGE
 from tests.servers.disks import filled, is_small

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from bson.int64 import Int64
 
-from persistence.journalled import Journalled
-from persistence.memory import MemoryStore
-from persistence.mongodb import MongoStore
-from persistence.records import HIGHEST, LedgerEntry
-from persistence.sqlite import SQLiteStore
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.mongodb import MongoStore
+from issuer.persistence.records import HIGHEST, LedgerEntry
+from issuer.persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from pymongo.database import Database
 
-    from persistence.contract import Store
-    from persistence.records import Reservation, Tag
+    from issuer.persistence.contract import Store
+    from issuer.persistence.records import Reservation, Tag
 
 #: Seconds that a call may take on a machine busy with other things.
 TIMEOUT = 60.0

@@ -6,9 +6,9 @@ journal, which is rotated every few lines. Waits for a line on its standard inpu
 
 import sys
 
-from persistence.errors import Unavailable
-from persistence.journalled import Journalled
-from persistence.opening import open_store
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.opening import open_store
 
 
 def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Steps, ask
+from issuer.persistence.opening import open_store
 from issuer.strategies import Instance, Strategy, register
-from persistence.opening import open_store
 from tests.strategies import Desk, Opening
 
 TAG = "orders"

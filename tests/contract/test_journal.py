@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from persistence import journal as journal_
-from persistence.contract import Deadline
-from persistence.errors import Damaged, Misconfigured, StoreError, Unavailable
-from persistence.journal import Journal, Journals, about, decoded, encoded, read
-from persistence.journalled import Journalled
-from persistence.memory import MemoryStore
-from persistence.schemes import SCHEME_MOST
-from persistence.sqlite import SQLiteStore
+from issuer.persistence import journal as journal_
+from issuer.persistence.contract import Deadline
+from issuer.persistence.errors import Damaged, Misconfigured, StoreError, Unavailable
+from issuer.persistence.journal import Journal, Journals, about, decoded, encoded, read
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.schemes import SCHEME_MOST
+from issuer.persistence.sqlite import SQLiteStore
 from tests.contract.benches import SCHEME, TIMEOUT, check_contiguous, create, get, reserve
 from tests.contract.processes import finish, kill, let_go, lines, segments, start_loaders
 from tests.seeds import seeded
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from persistence.contract import Store
-    from persistence.records import Reservation
+    from issuer.persistence.contract import Store
+    from issuer.persistence.records import Reservation
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from persistence.errors import Corrupt
-from persistence.records import HIGHEST, LedgerEntry
+from issuer.persistence.errors import Corrupt
+from issuer.persistence.records import HIGHEST, LedgerEntry
 from tests.contract.benches import TIMEOUT, MemoryBench, SQLiteBench, create, reserve, spans
 
 if TYPE_CHECKING:
-    from persistence.contract import Store
-    from persistence.records import LedgerPage, Position
+    from issuer.persistence.contract import Store
+    from issuer.persistence.records import LedgerPage, Position
     from tests.contract.benches import Bench
 
 

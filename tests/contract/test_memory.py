@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from persistence.errors import Misconfigured, Unavailable
-from persistence.memory import MemoryStore
+from issuer.persistence.errors import Misconfigured, Unavailable
+from issuer.persistence.memory import MemoryStore
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
 from tests.contract.processes import finish, run_python
 
@@ -64,8 +64,8 @@ def test_after_a_fork_every_method_refuses() -> None:
 
 _FORK = """
 import os
-from persistence.memory import MemoryStore
-from persistence.errors import Misconfigured
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.errors import Misconfigured
 store = MemoryStore.named("x")
 store.create("t", above=0, step=10, limit=100, order="strict", description="", timeout=1)
 store._lock.acquire()  # as if another thread were in the middle of a call

@@ -11,10 +11,10 @@ import bson
 import pytest
 from bson.int64 import Int64
 
-from persistence import mongometa
-from persistence.errors import Corrupt, Misconfigured
-from persistence.mongodb import MongoStore
-from persistence.records import now_ms
+from issuer.persistence import mongometa
+from issuer.persistence.errors import Corrupt, Misconfigured
+from issuer.persistence.mongodb import MongoStore
+from issuer.persistence.records import now_ms
 from tests.contract.benches import TIMEOUT, MongoBench, create, get, reserve, spans
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import pymongo
 import pytest
 from pymongo.uri_parser import parse_uri
 
-from persistence.errors import Misconfigured, Unavailable
-from persistence.mongo_server import service
-from persistence.mongodb import MongoStore
+from issuer.persistence.errors import Misconfigured, Unavailable
+from issuer.persistence.mongo_server import service
+from issuer.persistence.mongodb import MongoStore
 from tests.contract.benches import PATIENT, TIMEOUT, MongoBench, create, get, ranges, reserve, spans
 from tests.servers.mongo_wire import MongoProxy
 from tests.waiting import until

@@ -14,7 +14,7 @@ from bson.int64 import Int64
 from pymongo import ReadPreference
 from pymongo.uri_parser import parse_uri
 
-from persistence.errors import (
+from issuer.persistence.errors import (
     Corrupt,
     LeaseOnStrict,
     LimitHit,
@@ -25,9 +25,9 @@ from persistence.errors import (
     Unavailable,
     VersionMoved,
 )
-from persistence.mongodb import SCHEMA, MongoStore, _Session
-from persistence.mongotags import stored
-from persistence.records import LEASE_MOST, now_ms
+from issuer.persistence.mongodb import SCHEMA, MongoStore, _Session
+from issuer.persistence.mongotags import stored
+from issuer.persistence.records import LEASE_MOST, now_ms
 from tests.contract.benches import (
     PATIENT,
     SCHEME,
@@ -48,7 +48,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from persistence.contract import Store
+    from issuer.persistence.contract import Store
 
     Overtake = Callable[[Callable[[], object]], None]
 
@@ -360,8 +360,8 @@ def test_each_error_of_the_driver_has_its_meaning_here(
 _FORK = """
 import os, sys
 import pymongo
-from persistence.errors import Misconfigured
-from persistence.mongodb import MongoStore
+from issuer.persistence.errors import Misconfigured
+from issuer.persistence.mongodb import MongoStore
 own, given = MongoStore.open(sys.argv[1]), pymongo.MongoClient(sys.argv[1])
 lent = MongoStore(given.get_default_database())
 lent.get("orders", timeout=60)
@@ -412,7 +412,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Any:
                 left[field] = {name: value for name, value in left[field].items() if name != operator}
             return change(self, tag, left, update)
 
-        monkeypatch.setattr("persistence.mongodb._Session.change", weak)
+        monkeypatch.setattr("issuer.persistence.mongodb._Session.change", weak)
 
     return take
 
@@ -489,7 +489,7 @@ def test_a_program_that_knows_of_no_scheme_is_refused_once_a_tag_has_one(
     assert [each["schema"] for each in meta.find()] == [2]
     mongo_bench.store.configure("orders", scheme={}, timeout=TIMEOUT)
     assert get(mongo_bench.open()).scheme == {}
-    monkeypatch.setattr("persistence.mongodb.SCHEMA", 1)
+    monkeypatch.setattr("issuer.persistence.mongodb.SCHEMA", 1)
     with pytest.raises(Misconfigured, match="upgrade"):
         get(mongo_bench.open())
 

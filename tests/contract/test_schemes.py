@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from persistence import schemes
-from persistence.errors import Corrupt, SchemeMismatch, TagMissing, VersionMoved
-from persistence.records import Tag
-from persistence.schemes import DEPTH_MOST, SCHEME_MOST
+from issuer.persistence import schemes
+from issuer.persistence.errors import Corrupt, SchemeMismatch, TagMissing, VersionMoved
+from issuer.persistence.records import Tag
+from issuer.persistence.schemes import DEPTH_MOST, SCHEME_MOST
 from tests.contract.benches import SCHEME, TIMEOUT, create, get, nested, of_size, ranges, reserve
 from tests.contract.test_races import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from persistence.contract import Store
+    from issuer.persistence.contract import Store
     from tests.contract.benches import Bench
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from persistence.errors import LeaseOnStrict, TagPresent
-from persistence.records import AHEAD_MOST, LEASE_MOST, Tag
+from issuer.persistence.errors import LeaseOnStrict, TagPresent
+from issuer.persistence.records import AHEAD_MOST, LEASE_MOST, Tag
 from tests.contract.benches import (
     SCHEME,
     TIMEOUT,
@@ -23,7 +23,7 @@ from tests.contract.benches import (
 )
 
 if TYPE_CHECKING:
-    from persistence.contract import Store
+    from issuer.persistence.contract import Store
     from tests.contract.benches import Bench
 
 #: What each is of a tag that was given nothing, and what it may be.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import persistence.sqlite
-from persistence.errors import Misconfigured, Unavailable
-from persistence.sqlite import SQLiteStore
-from persistence.sqlite_schema import SCHEMA
+import issuer.persistence.sqlite
+from issuer.persistence.errors import Misconfigured, Unavailable
+from issuer.persistence.sqlite import SQLiteStore
+from issuer.persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, kill, let_go, lines, run_python, segments, start_loaders
 
@@ -116,7 +116,7 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 ) -> None:
     made = create(sqlite_bench.store)
     with monkeypatch.context() as broken:
-        broken.setattr(persistence.sqlite, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
+        broken.setattr(issuer.persistence.sqlite, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
         with pytest.raises(Unavailable):
             reserve(sqlite_bench.store)
     assert get(sqlite_bench.store) == made
@@ -125,8 +125,8 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 
 _FORKS = """
 import os, sys
-from persistence import sqlite
-from persistence.sqlite import SQLiteStore
+from issuer.persistence import sqlite
+from issuer.persistence.sqlite import SQLiteStore
 path, hooks = sys.argv[1], sys.argv[2]
 if hooks == "without":
     sqlite.CHECKPOINT_AFTER = 1000  # else the log that is deleted holds nothing that is lost with it
@@ -179,7 +179,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     assert get(store).max == 0
     # A fork that waited in vain: the child must not touch what the other thread had in its hands.
     with store._transaction(TIMEOUT) as connection, pytest.MonkeyPatch.context() as impatient:
-        impatient.setattr(persistence.sqlite, "FORK_PATIENCE", 0.01)
+        impatient.setattr(issuer.persistence.sqlite, "FORK_PATIENCE", 0.01)
         store.before_fork()
         assert not store._ready_to_fork
         assert connection.in_transaction

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from persistence.errors import Misconfigured
-from persistence.sqlite import SQLiteStore
+from issuer.persistence.errors import Misconfigured
+from issuer.persistence.sqlite import SQLiteStore
 from tests.contract.benches import TIMEOUT
 from tests.programs import run
 from tests.servers.absent import absent
@@ -21,7 +21,7 @@ SETTINGS = {"above": 0, "step": 10, "limit": 10**6, "order": "trend", "descripti
 #: Reserves a segment in a process of its own, which is the only one then as far as SQLite's locks tell.
 SHORT_LIVED = """
 import sys
-from persistence.sqlite import SQLiteStore
+from issuer.persistence.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 print(store.reserve("a", None, reason="x", timeout=30).high)
 store.close()
@@ -84,7 +84,7 @@ def test_a_file_that_is_itself_mounted_is_refused(store: SQLiteStore, path: Path
     inner.touch()
     look = f"""
 import sys; sys.path.insert(0, {str(Path.cwd())!r})
-from persistence.sqlite import SQLiteStore
+from issuer.persistence.sqlite import SQLiteStore
 print(SQLiteStore({str(inner)!r}).get("a", timeout=30))
 """
     script = f'mount --bind "{path}" "{inner}" && exec "$0" -c "$1"'

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from persistence import sqlite_schema
-from persistence.errors import Corrupt, Unavailable
-from persistence.sqlite import SQLiteStore
-from persistence.sqlite_schema import SCHEMA
+from issuer.persistence import sqlite_schema
+from issuer.persistence.errors import Corrupt, Unavailable
+from issuer.persistence.sqlite import SQLiteStore
+from issuer.persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
 from tests.contract.processes import finish, let_go, start_loaders
 
@@ -194,7 +194,7 @@ def test_a_fault_on_the_way_leaves_the_older_file(
     before = schema(old)
     steps = sqlite_schema.STEPS
     with monkeypatch.context() as broken:
-        broken.setattr("persistence.sqlite.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
+        broken.setattr("issuer.persistence.sqlite.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
         with pytest.raises(Unavailable, match="nowhere"):
             store.store_id(timeout=TIMEOUT)
     assert schema(old) == before

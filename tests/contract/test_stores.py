@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bson.decimal128 import Decimal128
 
-from persistence.contract import Store
-from persistence.errors import (
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import (
     Corrupt,
     Halted,
     LimitHit,
@@ -23,14 +23,14 @@ from persistence.errors import (
     TagPresent,
     Unavailable,
 )
-from persistence.journalled import Journalled
-from persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, StoreFacts, Tag, now_ms
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, StoreFacts, Tag, now_ms
 from tests.contract.benches import SCHEME, TIMEOUT, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from persistence.records import Reservation
+    from issuer.persistence.records import Reservation
     from tests.contract.benches import Bench, MongoBench
 
 

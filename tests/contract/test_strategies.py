@@ -15,10 +15,10 @@ import pytest
 
 from issuer.clock import Deadline
 from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
+from issuer.persistence.records import HIGHEST
 from issuer.strategies import Context, Instance, Serving, Snowflake, Strategy, registry
 from issuer.strategies.machines import Clock, Leased
 from issuer.strategies.ticks import OVER
-from persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.contract.processes import finish
 from tests.contract.strategy_kinds import GIVEN, KINDS, LEASED, open_kind

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from issuer.cli import main
-from persistence.opening import open_store
+from issuer.persistence.opening import open_store
 from tests import programs
 
 FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "NO_COLOR")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from issuer.persistence.opening import open_store
 from issuer.wiring import connect
-from persistence.opening import open_store
 from tests.e2e.conftest import Cli, Start
 from tests.servers.ports import free_port
 from tests.waiting import until

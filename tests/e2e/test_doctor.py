@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persistence.opening import open_store
+from issuer.persistence.opening import open_store
 from tests.e2e.conftest import Cli
 from tests.e2e.terminal import Terminal
 from tests.servers.ports import free_port

@@ -26,7 +26,7 @@ from issuer.errors import (
     StrategyFailed,
     TransformFailed,
 )
-from persistence.opening import open_store
+from issuer.persistence.opening import open_store
 from tests.e2e.conftest import PROGRAM, Cli, altered
 from tests.servers.ports import free_port
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from persistence.records import now_ms
+from issuer.persistence.records import now_ms
 from tests.e2e.conftest import Cli
 from tests.e2e.terminal import Terminal
 

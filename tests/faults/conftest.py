@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.schemes import Make, processes
 from tests.servers.proxy import FaultProxy

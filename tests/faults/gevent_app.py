@@ -14,7 +14,7 @@ import sys
 import gevent
 
 import issuer
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 
 CALLERS, EACH = 50, 100
 

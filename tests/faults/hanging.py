@@ -3,8 +3,8 @@
 import threading
 from typing import Any
 
-from persistence.errors import Unavailable
-from persistence.memory import MemoryStore
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.memory import MemoryStore
 
 _HANGS = {"reserve", "get", "hand_back", "store_id", "create", "tags", "ledger", "prune", "halt", "recover"}
 

@@ -16,10 +16,10 @@ import pytest
 import issuer
 from issuer import AsyncIssuer, clock
 from issuer.drivers.asyncio import connections, line
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Reservation
 from issuer.strategies import Instance
-from persistence.errors import Unavailable
-from persistence.memory import MemoryStore
-from persistence.records import Reservation
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.faults.conftest import StartRedis, covering

@@ -15,7 +15,7 @@ import issuer
 from issuer import async_facade
 from issuer.core import refill
 from issuer.drivers.asyncio.connections import Link
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
 from tests.faults.test_fork import in_child
@@ -126,7 +126,7 @@ def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
 ENDED = """
 import asyncio, faulthandler, os, signal, sys, time
 import issuer
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 
 faulthandler.dump_traceback_later(45, exit=True)  # so that one that hangs says where
 drawn = {"a": 0, "t": 0, "l": 0, "stream": 0}

@@ -14,8 +14,8 @@ import redis
 import issuer
 from issuer import CorruptState, ForeignHash, Issuer
 from issuer.core import ownership
-from persistence.memory import MemoryStore
-from persistence.records import HIGHEST, Order
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import HIGHEST, Order
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect
 from tests.faults.conftest import covering

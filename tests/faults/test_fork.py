@@ -15,7 +15,7 @@ import issuer
 from issuer import AsyncIssuer, Issuer
 from issuer.core import refill
 from issuer.drivers.asyncio.line import Line
-from persistence.sqlite import SQLiteStore
+from issuer.persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Awaited, Connect
 from tests.faults.conftest import covering

@@ -15,8 +15,8 @@ import pytest
 import issuer
 from issuer.core.hand import Hand
 from issuer.drivers.blocking import link
-from persistence.memory import MemoryStore
-from persistence.records import HIGHEST, Reservation, Tag
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import HIGHEST, Reservation, Tag
 from tests.audit import repeats
 from tests.faults.conftest import covering
 from tests.seeds import chosen

@@ -7,8 +7,8 @@ import redis
 
 import issuer
 from issuer import Issuer
-from persistence.memory import MemoryStore
-from persistence.records import Order
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Order
 from tests.colours import Connect
 
 

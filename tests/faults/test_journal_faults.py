@@ -11,11 +11,11 @@ import pytest
 import redis
 
 import issuer
-from persistence import journal
-from persistence.errors import Unavailable
-from persistence.journalled import Journalled
-from persistence.memory import MemoryStore
-from persistence.records import now_ms
+from issuer.persistence import journal
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import now_ms
 from tests import programs
 from tests.audit import repeats
 from tests.colours import Connect
@@ -97,7 +97,7 @@ def test_mutation_without_the_journal_numbers_come_twice(
 
 DYING = """
 import os, signal, sys, issuer
-from persistence.journalled import Journalled
+from issuer.persistence.journalled import Journalled
 if sys.argv[3] == "mutation":
     Journalled._append = lambda *_: None  # it would do so after the return; the kill comes first
 ids = issuer.connect(redis="none", store=sys.argv[1], journal=sys.argv[2], scheduler=None)

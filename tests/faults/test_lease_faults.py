@@ -8,8 +8,8 @@ import pytest
 import issuer
 from issuer.clock import Deadline
 from issuer.core import supply
+from issuer.persistence.memory import MemoryStore
 from issuer.scripts import script
-from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect, run
 from tests.faults.conftest import StartRedis, covering

@@ -15,8 +15,8 @@ from issuer.clock import Deadline
 from issuer.core import supply
 from issuer.core.steps import Steps, sleep
 from issuer.drivers.blocking.connections import NOWHERE
-from persistence.errors import Unavailable
-from persistence.memory import MemoryStore, Snapshot
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.memory import MemoryStore, Snapshot
 from tests.audit import repeats
 from tests.colours import COLOURS, connect_awaited, run
 from tests.servers.fake import FencedFakeServer

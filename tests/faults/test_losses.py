@@ -2,8 +2,8 @@
 
 import pytest
 
-from persistence.memory import MemoryStore
-from persistence.records import Order
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Order
 from tests.colours import Connect
 from tests.servers.redis import RedisServer
 

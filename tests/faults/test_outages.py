@@ -8,7 +8,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect
 from tests.servers.mongo import MongoServer

@@ -13,7 +13,7 @@ from issuer import Issuer, Recovery
 from issuer.drivers import routes
 from issuer.drivers.routes import Route, Talk, Talks
 from issuer.keys import redis_key
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.servers.cluster import ClusterServers
 from tests.servers.redis import RedisServer

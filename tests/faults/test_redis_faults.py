@@ -15,9 +15,9 @@ from issuer.drivers.asyncio.connections import Link as AsyncLink
 from issuer.drivers.blocking import connections
 from issuer.drivers.blocking.link import Link
 from issuer.drivers.routes import Address
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.memory import MemoryStore
 from issuer.scripts import script
-from persistence.errors import Unavailable
-from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Awaited, Connect
 from tests.drawers import Drawers, assert_sound

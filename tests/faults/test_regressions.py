@@ -15,9 +15,9 @@ from issuer import clock
 from issuer.clock import Deadline
 from issuer.core import supply
 from issuer.core.retire import floor
-from persistence.errors import Unavailable
-from persistence.memory import MemoryStore
-from persistence.records import Reservation
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Reservation
 from tests.audit import repeats
 from tests.colours import COLOURS
 from tests.faults.test_fork import in_child

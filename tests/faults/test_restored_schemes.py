@@ -9,8 +9,8 @@ import pytest
 
 import issuer
 from issuer import Issuer, gateway
+from issuer.persistence.memory import MemoryStore
 from issuer.scripts import Script, script
-from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.lua.hashes import mutated

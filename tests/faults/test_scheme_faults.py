@@ -13,11 +13,11 @@ from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core import retire
 from issuer.numbers.scheme import Scheme
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import HIGHEST, Tag
 from issuer.scripts import script
 from issuer.strategies.contract import Instance
-from persistence.errors import Unavailable
-from persistence.memory import MemoryStore
-from persistence.records import HIGHEST, Tag
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.schemes import KEYS, Make

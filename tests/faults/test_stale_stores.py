@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import issuer
-from persistence.errors import MaxBehind
-from persistence.memory import MemoryStore
+from issuer.persistence.errors import MaxBehind
+from issuer.persistence.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from persistence.records import Reservation
+    from issuer.persistence.records import Reservation
     from tests.colours import Connect
 
 

@@ -10,8 +10,8 @@ import redis
 
 import issuer
 from issuer import async_facade, facade
-from persistence.memory import MemoryStore
-from persistence.records import Reservation
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Reservation
 from tests import programs
 from tests.audit import repeats
 from tests.colours import Connect

@@ -14,16 +14,16 @@ from issuer import ClockBehind, NoMachineNumber, StoreBehind
 from issuer.clock import Deadline
 from issuer.core import direct
 from issuer.errors import Unavailable
+from issuer.persistence.contract import Store
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.opening import open_store
+from issuer.persistence.records import StoreFacts
 from issuer.strategies import Instance, registry, stored
 from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.machines import Clock
 from issuer.strategies.snowflake import Snowflake
 from issuer.strategies.stored import Stored, _candidates
 from issuer.strategies.ticks import Ticks
-from persistence.contract import Store
-from persistence.memory import MemoryStore
-from persistence.opening import open_store
-from persistence.records import StoreFacts
 from tests.audit import repeats
 from tests.faults.conftest import covering
 from tests.strategies import DESKS, Desk, MovedClock, Opening

@@ -10,10 +10,10 @@ import pytest
 import issuer
 from issuer.core import supply
 from issuer.drivers.issuing import Issuing
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.strategies import Instance, Serving
 from issuer.strategies.snowflake import Snowflake
-from persistence.memory import MemoryStore
-from persistence.records import HIGHEST, Order, Tag
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.servers.ports import free_port

@@ -5,8 +5,8 @@ import redis
 
 from issuer import Issuer, TwoHashes
 from issuer.core.discrepancies import AGAIN, Turns
-from persistence.memory import MemoryStore
-from persistence.records import LedgerEntry
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import LedgerEntry
 from tests.colours import Connect
 
 

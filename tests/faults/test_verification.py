@@ -17,8 +17,8 @@ from issuer.core import verification
 from issuer.core.extend import known
 from issuer.core.steps import Steps
 from issuer.core.verification import Audit
-from persistence.memory import MemoryStore
-from persistence.records import LEDGER_KEPT, LedgerEntry, LedgerPage, Tag, now_ms
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import LEDGER_KEPT, LedgerEntry, LedgerPage, Tag, now_ms
 from tests.colours import Connect
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench
 from tests.contract.conftest import mongo_bench_at

@@ -13,7 +13,7 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.keys import redis_key
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused

@@ -14,7 +14,7 @@ import issuer
 from issuer.clock import Deadline
 from issuer.drivers.asyncio import line as task_line
 from issuer.drivers.blocking import line as thread_line
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.audit import Draw, awaited, drawn, order_violations, repeats
 from tests.integration.drawer import by_processes, by_tasks, by_threads
 from tests.servers.redis import RedisServer

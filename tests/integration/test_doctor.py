@@ -16,8 +16,8 @@ import issuer
 from issuer import Finding, Issuer, RedisUnavailable, gateway
 from issuer.core.doctor import diagnosis, examination, redis, store, tags
 from issuer.core.doctor.diagnosis import Check
-from persistence.memory import MemoryStore
-from persistence.opening import open_store
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.opening import open_store
 from tests.colours import BOTH, Connect
 from tests.integration.days import Make
 from tests.servers.cluster import ClusterServers

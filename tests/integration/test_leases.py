@@ -15,10 +15,10 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.core.supply import Supply
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import HIGHEST
 from issuer.scripts import script
-from persistence.errors import Unavailable
-from persistence.memory import MemoryStore
-from persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.integration.test_extension import in_threads

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import issuer
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
 from tests.integration.days import Make, Set
 

@@ -14,9 +14,9 @@ from issuer.core.issued import Issued
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.drivers import issuing, making
 from issuer.errors import InvalidArgument, LimitReached, SchemeError
+from issuer.persistence import records
+from issuer.persistence.memory import MemoryStore
 from issuer.scripts import Script, script
-from persistence import records
-from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import BOTH
 from tests.drawers import Drawers

@@ -15,8 +15,8 @@ import pytest
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 import issuer
-from persistence.memory import MemoryStore
-from persistence.mongodb import MongoStore
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.mongodb import MongoStore
 from tests.audit import repeats
 from tests.integration.days import Make
 from tests.servers.fake import FencedFakeServer
@@ -207,7 +207,7 @@ def test_each_process_more_adds_as_many_numbers_at_the_same_cost_and_no_two_rang
 def test_inspect_tells_rate_and_runway(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = make()
     now = 1_000_000_000_000
-    monkeypatch.setattr("persistence.records.time", SimpleNamespace(time_ns=lambda: now * 1_000_000))
+    monkeypatch.setattr("issuer.persistence.records.time", SimpleNamespace(time_ns=lambda: now * 1_000_000))
     ids.create("a", step=1000)
     for _ in range(5):  # a segment every 10 s: 100 numbers a second
         ids.take("a", 1000)

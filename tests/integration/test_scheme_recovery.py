@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import issuer
-from persistence.errors import Misconfigured
-from persistence.journalled import Journalled
-from persistence.memory import MemoryStore, Snapshot
-from persistence.records import HIGHEST, Tag, now_ms
+from issuer.persistence.errors import Misconfigured
+from issuer.persistence.journalled import Journalled
+from issuer.persistence.memory import MemoryStore, Snapshot
+from issuer.persistence.records import HIGHEST, Tag, now_ms
 from tests.colours import Connect
 from tests.integration.days import Make
 from tests.lua.hashes import GARBAGE
@@ -164,7 +164,7 @@ def test_a_journal_kept_with_a_fast_clock_puts_an_earlier_scheme_in_place_only_b
         )
     world.create(ONE)
     with monkeypatch.context() as fast:
-        fast.setattr("persistence.records.now_ms", lambda: now_ms() + 60_000)
+        fast.setattr("issuer.persistence.records.now_ms", lambda: now_ms() + 60_000)
         world.give(2)
     world.memory.configure("a", scheme=TWO, timeout=TIMEOUT)
     world.recover(connect)

@@ -10,9 +10,9 @@ import pytest
 
 import issuer
 from issuer.numbers.given import _FIXED, Given
+from issuer.persistence.memory import MemoryStore
 from issuer.scripts import script
 from issuer.strategies import Instance
-from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.drawers import Drawers

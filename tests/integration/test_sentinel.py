@@ -13,7 +13,7 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.drivers.routes import Sentinels
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused

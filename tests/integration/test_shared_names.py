@@ -7,8 +7,8 @@ import pytest
 
 from issuer import Issuer
 from issuer.errors import ConfigurationError
+from issuer.persistence.memory import MemoryStore
 from issuer.strategies import Instance
-from persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
 from tests.integration.days import DAILY, Make, Set
 

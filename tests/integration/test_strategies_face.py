@@ -16,9 +16,9 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.core.steps import Steps
+from issuer.persistence.memory import MemoryStore
 from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Scrambler
 from issuer.strategies import Context, Instance, Strategy, register, registry
-from persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.waiting import eventually, run

@@ -14,9 +14,9 @@ import pytest
 import issuer
 from issuer import Issuer, facade
 from issuer.drivers.roster import Roster
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import HIGHEST
 from issuer.scripts import script
-from persistence.memory import MemoryStore
-from persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.faults.test_fork import in_child

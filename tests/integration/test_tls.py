@@ -13,7 +13,7 @@ import issuer
 from issuer import gateway
 from issuer.clock import Deadline
 from issuer.drivers.blocking.connections import Connections
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused
 from tests.faults.test_fork import in_child

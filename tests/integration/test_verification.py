@@ -11,10 +11,10 @@ import pytest
 
 import issuer
 from issuer.core import verification
-from persistence.contract import Store
-from persistence.memory import MemoryStore
-from persistence.opening import open_store
-from persistence.records import LedgerPage, Reservation
+from issuer.persistence.contract import Store
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.opening import open_store
+from issuer.persistence.records import LedgerPage, Reservation
 from tests.colours import BOTH, Connect
 from tests.contract.benches import TIMEOUT
 from tests.drawers import Drawers, assert_sound

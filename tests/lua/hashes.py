@@ -11,8 +11,8 @@ from typing import Any
 import redis
 
 from issuer.core.arithmetic import mark
+from issuer.persistence.records import HIGHEST
 from issuer.scripts import NAMES, script
-from persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"
 STORE = "0123456789abcdef01234567"

@@ -3,7 +3,7 @@
 import pytest
 
 from issuer.core.arithmetic import mark
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import BORN, KEY, Made, TagHash, numbers
 

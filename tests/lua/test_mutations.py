@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 import redis
 
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import INTACT, OTHER_STORE, STORE, Change, TagHash, command, mutated, numbers
 from tests.lua.issuing import BehindError, RangeStore, SmallIssuer

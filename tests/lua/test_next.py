@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from issuer.core.arithmetic import mark
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash, at_moment, numbers
 from tests.lua.issuing import RangeStore

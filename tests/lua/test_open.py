@@ -2,7 +2,7 @@
 
 import pytest
 
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.lua.hashes import BORN, KEY, OTHER_STORE, STORE, WINDOW, Made, TagHash, at_moment
 
 OTHER_REIGN = "0123456789" * 4

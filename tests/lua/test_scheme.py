@@ -3,7 +3,7 @@
 import pytest
 
 from issuer.core.periods import PERIOD_BITS
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.lua.hashes import BORN, STORE, WINDOW, Made, TagHash, at_moment
 
 NEVER = str(HIGHEST)

@@ -14,7 +14,7 @@ from issuer import gateway
 from issuer.core.extend import ATTEMPTS, Election, Extension, extend
 from issuer.core.steps import Ask, Send, Step, Steps
 from issuer.errors import IssuerError
-from persistence.errors import MaxBehind, StoreError
+from issuer.persistence.errors import MaxBehind, StoreError
 from tests.model import faults, processes, scripts
 from tests.model.scripts import Hash
 from tests.model.state import STORE, Process, State, World

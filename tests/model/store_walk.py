@@ -3,9 +3,9 @@
 import random
 from typing import Any
 
-from persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, VersionMoved
-from persistence.memory import MemoryStore, Snapshot
-from persistence.records import Reservation
+from issuer.persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, VersionMoved
+from issuer.persistence.memory import MemoryStore, Snapshot
+from issuer.persistence.records import Reservation
 from tests.model import store
 from tests.model.guards import Guards
 from tests.model.scripts import Scheme

@@ -10,7 +10,7 @@ from issuer import gateway
 from issuer.core import extend as core
 from issuer.core.extend import Extension
 from issuer.core.steps import Steps
-from persistence.records import Tag
+from issuer.persistence.records import Tag
 from tests.lua.hashes import mutated
 from tests.lua.test_faults import FENCE
 from tests.lua.test_lease_mutations import ASKED, CUR, LOW, ROW

@@ -34,9 +34,9 @@ def copied(to: Path) -> Path:
         ["git", "ls-files", "-coz", "--exclude-standard"], cwd=REPOSITORY, check=True, capture_output=True, text=True
     )
     for name in filter(None, listed.stdout.split("\0")):
-        if (REPOSITORY / name).is_file():
+        if (REPOSITORY / name).exists():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPOSITORY / name, to / name)
+            shutil.copy2(REPOSITORY / name, to / name, follow_symlinks=False)  # issuer/persistence is a link
     return to
 
 

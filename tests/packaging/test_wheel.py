@@ -43,15 +43,22 @@ def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_f
     (commands,) = site.glob("*.dist-info/entry_points.txt")
     assert "issuer = issuer.cli:main" in commands.read_text()
     tops = {name.split("/")[0] for name in names}
-    assert {name for name in tops if not name.endswith(".dist-info")} == {"issuer", "persistence"}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"issuer"}
     in_repo = {f"issuer/_lua/{path.relative_to(REPO / 'lua')}" for path in (REPO / "lua").rglob("*.lua")}
     assert len(in_repo) >= 4
     assert in_repo <= names
-    assert {"issuer/py.typed", "persistence/py.typed"} <= names
+    assert {"issuer/py.typed", "issuer/persistence/py.typed"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     program = "import issuer, issuer.scripts as s; print(issuer.__file__, s.folder(), issuer.next('orders'), sep='|')"
     told = run(sys.executable, "-c", program, PYTHONPATH=str(site), **data_in(tmp_path))
     assert told == f"{site}/issuer/__init__.py|{site}/issuer/_lua|1\n"
+    # A package of the user's that is called as our folder is: ours is nowhere on the way of an import.
+    (tmp_path / "persistence").mkdir()
+    (tmp_path / "persistence" / "__init__.py").write_text("raise RuntimeError('of the user')\n")
+    program = "import issuer; print(issuer.next('orders')); import issuer.persistence.sqlite, persistence"
+    with pytest.raises(AssertionError, match="of the user") as told_too:
+        run(sys.executable, "-c", program, PYTHONPATH=f"{tmp_path}{os.pathsep}{site}", **data_in(tmp_path))
+    assert str(told_too.value).startswith("2\n")
 
 
 @pytest.mark.soak  # it downloads what the wheel depends on; the test above shows what is ours

@@ -26,9 +26,9 @@ from issuer.core.hand import Hand
 from issuer.core.steps import Ask, Send, Steps
 from issuer.drivers.blocking.line import Line
 from issuer.keys import redis_key
-from persistence.errors import StoreError
-from persistence.memory import MemoryStore
-from persistence.records import Order
+from issuer.persistence.errors import StoreError
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Order
 from tests.property.virtual import BEGIN, VirtualTime
 from tests.servers.fake import FencedFakeServer
 

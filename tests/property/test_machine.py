@@ -14,8 +14,8 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from issuer import Issuer, gateway, scripts
 from issuer.clock import Deadline
 from issuer.core.hand import spend_all
+from issuer.persistence.records import Reservation, Tag
 from issuer.scripts import Script
-from persistence.records import Reservation, Tag
 from tests.property.machine import PROCESSES, TIME, IssuerMachine, ServedStore, insist, twin_of
 from tests.seeds import SEED, chosen, seeded
 

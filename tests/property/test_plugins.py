@@ -9,9 +9,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from issuer.errors import LimitReached, Refused, TransformFailed
+from issuer.persistence.records import HIGHEST
 from issuer.plugins import Call, Plugin
 from issuer.plugins import hooks as module
-from persistence.records import HIGHEST
 from tests.seeds import seeded
 from tests.surrounding import COLOURS, Face
 

@@ -10,8 +10,8 @@ from unittest.mock import patch
 from issuer import clock, facade
 from issuer.drivers.blocking.runner import Gate
 from issuer.drivers.store_pool import Question, StorePool
+from issuer.persistence.contract import Store
 from issuer.scheduler import Job, Scheduler
-from persistence.contract import Store
 
 BEGIN = 1000.0
 

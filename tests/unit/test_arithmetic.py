@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from issuer.core.arithmetic import BURST, QUICK, SLOW, drawn_ahead, mark, rate, runway, telling
-from persistence.records import HIGHEST, LEASE_MOST, LedgerEntry
+from issuer.persistence.records import HIGHEST, LEASE_MOST, LedgerEntry
 
 TWENTY_PERCENT = Fraction(1, 5)
 NEAR_2_53 = range(2**53 - 12, 2**53 + 13)

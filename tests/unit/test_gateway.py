@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from issuer import gateway
 from issuer.gateway import Call, Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened
+from issuer.persistence.records import HIGHEST
 from issuer.scripts import script
-from persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"
 REIGN = "8e1d" * 10

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from issuer.core import hand as module
 from issuer.core.arithmetic import mark
 from issuer.core.hand import BUFFERS, OPEN, Hand, spend
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.unit.together import together
 from tests.waiting import until

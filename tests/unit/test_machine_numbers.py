@@ -17,11 +17,11 @@ from issuer.errors import (
     Unavailable,
 )
 from issuer.machine_calls import machines_key
+from issuer.persistence.opening import open_store
 from issuer.strategies import Instance, Layout
 from issuer.strategies.files import Properties
 from issuer.strategies.local import Copied
 from issuer.strategies.machines import mixed
-from persistence.opening import open_store
 from tests.audit import repeats
 from tests.strategies import Desk, Host, each_ms
 from tests.unit.refusals import refused

@@ -10,9 +10,9 @@ from issuer.clock import Deadline
 from issuer.core.steps import Step, Steps, Wait
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
+from issuer.persistence.memory import MemoryStore
 from issuer.strategies.machines import blocking
 from issuer.strategies.once import Once
-from persistence.memory import MemoryStore
 from tests.unit.refusals import refused
 from tests.waiting import until
 

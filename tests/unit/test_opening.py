@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from persistence.errors import Misconfigured
-from persistence.memory import MemoryStore
-from persistence.mongodb import MongoStore
-from persistence.opening import FORMS, mask, open_store
-from persistence.sqlite import SQLiteStore
+from issuer.persistence.errors import Misconfigured
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.mongodb import MongoStore
+from issuer.persistence.opening import FORMS, mask, open_store
+from issuer.persistence.sqlite import SQLiteStore
 from tests.unit.refusals import refused
 
 
@@ -73,6 +73,6 @@ def test_secrets_of_a_url_are_never_shown() -> None:
 
 
 def test_drivers_are_imported_only_when_asked_for() -> None:
-    program = "import sys, persistence.opening; print(sorted({'pymongo', 'sqlite3'} & set(sys.modules)))"
+    program = "import sys, issuer.persistence.opening; print(sorted({'pymongo', 'sqlite3'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,7 +7,7 @@ import pytest
 from issuer.core.outcomes import refused, store_error
 from issuer.errors import ConfigurationError, CorruptState, FenceError, ForeignHash, InvalidArgument, StoreUnavailable
 from issuer.gateway import Drawn, GivenBack, Leased, Loaded, Opened
-from persistence import errors
+from issuer.persistence import errors
 
 KEY = "issuer:{orders}"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from issuer.errors import LimitReached
+from issuer.persistence.records import HIGHEST
 from issuer.plugins import Call, Chain, Plugin, TransformFailed
 from issuer.plugins import hooks as module
-from persistence.records import HIGHEST
 from tests.surrounding import CALL, Changing, Faced, Raising, Telling, drawing
 from tests.unit.refusals import refused
 

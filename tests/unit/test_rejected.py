@@ -7,8 +7,8 @@ import pytest
 
 import issuer
 from issuer.errors import ConfigurationError, InvalidArgument, LimitReached, UnknownTag
+from issuer.persistence.memory import MemoryStore
 from issuer.plugins import Call, Logged, Plugin, Refused, Rejections, sparing
-from persistence.memory import MemoryStore
 from tests.clocks import Clock
 from tests.unit.refusals import refused
 

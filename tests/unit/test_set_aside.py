@@ -7,13 +7,13 @@ import pytest
 
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, InvalidArgument, NoMachineNumber
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Tag
 from issuer.strategies import aside, registry
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.machines import Clock
 from issuer.strategies.snowflake import Snowflake
 from issuer.strategies.stored import Stored
-from persistence.memory import MemoryStore
-from persistence.records import Tag
 from tests.audit import repeats
 from tests.strategies import Desk, Host, MovedClock
 from tests.unit.refusals import refused

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import issuer
-from persistence.memory import MemoryStore
+from issuer.persistence.memory import MemoryStore
 
 
 def refused(_: threading.Thread) -> None:

@@ -30,13 +30,13 @@ from typing import Any, Self, TypeVar
 import apscheduler.triggers.interval  # all that is swapped is imported here: later would be too late
 from greenlet import GreenletExit, getcurrent, greenlet
 
+import issuer.persistence.memory
 import issuer.wiring  # noqa: F401
-import persistence.memory  # noqa: F401
 
 T = TypeVar("T")
 
 #: Whose names are swapped. `faults.hanging`: a store that hangs does so in virtual time too.
-_MODULES = ("issuer.", "persistence.", "apscheduler.", "tests.faults.hanging")
+_MODULES = ("issuer.", "apscheduler.", "tests.faults.hanging")
 
 #: Whose `datetime` is swapped.
 _DATED = {"apscheduler.schedulers.base", "apscheduler.executors.base", apscheduler.triggers.interval.__name__}

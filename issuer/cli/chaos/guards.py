@@ -15,8 +15,8 @@ from issuer.core import direct, extend, supply
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError
 from issuer.facade import Issuer
+from issuer.persistence.records import Reservation
 from issuer.scripts import NAMES, Script, script
-from persistence.records import Reservation
 
 Change = tuple[str, str]
 

@@ -27,8 +27,8 @@ from issuer.cli.chaos.worker import Colour, Job, Setup
 from issuer.errors import IssuerError
 from issuer.facade import Issuer
 from issuer.keys import redis_key
+from issuer.persistence.records import Tag
 from issuer.wiring import connect
-from persistence.records import Tag
 
 #: The places of the tags: strict, leased, and a trend tag that is drawn number by number.
 STRICT, TREND, PLAIN = range(3)

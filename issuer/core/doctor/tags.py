@@ -15,7 +15,7 @@ from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.errors import ConfigurationError, CorruptState
 from issuer.gateway import Hash
 from issuer.keys import has_blanks
-from persistence.records import HIGHEST, Tag, now_ms
+from issuer.persistence.records import HIGHEST, Tag, now_ms
 
 #: Seconds that a segment should last: the outage of the store that nobody notices.
 TARGET = 20 * 60

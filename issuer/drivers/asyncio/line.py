@@ -17,9 +17,9 @@ from issuer.core.supply import Supply
 from issuer.drivers.asyncio.connections import SHORTEST, Node
 from issuer.drivers.asyncio.runner import Runner
 from issuer.errors import IssuerError, RedisUnavailable
+from issuer.persistence.records import Reservation
 from issuer.settings import seconds
 from issuer.strategies.serving import Serving
-from persistence.records import Reservation
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps,
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import ConfigurationError, StoreUnavailable
-from persistence.contract import Store
+from issuer.persistence.contract import Store
 
 T = TypeVar("T")
 

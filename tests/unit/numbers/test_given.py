@@ -8,8 +8,8 @@ from issuer.core.scheme import turn
 from issuer.errors import SchemeError
 from issuer.numbers.given import changed, made
 from issuer.numbers.scheme import Scheme
-from persistence.records import HIGHEST, Tag
-from persistence.schemes import continued
+from issuer.persistence.records import HIGHEST, Tag
+from issuer.persistence.schemes import continued
 from tests.unit.numbers.test_scheme import KEYS, Issued, make, record
 from tests.unit.refusals import refused
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from issuer.errors import InvalidArgument
 from issuer.numbers.permutation import Permutation
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 KEYS = (b"0123456789abcdef", b"k" * 16, bytes(range(64)))

@@ -11,7 +11,7 @@ from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import FormatOverflow, InvalidArgument, LimitReached, NotDecodable, SchemeError
 from issuer.numbers.given import changed, made
 from issuer.numbers.scheme import Scheme
-from persistence.records import HIGHEST, Order, Tag
+from issuer.persistence.records import HIGHEST, Order, Tag
 from tests.unit.refusals import refused
 
 KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210", "k3": bytes(range(32))}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers.scrambling import Piece, Scrambling, fingerprint, may_begin
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210", "k3": bytes(range(32))}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from issuer.errors import NotDecodable, SchemeError
 from issuer.numbers.stride import Piece, Strides, changed
-from persistence.records import HIGHEST
+from issuer.persistence.records import HIGHEST
 from tests.unit.numbers.test_scheme import Issued
 from tests.unit.refusals import refused
 
