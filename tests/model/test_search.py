@@ -54,12 +54,12 @@ def searched() -> str:
 class Deciding(ast.NodeTransformer):
     """Takes off what decides nothing."""
 
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:  # noqa: N802 - ast looks for this name
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         del node
 
     visit_ImportFrom = visit_Import  # noqa: N815 - the same
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | ast.Pass:  # noqa: N802 - the same
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | ast.Pass:
         text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return ast.Pass() if text else node
 
