@@ -1,6 +1,7 @@
 """What must be true of the numbers that were issued, whoever issued them."""
 
 import heapq
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -54,3 +55,9 @@ def order_violations(draws: Iterable[Draw]) -> list[tuple[int, int]]:
             violations.append((highest, draw.number))
         heapq.heappush(ended, (draw.ended, draw.number))
     return violations
+
+
+def crashes(log: str) -> list[str]:
+    """Return the exceptions whose tracebacks are in a log. That a store was too slow is logged with one, and is none."""
+    ended = re.findall(r"^Traceback .*?^([\w.]+)(?::|$)", log, re.MULTILINE | re.DOTALL)
+    return [kind for kind in ended if not kind.endswith("StoreUnavailable")]
