@@ -58,6 +58,6 @@ def order_violations(draws: Iterable[Draw]) -> list[tuple[int, int]]:
 
 
 def crashes(log: str) -> list[str]:
-    """Return the exceptions whose tracebacks are in a log. That a store was too slow is logged with one, and is none."""
+    """Return the exceptions whose tracebacks are in a log, without those of a store that was too slow."""
     ended = re.findall(r"^Traceback .*?^([\w.]+)(?::|$)", log, re.MULTILINE | re.DOTALL)
     return [kind for kind in ended if not kind.endswith("StoreUnavailable")]
