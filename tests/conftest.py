@@ -4,6 +4,7 @@ A test that uses a real server is marked `live` by the fixtures it asks for. A s
 test on a laptop and fails it where CI is set: there, silence would pass for proof.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -52,6 +53,10 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("unhurried")
+
+# Set in many images. Programs that tests start would then print past Python's buffers, where a write to a pipe that is
+# stopped half-way loses the rest of what was printed.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # What a script starts in the background ignores Ctrl-C, what nohup starts a hangup, and so does all that it starts in
 # turn. Tests send both to processes of their own; what has a handler here has none there.

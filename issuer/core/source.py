@@ -34,7 +34,7 @@ from issuer.core.scheme import (
     without_raising,
 )
 from issuer.core.steps import Steps, hurried, public, send
-from issuer.errors import ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
+from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.persistence.records import Reservation, Tag
 
@@ -93,8 +93,10 @@ class Source:
         self.ahead = 0
         #: When the last lease came, on the monotonic clock.
         self._leased_at = 0.0
-        #: The highest number that this process has seen issued by Redis, or reserved for a caller.
+        #: The highest number that this process has seen issued by Redis.
         self.seen: int = 0
+        #: The highest number that it has reserved for a caller: past both buffers, so that Redis issues lower ones yet.
+        self._reserved = 0
         #: What this process serves itself from; None while each draw goes to Redis.
         self.hand: Hand[Lease | Reservation] | None = None
         self._means = means
@@ -389,7 +391,20 @@ class Source:
         Not what it holds: another thread may be handing that back.
         """
         hand = self.hand
-        return self.seen if hand is None else max(self.seen, hand.issued)
+        return max(self.seen, self._reserved, 0 if hand is None else hand.issued)
+
+    def refuse_backwards(self, low: int, before: int) -> None:
+        """Raise CorruptState if a strict tag's draw began below `before`, the highest number seen when it was sent.
+
+        Within a reign Redis counts upwards: the hash was taken away and an older one put in its place (RENAME, MOVE,
+        COPY, SWAPDB, RESTORE), which carries the same fence. What was drawn may be another caller's, and is a gap.
+        """
+        if low < before and (self._record is None or self._record.order == "strict"):
+            raise CorruptState(
+                f"Redis key {self.key} went back: after {before} it gave numbers from {low + 1}. An older hash was put "
+                f"in its place; run `issuer recover {self.tag}`, then see who renames, moves, copies or restores keys",
+                tag=self.tag,
+            )
 
     # ------------------------------------------------------------------ giving back
 

@@ -116,8 +116,10 @@ class Supply(Refill):
                     # Who can go on without Redis doesn't wait to see whether it is still away.
                     probe = attempt > 0 or (self._record is not None and self._record.order == "strict")
                     yield from self.refuse_foreign(probe=probe)
-                    drawn_as = self.scheme_id
+                    drawn_as, before = self.scheme_id, self.seen
                     first = yield from send(gateway.draw(self.key, n, self.window, drawn_as), probe=probe)
+                    if first.status == "ok":
+                        self.refuse_backwards(first.low, before)
                 drawn, self._redis_trouble = first, ""
             except RedisUnavailable as error:
                 first = None
@@ -185,7 +187,7 @@ class Supply(Refill):
     def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int | None]:
         """Draw for the key; None: now it makes sense to ask again."""
         yield from self.refuse_foreign(probe=True)
-        drawn_as = self.scheme_id
+        drawn_as, before = self.scheme_id, self.seen
         drawn = yield from send(gateway.once(self.key, kept, self.window, drawn_as, ttl))
         if turn(drawn.scheme) > turn(self.scheme_id):
             # Drawn by a process that knows a later scheme: with ours it would have the value of another number.
@@ -193,6 +195,8 @@ class Supply(Refill):
             if turn(drawn.scheme) > turn(self.scheme_id):
                 raise StoreBehind(self.tag, max=record.max, scheme=drawn.scheme)
         if drawn.status in ("again", "ok"):
+            if drawn.status == "ok":
+                self.refuse_backwards(drawn.number - 1, before)
             self.seen = max(self.seen, drawn.number)
             if drawn.extend:
                 self.elected()
@@ -233,7 +237,7 @@ class Supply(Refill):
             # Changed since the record was read: these counters are no numbers that users may see.
             yield from self._give_back((reserved,), reserved.low)
             raise
-        self.seen = max(self.seen, reserved.high)
+        self._reserved = max(self._reserved, reserved.high)
         return range(reserved.low + 1, reserved.high + 1)
 
     def warm(self, deadline: Deadline) -> Steps[None]:

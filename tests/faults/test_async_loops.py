@@ -128,7 +128,7 @@ import asyncio, faulthandler, os, signal, sys, time
 import issuer
 from issuer.persistence.memory import MemoryStore
 
-faulthandler.dump_traceback_later(45, exit=True)  # so that one that hangs says where
+faulthandler.dump_traceback_later(200, exit=True)  # so that one that hangs says where
 drawn = {"a": 0, "t": 0, "l": 0, "stream": 0}
 
 class Slow(MemoryStore):
@@ -137,7 +137,7 @@ class Slow(MemoryStore):
         return super().reserve(*args, **options)
 
 async def main(redis, how, closing):
-    ids = issuer.aconnect(redis=redis, store=Slow(), timeout=30)
+    ids = issuer.aconnect(redis=redis, store=Slow(), timeout=150)
     await ids.create("a", step=3, order="strict")
     await ids.create("t", step=3, order="trend")
     await ids.create("l", step=3, order="trend", lease=2)
@@ -190,7 +190,7 @@ def test_a_loop_that_ends_with_calls_pending_ends_in_silence(redis_url: str, how
         [sys.executable, "-X", "dev", "-W", "error::ResourceWarning", "-c", ENDED, redis_url, how, close],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=240,
         check=False,
     )
     complaints = [line for line in done.stderr.splitlines() if not line.startswith("Executing <")]

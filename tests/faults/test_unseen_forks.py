@@ -32,7 +32,7 @@ def test_no_number_comes_twice_after_a_fork_in_c(
     with issuer.connect(redis=redis, store=store, scheduler=None) as ids:
         ids.create("t", **KINDS[kind])
     line = [sys.executable, str(APP), redis, store, kind, "4", "700"]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [len(each) for each in told] == [10 + 6 * 700, *[700] * 4, 0]

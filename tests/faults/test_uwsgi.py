@@ -47,10 +47,10 @@ def served(options: list[str], redis: str, folder: Path) -> Iterator[tuple[int, 
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(line, env=environment, stdout=log, stderr=log, cwd=REPOSITORY)
         try:
-            until(lambda: answers(port, process), timeout=60, message="uWSGI answers", ignoring=(OSError,))
+            until(lambda: answers(port, process), timeout=240, message="uWSGI answers", ignoring=(OSError,))
             yield port, process
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(240)
         finally:
             process.kill()
             process.wait()
@@ -60,7 +60,7 @@ def ready(folder: Path, mode: str, loads: int) -> None:
     """Wait until nobody imports the program any more: a signal then ends the import with a KeyboardInterrupt."""
     imports = loads * (WORKERS if mode == "lazy-apps" else 1)
     text = "the workers have imported the program"
-    until(lambda: (folder / "log").read_bytes().count(b"WSGI app 0") >= imports, timeout=60, message=text)
+    until(lambda: (folder / "log").read_bytes().count(b"WSGI app 0") >= imports, timeout=240, message=text)
 
 
 def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
@@ -69,7 +69,7 @@ def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
 
 
 def asked(port: int, kind: str, n: int) -> tuple[int, list[int], dict[str, list[int]]]:
-    with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/{kind}?{n}", timeout=60) as reply:
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/{kind}?{n}", timeout=240) as reply:
         pid, numbers, at_import = json.load(reply)
     return pid, numbers, at_import
 
@@ -122,7 +122,7 @@ def test_no_number_comes_twice_under_uwsgi(mode: str, redis_url: str, tmp_path: 
             seen.drive(port)
             before = {*seen.processes, *(asked(port, "direct", 0)[0] for _ in range(20))}
             process.send_signal(signal.SIGHUP)
-            until(lambda: asked(port, "direct", 0)[0] not in before, timeout=60, ignoring=(OSError, ValueError))
+            until(lambda: asked(port, "direct", 0)[0] not in before, timeout=240, ignoring=(OSError, ValueError))
             seen.drive(port)
             ready(tmp_path, mode, 2)
         # With the workers gone, another process goes on.

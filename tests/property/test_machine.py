@@ -14,6 +14,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from issuer import Issuer, gateway, scripts
 from issuer.clock import Deadline
 from issuer.core.hand import spend_all
+from issuer.core.source import Source
 from issuer.persistence.records import Reservation, Tag
 from issuer.scripts import Script
 from tests.property.machine import PROCESSES, TIME, IssuerMachine, ServedStore, insist, twin_of
@@ -243,6 +244,8 @@ def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> N
     text = whole.text.replace(old, new)
     mutant = Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
     monkeypatch.setattr(gateway, "script", lambda asked: mutant if asked == name else scripts.script(asked))
+    # A process that has seen higher numbers refuses the lower ones, and is the first to know.
+    monkeypatch.setattr(Source, "refuse_backwards", lambda *_: None)
 
 
 def hunt(machine: type[IssuerMachine]) -> None:

@@ -181,19 +181,17 @@ class Line:
         node, redis = self._node, self._redis
         if node is not None and redis is not None and self.supply.hand is None:
             packed = self._one if n == 1 else self._draws.of(n)
+            before = self.supply.seen
             try:
                 reply = await redis.draw(node, packed, deadline)
             except RedisUnavailable as error:
                 first = error
             else:
                 if reply is not None:
-                    # Low and high, nobody elected; and no numbers in hand, see Supply.obtain.
-                    if reply[0] == b"ok" and len(reply) == 3 and self.supply.hand is None:  # noqa: PLR2004
-                        high = int(reply[2])
-                        if high > self.supply.seen:  # noqa: PLR1730 - `max` takes three times as long
-                            self.supply.seen = high
-                        return range(int(reply[1]) + 1, high + 1)
-                    first = gateway.drawn(reply)
+                    taken = self._taken(reply, before)
+                    if isinstance(taken, range):
+                        return taken
+                    first = taken
         self._node = None
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
         if redis is not None:
@@ -202,6 +200,20 @@ class Line:
             if self._packed_as != self.supply.scheme_id:
                 self._pack()
         return numbers
+
+    def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn:
+        """Return a reply's numbers, or all of it if it says more. `before`: the highest seen when it was sent."""
+        supply = self.supply
+        if reply[0] == b"ok":
+            low, high = int(reply[1]), int(reply[2])
+            if low < before:
+                supply.refuse_backwards(low, before)
+            # Nobody elected; and no numbers in hand, see Supply.obtain.
+            if len(reply) == 3 and supply.hand is None:  # noqa: PLR2004
+                if high > supply.seen:  # noqa: PLR1730 - `max` takes three times as long
+                    supply.seen = high
+                return range(low + 1, high + 1)
+        return gateway.drawn(reply)
 
     # ------------------------------------------------------------------ together
 

@@ -130,18 +130,21 @@ class Line:
                     if number:
                         return number if self.supply.scheme is None else self.supply.value(number)
             return self.supply.value(self._shared(Deadline.until(until), batch, seat))
+        supply = self.supply
+        before = supply.seen
         try:
             reply = self._node.draw(self._one, self._seconds)
-            supply = self.supply
             if reply is not None and len(reply) == NUMBERS and supply.hand is None and supply.scheme is None:
                 high = int(reply[2])
-                if high > supply.seen:  # noqa: PLR1730 - `max` takes three times as long
+                if high > supply.seen:
                     supply.seen = high
+                elif high <= before:
+                    supply.refuse_backwards(high - 1, before)
                 return high
-            return supply.value(self._long(1, Deadline(self._timeout), reply)[1])
+            return supply.value(self._long(1, Deadline(self._timeout), reply, before)[1])
         except TimeoutError as error:
             late = self._unanswered(error, self._seconds)
-            return self.supply.value(self._long(1, Deadline(self._timeout - self._seconds), late)[1])
+            return supply.value(self._long(1, Deadline(self._timeout - self._seconds), late, before)[1])
         finally:
             turn.release()
 
@@ -177,20 +180,29 @@ class Line:
         """One round trip; whatever it doesn't bring goes the long way. Returns low and high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
+        before = self.supply.seen
         try:
             reply = self._node.draw(packed, seconds)
         except TimeoutError as error:
-            return self._long(n, deadline, self._unanswered(error, seconds))
+            return self._long(n, deadline, self._unanswered(error, seconds), before)
         if reply is None or len(reply) != NUMBERS or self.supply.hand is not None:
-            return self._long(n, deadline, reply)
-        high = int(reply[2])
+            return self._long(n, deadline, reply, before)
+        low, high = int(reply[1]), int(reply[2])
+        self.supply.refuse_backwards(low, before)
         self.supply.seen = max(self.supply.seen, high)
-        return int(reply[1]), high
+        return low, high
 
-    def _long(self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None) -> tuple[int, int]:
-        """Draw where one round trip didn't do. `first`: what it has brought."""
+    def _long(
+        self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
+    ) -> tuple[int, int]:
+        """Draw where one round trip didn't do.
+
+        `first`: what it has brought; `before`: the highest number seen when it was sent.
+        """
         self._node = NOWHERE
         drawn = gateway.drawn(first) if isinstance(first, list) else first
+        if isinstance(drawn, gateway.Drawn) and drawn.status == "ok":
+            self.supply.refuse_backwards(drawn.low, before)
         numbers = self.run(self.supply.obtain(n, deadline, drawn), deadline)
         if self._redis is not None:
             if self.supply.owned:

@@ -1,0 +1,62 @@
+"""An older hash that is put back within a reign carries the same fence: a process that has seen more refuses it."""
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+import redis
+
+import issuer
+from issuer import Issuer
+from issuer.keys import redis_key
+from issuer.persistence.memory import MemoryStore
+from tests.colours import BOTH, Connect
+
+pytestmark = BOTH
+KEY = redis_key("issuer", "a")
+
+
+def copied(client: redis.Redis) -> Callable[[], object]:
+    client.copy(KEY, "aside")
+    return lambda: client.copy("aside", KEY, replace=True)
+
+
+def renamed(client: redis.Redis) -> Callable[[], object]:
+    client.rename(KEY, "aside")
+    return lambda: client.rename("aside", KEY)
+
+
+def restored(client: redis.Redis) -> Callable[[], object]:
+    dumped = client.dump(KEY)
+    assert isinstance(dumped, bytes)
+    return lambda: client.restore(KEY, 0, dumped, replace=True)
+
+
+DRAWS: dict[str, Callable[[Issuer], object]] = {
+    "one": lambda ids: ids.next("a"),
+    "one with a deadline": lambda ids: ids.next("a", timeout=20),
+    "several": lambda ids: ids.take("a", 3),
+    "of a key": lambda ids: ids.next("a", key=uuid4().hex),
+}
+
+
+@pytest.mark.parametrize(("aside", "draw"), [(copied, each) for each in DRAWS] + [(renamed, "one"), (restored, "one")])
+def test_a_strict_draw_at_or_below_what_this_process_had_seen_is_refused(
+    aside: Callable[[redis.Redis], Callable[[], object]],
+    draw: str,
+    connect: Connect,
+    redis_client: redis.Redis,
+    redis_url: str,
+) -> None:
+    with connect(redis=redis_url, store=MemoryStore(), scheduler=None, timeout=20) as ids:
+        ids.create("a", step=1000)
+        numbers = ids.take("a", 20)
+        back = aside(redis_client)
+        numbers += [ids.next("a") for _ in range(30)]
+        back()
+        for _ in range(2):
+            with pytest.raises(issuer.CorruptState, match="issuer recover a"):
+                DRAWS[draw](ids)
+        ids.recover("a")
+        numbers += [ids.next("a"), *ids.take("a", 30)]
+        assert numbers == sorted(set(numbers))
