@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,6 @@ from tests.audit import repeats
 from tests.servers.fake import FencedFakeServer
 from tests.servers.redis import RedisServer
 from tests.waiting import run
-
-Connect = Callable[..., AsyncIssuer]
-
-
-@pytest.fixture
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
-    """Make an AsyncIssuer at the test's place."""
-    place = request.param
-    store = MemoryStore() if place == "fake" else f"sqlite:///{tmp_path / 'a.db'}"
-    redis = request.getfixturevalue("redis_url") if place == "redis" else "none"
-    if place == "fake":
-        redis = request.getfixturevalue("fake_server").async_client()
-
-    def make(**settings: Any) -> AsyncIssuer:
-        return issuer.aconnect(**{"redis": redis, "store": store, "scheduler": None, **settings})
-
-    return make
-
 
 # ---------------------------------------------------------------------------------------------- the same as Issuer's
 
@@ -97,50 +79,6 @@ def test_a_client_for_tasks_is_refused_where_threads_draw(fake_server: FencedFak
         issuer.connect(redis=fake_server.async_client(), store="memory://")  # type: ignore[arg-type]  # the point
 
 
-# ---------------------------------------------------------------------------------------------- every method
-
-
-async def numbers_of(stream: AsyncIterator[int], count: int) -> list[int]:
-    return [await anext(stream) for _ in range(count)]
-
-
-@pytest.mark.parametrize("connect", ["fake", "sqlite"], indirect=True)
-def test_every_method_does_what_issuers_does(connect: Connect) -> None:
-    async def main() -> None:
-        async with connect() as ids:
-            tag = await ids.create("a", start=100, step=10, order="trend", description="orders")
-            assert (tag.max, tag.step, tag.order, tag.description) == (99, 10, "trend", "orders")
-            with pytest.raises(issuer.TagExists):
-                await ids.create("a")
-            await ids.warm("a")
-            assert await ids.next("a") == 100
-            assert await ids.next("a", timeout=2) == 101
-            assert await ids.take("a", 25) == list(range(102, 127))
-            reserved = await ids.reserve("a", 500)
-            assert (len(reserved), reserved.step) == (500, 1)
-            assert reserved.start > 126
-            assert (await ids.configure("a", step=20)).step == 20
-            assert [each.tag for each in await ids.tags()] == ["a"]
-            seen = await ids.inspect("a")
-            assert (seen.description, seen.store.step) == ("orders", 20)
-            await ids.take("a", 10)
-            assert await ids.tick() in (0, 1)
-            recovered = await ids.recover("a", dry_run=True)
-            assert [each.tag for each in recovered] == ["a"]
-            assert [each.tag for each in await ids.recover()] == ["a"]
-            last = await ids.next("a")
-            streamed = await numbers_of(ids.stream("a"), 30)
-            assert streamed == sorted(set(streamed))
-            assert streamed[0] > last
-            await ids.delete("a")
-            with pytest.raises(issuer.UnknownTag):
-                await ids.next("a")
-        assert ids.closed
-        await ids.close()
-
-    run(main())
-
-
 def test_what_cannot_be_is_refused_before_anything_is_waited_for() -> None:
     async def main() -> None:
         async with issuer.aconnect(redis="none", store="memory://") as ids:
@@ -156,15 +94,13 @@ def test_what_cannot_be_is_refused_before_anything_is_waited_for() -> None:
 # ---------------------------------------------------------------------------------------------- numbers
 
 
+@pytest.mark.live
 @pytest.mark.covers("0.2")
-@pytest.mark.parametrize(
-    ("connect", "scheduler"),
-    [("fake", None), ("sqlite", "background"), pytest.param("redis", "background", marks=pytest.mark.live)],
-    indirect=["connect"],
-)
-def test_a_thousand_tasks_get_each_number_once(connect: Connect, scheduler: Any) -> None:
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_thousand_tasks_get_each_number_once(redis_url: str, tmp_path: Path, direct: bool) -> None:
     async def main() -> None:
-        async with connect(scheduler=scheduler, timeout=60, store_timeout=30) as ids:
+        redis, store = "none" if direct else redis_url, f"sqlite:///{tmp_path / 'a.db'}"
+        async with issuer.aconnect(redis=redis, store=store, timeout=60, store_timeout=30) as ids:
             await ids.create("a", step=70)
             numbers = await asyncio.gather(*(ids.next("a") for _ in range(1000)))
             taken = await asyncio.gather(*(ids.take("a", 7) for _ in range(100)))
@@ -200,19 +136,5 @@ def test_scripts_that_redis_has_forgotten_are_loaded_again(redis_server: RedisSe
                     client.script_flush()
                     numbers.append(await ids.next("a"))
             assert numbers == list(range(1, 12))
-
-    run(main())
-
-
-def test_streams_and_calls_of_many_tasks_share_what_is_drawn_ahead(fake_server: FencedFakeServer) -> None:
-    async def main() -> None:
-        async with issuer.aconnect(redis=fake_server.async_client(), store="memory://") as ids:
-            await ids.create("a", step=500, order="trend", lease=50)
-            parts = await asyncio.gather(
-                *(numbers_of(ids.stream("a"), 300) for _ in range(4)),
-                *(ids.take("a", 100) for _ in range(3)),
-            )
-            assert repeats(number for part in parts for number in part) == []
-            assert all(part == sorted(part) for part in parts)
 
     run(main())

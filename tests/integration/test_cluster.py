@@ -11,14 +11,13 @@ from itertools import count
 import pytest
 
 import issuer
-from issuer import Issuer
 from issuer.keys import redis_key
 from issuer.persistence.memory import MemoryStore
-from tests.audit import assert_increasing, repeats
+from tests.audit import assert_increasing
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused
 from tests.drawers import Drawers, assert_sound
-from tests.property.test_machine import FENCE, without
+from tests.integration.days import Make
 from tests.servers.cluster import ClusterNode, ClusterServers, slot_of
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -35,12 +34,7 @@ KEY = redis_key("issuer", "a")
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def on(connect: Connect, cluster: ClusterServers, store: MemoryStore) -> Callable[..., Issuer]:
+def on(connect: Connect, cluster: ClusterServers, store: MemoryStore) -> Make:
     """What connects to the Cluster."""
     return partial(connect, redis=cluster.url, store=store, **ENDLESS)
 
@@ -58,7 +52,7 @@ def spread(cluster: ClusterServers) -> dict[str, ClusterNode]:
 
 class TestServing:
     def test_each_tag_is_drawn_from_and_kept_on_the_node_that_owns_its_slot(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
+        self, on: Make, cluster: ClusterServers
     ) -> None:
         tags = spread(cluster)
         with on() as ids:
@@ -96,29 +90,9 @@ class TestServing:
             with connect(redis=wrong, store=store, **ENDLESS) as ids, pytest.raises(issuer.ConfigurationError):
                 ids.next("tag-0-2", timeout=20)
 
-    @pytest.mark.colours("blocking")
-    def test_another_database_than_0_is_a_configuration_error(self, connect: Connect) -> None:
-        with pytest.raises(issuer.ConfigurationError, match="database"):
-            connect(redis="redis+cluster://127.0.0.1:1/3", store="memory://")
-
 
 class TestSlotsMove:
-    @pytest.mark.colours("blocking")
-    def test_a_slot_that_has_moved_is_followed_there_and_back(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
-        with on() as ids:
-            ids.create("a", step=100)
-            numbers = ids.take("a", 10)
-            first = cluster.node_of(KEY)
-            second = cluster.another_master(KEY)
-            for target in (second, first, second, first):
-                cluster.migrate_slot(KEY, target)
-                numbers += [ids.next("a"), *ids.take("a", 250)]
-                assert target.ask("EXISTS", KEY) == 1
-        assert_increasing(numbers)
-
-    def test_every_step_of_a_migration_is_followed(self, on: Callable[..., Issuer], cluster: ClusterServers) -> None:
+    def test_every_step_of_a_migration_is_followed(self, on: Make, cluster: ClusterServers) -> None:
         with on() as ids, on() as other:
             ids.create("a", step=100)
             numbers = ids.take("a", 10)
@@ -133,7 +107,7 @@ class TestSlotsMove:
 
     @pytest.mark.colours("blocking")
     def test_a_tag_that_is_first_used_while_its_slot_moves_is_made_where_the_slot_goes(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
+        self, on: Make, cluster: ClusterServers
     ) -> None:
         with on() as ids:
             ids.create("a", step=10)
@@ -143,27 +117,8 @@ class TestSlotsMove:
             assert_increasing([51, *ids.take("a", 51)])
 
     @pytest.mark.colours("asyncio")
-    def test_recover_and_inspect_follow_a_slot_that_is_on_its_way(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
-        with on() as ids:
-            ids.create("a", step=100)
-            numbers = ids.take("a", 10)
-            with cluster.start_migration(KEY, cluster.another_master(KEY)) as moving:
-                moving.move_keys()
-                seen = ids.inspect("a")
-                assert seen.redis is not None
-                assert seen.redis.cur == 10
-                floor = ids.recover("a")[0].new
-                assert floor >= 100
-                numbers += ids.take("a", 10)
-                assert numbers[10] > floor
-            numbers += ids.take("a", 10)
-        assert_increasing(numbers)
-
-    @pytest.mark.colours("asyncio")
     def test_four_tasks_and_a_slot_on_the_move_repeat_nothing(
-        self, on: Callable[..., Issuer], cluster: ClusterServers, store: MemoryStore
+        self, on: Make, cluster: ClusterServers, store: MemoryStore
     ) -> None:
         with on() as ids:
             ids.create("a", step=100)
@@ -180,22 +135,8 @@ class TestSlotsMove:
 
 
 class TestFailover:
-    def test_a_call_that_meets_a_dead_owner_is_served_by_its_replica(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
-        with on() as ids:
-            ids.create("a", step=100)
-            numbers = ids.take("a", 150)
-            cluster.take_over(cluster.kill_owner(KEY))
-            numbers += [ids.next("a"), *ids.take("a", 250)]
-        assert_increasing(numbers)
-        # Two segments are lost at most: what the dead owner's buffers held.
-        assert numbers[150] - numbers[149] <= 200 + 1
-
     @pytest.mark.colours("blocking")
-    def test_tags_of_other_nodes_do_not_wait_for_the_promotion(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
+    def test_tags_of_other_nodes_do_not_wait_for_the_promotion(self, on: Make, cluster: ClusterServers) -> None:
         tags = spread(cluster)
         struck, *others = tags
         with on() as ids:
@@ -219,7 +160,7 @@ class TestFailover:
         ids=["dead", "silent"],
     )
     def test_four_threads_and_an_owner_that_goes_and_comes_back_repeat_nothing(
-        self, on: Callable[..., Issuer], cluster: ClusterServers, store: MemoryStore, trouble: Callable[..., None]
+        self, on: Make, cluster: ClusterServers, store: MemoryStore, trouble: Callable[..., None]
     ) -> None:
         with on(redis_timeout=1) as ids:
             ids.create("a", step=100)
@@ -237,7 +178,7 @@ class TestFailover:
         assert_sound(drawers, store)
 
     def test_a_deadline_shorter_than_the_promotion_is_kept_and_later_calls_are_served(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
+        self, on: Make, cluster: ClusterServers
     ) -> None:
         with on() as ids:
             ids.create("a", step=100)
@@ -248,9 +189,7 @@ class TestFailover:
             assert ids.next("a") > before
 
     @pytest.mark.colours("asyncio")
-    def test_a_slot_that_nobody_serves_is_refused_by_the_deadline(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
+    def test_a_slot_that_nobody_serves_is_refused_by_the_deadline(self, on: Make, cluster: ClusterServers) -> None:
         owner, slot = cluster.node_of(KEY), slot_of(KEY)
         with on() as ids:
             ids.create("a", step=100)
@@ -284,45 +223,9 @@ class TestFailover:
                 refused(ids, "a", deadline)
 
 
-class TestLostWrites:
-    """A promoted replica may lack what the old owner had issued: the fence sees that it rules another reign."""
-
-    def lose_the_tail(self, cluster: ClusterServers, ids: Issuer) -> list[int]:
-        """Draw, kill the owner before its replica hears of it, and draw from the replica."""
-        ids.create("a", step=1000)
-        numbers = ids.take("a", 10)
-        owner = cluster.node_of(KEY)
-        replica = cluster.replica_of(owner)
-        with owner.client(socket_timeout=60) as client:
-            assert client.wait(1, 30_000) == 1
-        owner.cut_off(replica)
-        numbers += ids.take("a", 200)
-        owner.kill()
-        replica.resume()
-        cluster.take_over(owner)
-        return numbers + ids.take("a", 200)
-
-    @pytest.mark.covers("N.1", "1.11")
-    def test_numbers_that_the_replica_has_not_heard_of_are_not_issued_again(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
-        with on() as ids:
-            assert_increasing(self.lose_the_tail(cluster, ids))
-
-    @pytest.mark.covers("N.1")
-    def test_without_the_fence_they_are(
-        self, on: Callable[..., Issuer], cluster: ClusterServers, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        without("next", FENCE, "false", monkeypatch)
-        with on() as ids:
-            assert repeats(self.lose_the_tail(cluster, ids))
-
-
 class TestSeeds:
     @pytest.mark.colours("blocking")
-    def test_a_dead_or_silent_seed_keeps_nobody_from_the_others(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
+    def test_a_dead_or_silent_seed_keeps_nobody_from_the_others(self, on: Make, cluster: ClusterServers) -> None:
         replica = cluster.replica_of(cluster.node_of(KEY))
         replica.pause()
         with on(redis=cluster.url_of(free_port(), replica, cluster.masters()[0]), redis_timeout=1) as ids:
@@ -338,9 +241,7 @@ class TestSeeds:
                 refused(ids, "a", deadline)
 
     @pytest.mark.colours("blocking")
-    def test_the_only_seed_may_die_once_the_others_are_known(
-        self, on: Callable[..., Issuer], cluster: ClusterServers
-    ) -> None:
+    def test_the_only_seed_may_die_once_the_others_are_known(self, on: Make, cluster: ClusterServers) -> None:
         seed = cluster.node_of(KEY)
         with on(redis=cluster.url_of(seed)) as ids:
             ids.create("a", step=100)

@@ -62,15 +62,6 @@ def test_what_is_not_said_is_as_it_is(make: Make) -> None:
     assert "step is 20, not 10, lease is 5, not 6" in str(caught.value)
 
 
-def test_a_deleted_tag_is_made_again_above_its_numbers(make: Make) -> None:
-    ids = make()
-    ids.create("a", exist_ok=True, step=10)
-    numbers = ids.take("a", 5)
-    ids.delete("a")
-    ids.create("a", exist_ok=True, step=20)
-    assert ids.next("a") > numbers[-1]
-
-
 def test_a_part_is_not_taken_for_a_tag_of_the_callers(make: Make) -> None:
     ids = make()
     ids.create("a", shards={"shard_bits": 1, "app_bits": 1, "app": 1})

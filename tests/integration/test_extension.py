@@ -145,8 +145,12 @@ def test_a_hundred_threads_on_a_cold_tag_cause_one_reservation_and_all_succeed(i
 # ---------------------------------------------------------------------------------------------- at the border
 
 
-def waited_for(redis: str, scheduler: Literal["background"] | None, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Draw over ten borders of segments; return which calls of the store, and which `open`, each made its caller do."""
+@pytest.mark.covers("0.15", "3.18", "0.19", "3.19")
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_at_ten_borders_nobody_waits_exactly_if_the_next_segment_was_fetched_ahead(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, scheduler: Literal["background"] | None
+) -> None:
+    """Which calls of the store, and which `open`, each border makes its caller do; in microseconds: `make bench`."""
     caller = threading.get_ident()
     asked: list[str] = []
 
@@ -163,8 +167,7 @@ def waited_for(redis: str, scheduler: Literal["background"] | None, monkeypatch:
         monkeypatch.setattr(store, name, noted(name, getattr(store, name)))
     monkeypatch.setattr(gateway, "open", noted("open", gateway.open))
     monkeypatch.setattr(StorePool, "ask", noted("ask", StorePool.ask))  # which waits for a thread of the store's
-    borders = []
-    with issuer.connect(redis=redis, store=store, scheduler=scheduler) as ids:
+    with issuer.connect(redis=redis_url, store=store, scheduler=scheduler) as ids:
         ids.create("a", step=100)
         numbers = ids.take("a", 30)
         for _ in range(10):
@@ -172,22 +175,8 @@ def waited_for(redis: str, scheduler: Literal["background"] | None, monkeypatch:
                 until(lambda: buffers(ids)[2], 30, "the next segment is loaded")
             asked.clear()
             numbers += [ids.next("a") for _ in range(100)]
-            borders.append(list(asked))
+            assert not asked if scheduler else {"open", "ask"} <= set(asked)
     assert numbers == list(range(1, 1031))
-    return borders
-
-
-@pytest.mark.covers("0.15", "3.18", "0.19", "3.19")
-def test_at_ten_borders_nobody_waits_when_the_next_segment_was_fetched_ahead(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a border costs in microseconds: `make bench`."""
-    assert waited_for(redis_url, "background", monkeypatch) == [[]] * 10
-
-
-@pytest.mark.covers("0.15", "3.18")
-def test_at_each_border_somebody_would_wait_if_it_were_not(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all({"open", "ask"} <= set(asked) for asked in waited_for(redis_url, None, monkeypatch))
 
 
 @pytest.mark.covers("0.17", "4.6", "1.17")
@@ -256,22 +245,6 @@ def test_a_fetch_that_failed_at_the_mark_is_tried_again_and_succeeds_before_the_
     assert [*numbers, *ids.take("a", 100)] == list(range(1, len(numbers) + 101))
 
 
-def test_timeout_zero_means_what_is_in_hand(make: Make, store: SlowStore) -> None:
-    ids = make(scheduler="background")  # whose Redis is in this process: no round trip is late
-    ids.create("a", step=10)
-    ids.warm("a")
-    store.gate.clear()
-    assert [ids.next("a", timeout=0) for _ in range(10)][-1] == 10
-    began = time.monotonic()
-    with pytest.raises(issuer.StoreUnavailable):
-        ids.next("a", timeout=0)
-    assert time.monotonic() - began < SOON
-    store.gate.set()
-    # The refused call has woken the scheduler all the same.
-    until(lambda: ids.inspect("a").remaining, 30)
-    assert ids.next("a", timeout=0) > 10
-
-
 @pytest.mark.covers("0.22")
 def test_one_slow_tag_does_not_keep_another_waiting(ids: Issuer, store: SlowStore) -> None:
     ids.create("slow", step=10)
@@ -287,7 +260,7 @@ def test_one_slow_tag_does_not_keep_another_waiting(ids: Issuer, store: SlowStor
         assert sorted(slow.result()) == [1, 2, 3]
 
 
-@pytest.mark.covers("0.7", "0.4")
+@pytest.mark.covers("0.7", "0.4", "2.8")
 def test_n_numbers_cost_n_over_step_reservations_and_one_ahead(ids: Issuer, store: SlowStore) -> None:
     ids.create("a", step=100)
     ids.warm("a")
@@ -393,20 +366,6 @@ def test_the_callers_own_scheduler_is_used_and_left_running(redis_url: str, stor
 # ---------------------------------------------------------------------------------------------- numbers
 
 
-@pytest.mark.covers("0.8")
-def test_three_nodes_get_the_ranges_of_the_classic_example() -> None:
-    store = MemoryStore()
-    nodes = [issuer.connect(redis="none", store=store, scheduler=None) for _ in range(3)]
-    nodes[0].create("a", step=1000)
-    assert [node.next("a") for node in nodes] == [1, 1001, 2001]
-    assert store.get("a", timeout=1).max == 3000  # type: ignore[union-attr]  # just made
-    assert nodes[0].take("a", 999)[-1] == 1000
-    assert nodes[0].next("a") == 3001
-    assert store.get("a", timeout=1).max == 4000  # type: ignore[union-attr]  # just made
-    for node in nodes:
-        node.close()
-
-
 @pytest.mark.covers("3.8", "0.2", "2.3")
 def test_fifty_threads_get_each_number_once(ids: Issuer) -> None:
     ids.create("a", step=500)
@@ -452,29 +411,3 @@ def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an
                 ids.next("a", timeout=0.1)
     ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=9, timeout=1))
     assert ranges == [(low, low + 50) for low in range(0, 200, 50)]
-
-
-@BOTH
-def test_what_is_ahead_changes_at_the_next_reservation(connect: Connect, redis_url: str) -> None:
-    with connect(redis=redis_url, store=MemoryStore(), scheduler=None) as ids:
-        ids.create("a", step=10)
-        ids.next("a")
-        assert ids.inspect("a").store.ahead == 1
-        assert ids.configure("a", ahead=3).ahead == 3
-        ids.take("a", 4)
-        assert ids.tick() == 1
-        seen = ids.inspect("a").redis
-        assert seen is not None
-        assert (seen.max, seen.next_cur, seen.next_max) == (10, 10, 40)
-
-
-def test_ahead_out_of_range_is_refused_and_changes_nothing(connect: Connect) -> None:
-    with connect(redis="none", store=MemoryStore()) as ids:
-        ids.create("a", step=10, ahead=2)
-        wrong: list[Any] = [0, -1, 1001, 2**63, 1.5, "2", True]
-        for ahead in wrong:
-            for tag, call in (("b", ids.create), ("a", ids.configure)):
-                with pytest.raises(issuer.InvalidArgument, match="ahead") as error:
-                    call(tag, ahead=ahead)
-                assert error.value.value == ahead
-        assert [(each.tag, each.ahead) for each in ids.tags()] == [("a", 2)]

@@ -1,7 +1,6 @@
 """A thread or a loop looks out for a reply that comes soon, and sleeps where replies take longer."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from issuer.drivers.asyncio import connections
 from issuer.drivers.blocking import link
 from tests.deadlines import ENDLESS
 from tests.servers.proxy import FaultProxy
-from tests.waiting import eventually, run, until
+from tests.waiting import eventually, run
 
 pytestmark = pytest.mark.live
 
@@ -88,22 +87,6 @@ def test_a_server_far_away_is_looked_out_for_once_in_a_while_and_again_when_it_c
             ids.next("a")
     assert len(looks) >= 20
     assert all(looks)
-
-
-def test_who_looks_out_lets_other_threads_run(redis_proxy: FaultProxy, look_out: Callable[[float], None]) -> None:
-    look_out(LONG)
-    with issuer.connect(redis=redis_proxy.url, **SETTINGS) as ids:
-        ids.create("a", step=1_000_000)
-        ids.next("a")
-        redis_proxy.hold()
-        caller = threading.Thread(target=ids.next, args=("a",))
-        caller.start()
-        until(lambda: redis_proxy.held)
-        assert sum(range(1_000_000)) == 499_999_500_000
-        assert caller.is_alive()
-        redis_proxy.release()
-        caller.join(60)
-        assert not caller.is_alive()
 
 
 # ---------------------------------------------------------------------------------------------- in an event loop

@@ -8,38 +8,12 @@ import pytest
 
 import issuer
 from issuer.persistence.memory import MemoryStore
-from tests.colours import BOTH, Connect
+from tests.colours import BOTH
 from tests.integration.days import Make, Set
 
 pytestmark = pytest.mark.colours("blocking")
 
 SMALL = {"shard_bits": 2, "app_bits": 8}
-
-
-@BOTH
-def test_step_lease_and_ahead_reach_every_part(make: Make) -> None:
-    ids = make()
-    ids.create("users", shards=SMALL, order="trend")
-    ids.create("cust", keyed=True, order="trend")
-    ids.issue("cust", restart_key="a")
-    for tag in ("users", "cust"):
-        ids.configure(tag, step=7, lease=3, ahead=2)
-    assert {(each.step, each.lease, each.ahead) for each in ids.tags()} == {(7, 3, 2)}
-    assert ids.issue("cust", restart_key="b").value == 1
-    assert {each.step for each in ids.tags()} == {7}
-
-
-def test_what_would_hold_for_some_of_the_numbers_only_is_refused(make: Make) -> None:
-    ids = make()
-    ids.create("users", shards=SMALL)
-    ids.create("cust", keyed=True)
-    ids.issue("cust", restart_key="a")
-    before = ids.tags()
-    for name, value in (("limit", 5), ("start", 5), ("above", 5), ("stride", 2), ("scramble", "k")):
-        for tag in ("users", "cust"):
-            with pytest.raises(issuer.ConfigurationError, match=name):
-                ids.configure(tag, **{name: value})  # type: ignore[arg-type]  # of several types
-    assert ids.tags() == before
 
 
 @BOTH
@@ -118,25 +92,6 @@ def test_a_delete_that_stopped_half_way_is_ended_by_the_next(make: Make, store: 
 
 
 @BOTH
-def test_halt_stops_the_parts_and_recover_lets_them_go_on(make: Make) -> None:
-    ids, other = make(), make()
-    ids.create("users", shards=SMALL, step=5)
-    ids.create("users2", shards=SMALL)
-    first = [ids.next("users", shard_key=key) for key in "abcdefgh"]
-    ids.halt("users")
-    assert {each.tag for each in ids.tags() if each.halted} == {"users", *(f"users#{shard}" for shard in range(4))}
-    held = []
-    with pytest.raises(issuer.StoreBehind):  # what has been reserved is issued still
-        held += [other.next("users", shard_key="a") for _ in range(20)]
-    done = ids.recover("users")
-    assert [each.tag for each in done] == ["users", *(f"users#{shard}" for shard in range(4))]
-    assert not [each for each in ids.tags() if each.halted]
-    numbers = [*first, *(ids.next("users", shard_key=key) for key in "abcdefgh")]
-    assert len(set(numbers)) == 16
-    assert ids.verify("users") == []
-
-
-@BOTH
 def test_one_number_can_not_hold_for_all_parts_nor_one_within_a_period_for_all(make: Make, at: Set) -> None:
     ids = make()
     at("2026-11-20 12:00:00")
@@ -191,16 +146,3 @@ def test_inspect_tells_parts_period_and_scheme(make: Make, at: Set) -> None:
     assert (ids.inspect("users").scheme["shards"]["shard_bits"], ids.inspect("plain").scheme) == (2, {})
     assert ids.issue("day").period == ids.inspect("day").period == "2026-11-20"
     assert ids.inspect("plain").period is None
-
-
-@BOTH
-def test_peek_and_decode_make_no_tag(connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    with connect() as ids:
-        for look in (lambda: ids.peek("typo"), lambda: ids.decode("typo", 5)):
-            with pytest.raises(issuer.UnknownTag):
-                look()
-        assert ids.tags() == []
-        assert ids.next("orders") == 1

@@ -6,57 +6,18 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import pymongo
 import pytest
 
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server
 from tests.servers.cluster import ClusterServers
 from tests.servers.mongo import MongoServer, find_command
-from tests.servers.pool import Pool
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
-
-
-class Made:
-    """A server that can't be cleaned once it is broken."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.broken = False
-
-    def __enter__(self) -> Self:
-        self.told.append("start")
-        return self
-
-    def clean(self) -> None:
-        assert not self.broken
-        self.told.append("clean")
-
-    def end(self) -> None:
-        self.told.append("end")
-
-
-def test_what_comes_back_is_lent_again_clean_and_what_is_broken_is_replaced() -> None:
-    pool = Pool(Made)
-    with pool.borrowed() as first, pool.borrowed() as second:
-        assert first is not second
-    with pool.borrowed() as again:
-        assert again is first
-        assert again.told == ["start", "clean"]
-        again.broken = True
-    with pool.borrowed() as other, pool.borrowed() as third:
-        assert other is second
-    pool.end()
-    assert [each.told for each in (first, second, third)] == [
-        ["start", "clean", "end"],
-        ["start", "clean", "end"],
-        ["start", "end"],
-    ]
 
 
 class TestCleaned:
@@ -94,14 +55,6 @@ class TestCleaned:
         sentinels.kill_master()
         with pytest.raises(AssertionError, match="changed"):
             sentinels.clean()
-
-    def test_a_mongodb(self, mongo_server: MongoServer) -> None:
-        with pymongo.MongoClient[dict[str, Any]](mongo_server.url) as client:
-            client["some"]["thing"].insert_one({})
-        mongo_server.kill()
-        mongo_server.clean()
-        with pymongo.MongoClient[dict[str, Any]](mongo_server.url) as client:
-            assert client["some"]["thing"].find_one() is None
 
 
 FORK = multiprocessing.get_context("fork")

@@ -74,16 +74,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "journal")
 
 
-def test_a_tag_that_was_lost_is_made_again_with_its_scheme(connect: Connect, world: World) -> None:
-    world.create(TWO)
-    world.give(3)
-    lost, world.memory = world.memory, MemoryStore()
-    with connect(redis="none", store=world.memory, scheduler=None) as ids:
-        ids.recover("a", from_journal=[world.journal])
-    assert world.record().scheme == TWO == lost.tags(timeout=TIMEOUT)[0].scheme
-    assert world.record().max == 150
-
-
 def _restored(world: World) -> None:
     """Give values with one scheme, take a backup, give more with another one, and restore the backup."""
     world.create(ONE)

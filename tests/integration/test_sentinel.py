@@ -11,14 +11,13 @@ import pytest
 import redis
 
 import issuer
-from issuer import Issuer
 from issuer.drivers.routes import Sentinels
 from issuer.persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused
 from tests.drawers import Drawers, assert_sound
-from tests.property.test_machine import FENCE, without
+from tests.integration.days import Make
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
@@ -31,19 +30,14 @@ DEADLINE = 60.0
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def through(connect: Connect, sentinels: SentinelServers, store: MemoryStore) -> Callable[..., Issuer]:
+def through(connect: Connect, sentinels: SentinelServers, store: MemoryStore) -> Make:
     """What connects to the master that the Sentinels name."""
     return partial(connect, redis=sentinels.url, store=store, **ENDLESS)
 
 
 class TestServing:
     def test_every_call_reaches_the_master_that_the_sentinels_name(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
+        self, through: Make, sentinels: SentinelServers
     ) -> None:
         with through() as ids:
             ids.create("a", step=10)
@@ -93,7 +87,7 @@ def still_master(group: SentinelServers, address: tuple[str, int]) -> bool:
 
 class TestFailover:
     def test_a_call_that_meets_a_dead_master_is_served_by_the_next_one(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
+        self, through: Make, sentinels: SentinelServers
     ) -> None:
         with through() as ids:
             ids.create("a", step=100)
@@ -105,26 +99,8 @@ class TestFailover:
         # Two segments are lost at most: what the dead master's buffers held.
         assert numbers[150] - numbers[149] <= 200 + 1
 
-    @pytest.mark.colours("blocking")
-    def test_a_second_failover_goes_as_the_first(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
-    ) -> None:
-        with through() as ids:
-            ids.create("a", step=100)
-            numbers = ids.take("a", 10)
-            for _ in range(2):
-                old = sentinels.kill_master()
-                sentinels.failover()
-                numbers += ids.take("a", 10)
-                sentinels.wait_for_master_other_than(old)
-                sentinels.node(old).start()
-                sentinels.wait_for_replica(old)
-        assert_increasing(numbers)
-
     @pytest.mark.colours("asyncio")
-    def test_a_planned_failover_is_no_more_than_a_pause(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
-    ) -> None:
+    def test_a_planned_failover_is_no_more_than_a_pause(self, through: Make, sentinels: SentinelServers) -> None:
         with through() as ids:
             ids.create("a", step=1000)
             numbers = ids.take("a", 10)
@@ -137,22 +113,8 @@ class TestFailover:
             numbers += ids.take("a", 2000)
         assert_increasing(numbers)
 
-    def test_four_threads_and_a_killed_master_repeat_nothing(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers, store: MemoryStore
-    ) -> None:
-        with through() as ids:
-            ids.create("a", step=100)
-            with Drawers([ids], "a") as drawers:
-                drawers.more(300)
-                old = sentinels.kill_master()
-                sentinels.failover()
-                sentinels.wait_for_master_other_than(old)
-                drawers.more(300)
-            assert drawers.errors == []
-        assert_sound(drawers, store)
-
     def test_a_deadline_shorter_than_the_failover_is_kept_and_later_calls_are_served(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
+        self, through: Make, sentinels: SentinelServers
     ) -> None:
         with through() as ids:
             ids.create("a", step=100)
@@ -161,21 +123,6 @@ class TestFailover:
             refused(ids, "a", 0.3)
             sentinels.failover()
             assert ids.next("a") > before
-
-    @pytest.mark.colours("blocking")
-    def test_a_trend_tag_goes_on_without_waiting_for_the_new_master(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
-    ) -> None:
-        with through() as ids:
-            ids.create("t", step=100, order="trend")
-            numbers = ids.take("t", 10)
-            old = sentinels.kill_master()
-            numbers += [ids.next("t") for _ in range(150)]  # and there is none
-            sentinels.failover()
-            while sentinels.master() == old:
-                numbers.append(ids.next("t"))
-            numbers += ids.take("t", 500)
-        assert_increasing(numbers)
 
     @pytest.mark.soak  # make test orders the failover
     @pytest.mark.parametrize("trouble", [RedisServer.kill, RedisServer.pause])
@@ -195,52 +142,50 @@ class TestFailover:
 class TestLostWrites:
     """A promoted replica may lack what the old master had issued: the fence sees that it rules another reign."""
 
-    def lose_the_tail(self, group: SentinelServers, ids: Issuer) -> list[int]:
-        """Draw, kill the master before its replicas hear of it, and draw from one of them."""
-        ids.create("a", step=1000)
-        numbers = ids.take("a", 10)
-        master, replicas = group.node(group.master()), group.replicas()
-        with master.client(socket_timeout=60) as client:
-            assert client.wait(2, 30_000) == 2
-        master.cut_off(*replicas)
-        numbers += ids.take("a", 200)
-        master.kill()
-        for replica in replicas:
-            replica.resume()
-        group.failover()
-        group.wait_for_master_other_than(master.address)
-        return numbers + ids.take("a", 200)
-
     @pytest.mark.covers("N.1", "1.11")
     def test_numbers_that_no_replica_has_heard_of_are_not_issued_again(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
+        self, through: Make, sentinels: SentinelServers
     ) -> None:
         with through() as ids:
-            assert_increasing(self.lose_the_tail(sentinels, ids))
-
-    @pytest.mark.covers("N.1")
-    def test_without_the_fence_they_are(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        without("next", FENCE, "false", monkeypatch)
-        with through() as ids:
-            assert repeats(self.lose_the_tail(sentinels, ids))
+            ids.create("a", step=1000)
+            numbers = ids.take("a", 10)
+            master, replicas = sentinels.node(sentinels.master()), sentinels.replicas()
+            with master.client(socket_timeout=60) as client:
+                assert client.wait(2, 30_000) == 2
+            master.cut_off(*replicas)
+            numbers += ids.take("a", 200)
+            master.kill()
+            for replica in replicas:
+                replica.resume()
+            sentinels.failover()
+            numbers += ids.take("a", 200)
+        assert_increasing(numbers)
 
 
 class TestTheOldMasterComesBack:
-    @pytest.mark.colours("asyncio")
-    def test_as_a_replica_when_it_was_silent(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers, store: MemoryStore
+    @pytest.mark.parametrize(
+        ("connect", "trouble"),
+        [("blocking", SentinelServers.kill_master), ("asyncio", SentinelServers.pause_master)],
+        indirect=["connect"],
+        ids=["dead", "silent"],
+    )
+    def test_as_a_replica(
+        self,
+        through: Make,
+        sentinels: SentinelServers,
+        store: MemoryStore,
+        trouble: Callable[[SentinelServers], tuple[str, int]],
     ) -> None:
         with through(redis_timeout=1) as ids:
             ids.create("a", step=100)
             with Drawers([ids], "a") as drawers:
                 drawers.more(200)
-                old = sentinels.pause_master()
+                old = trouble(sentinels)
                 sentinels.failover()
                 sentinels.wait_for_master_other_than(old)
                 drawers.more(200)
                 sentinels.resume(old)
+                sentinels.node(old).start()
                 sentinels.wait_for_replica(old)
                 drawers.more(200)
             assert drawers.errors == []
@@ -248,7 +193,7 @@ class TestTheOldMasterComesBack:
 
     @pytest.mark.colours("blocking")
     def test_as_a_second_master_that_others_still_draw_from(
-        self, connect: Connect, through: Callable[..., Issuer], sentinels: SentinelServers, store: MemoryStore
+        self, connect: Connect, through: Make, sentinels: SentinelServers, store: MemoryStore
     ) -> None:
         first = sentinels.node(sentinels.master())
         with through(redis_timeout=1) as ids, connect(redis=first.url, store=store, timeout=DEADLINE) as stale:
@@ -269,7 +214,7 @@ class TestTheOldMasterComesBack:
     @pytest.mark.colours("blocking")
     @pytest.mark.parametrize("asks", [True, False], ids=["as it is", "mutation: the sentinels are not asked"])
     def test_as_a_master_to_whom_no_process_comes_that_slept_meanwhile(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers, monkeypatch: pytest.MonkeyPatch, *, asks: bool
+        self, through: Make, sentinels: SentinelServers, monkeypatch: pytest.MonkeyPatch, *, asks: bool
     ) -> None:
         monkeypatch.setattr(Sentinels, "asks_before_connecting", asks)
         with through() as awake, through(scheduler=None) as asleep:
@@ -287,20 +232,6 @@ class TestTheOldMasterComesBack:
         assert repeats(numbers) == []
         assert (numbers == sorted(numbers)) is asks
 
-    @pytest.mark.colours("asyncio")
-    def test_killed_and_started_again_empty_before_anybody_noticed(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers, store: MemoryStore
-    ) -> None:
-        with through() as ids:
-            ids.create("a", step=100)
-            with Drawers([ids], "a") as drawers:
-                drawers.more(200)
-                old = sentinels.kill_master()
-                sentinels.node(old).start()
-                drawers.more(200)
-                assert sentinels.master() == old
-        assert_sound(drawers, store)
-
 
 class TestSentinelsInTrouble:
     pairs = pytest.mark.parametrize(
@@ -311,9 +242,7 @@ class TestSentinelsInTrouble:
     )
 
     @pairs
-    def test_one_that_answers_is_enough(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers, trouble: Trouble
-    ) -> None:
+    def test_one_that_answers_is_enough(self, through: Make, sentinels: SentinelServers, trouble: Trouble) -> None:
         for sentinel in sentinels.sentinels[:2]:
             trouble(sentinel)
         # Who is silent has a share of a call's time, 1 or 2 s, or keeps it for a minute.
@@ -324,7 +253,7 @@ class TestSentinelsInTrouble:
 
     @pairs
     def test_without_any_a_strict_caller_gets_an_error_by_its_deadline_and_is_served_once_they_are_back(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers, trouble: Trouble
+        self, through: Make, sentinels: SentinelServers, trouble: Trouble
     ) -> None:
         with through() as ids:
             ids.create("a")
@@ -338,23 +267,9 @@ class TestSentinelsInTrouble:
                 sentinel.start()
             assert ids.next("a") >= 1
 
-    @pytest.mark.colours("blocking")
-    def test_without_any_a_master_that_is_known_goes_on_serving(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
-    ) -> None:
-        with through() as ids:
-            ids.create("a", step=10)
-            ids.next("a")
-            for sentinel in sentinels.sentinels:
-                sentinel.kill()
-            assert ids.take("a", 50) == list(range(2, 52))
-            for node in sentinels.nodes:
-                node.kill()
-            refused(ids, "a", 0.3)
-
     @pytest.mark.colours("asyncio")
     def test_while_each_of_them_hangs_a_known_master_serves_who_has_to_connect_anew(
-        self, through: Callable[..., Issuer], sentinels: SentinelServers
+        self, through: Make, sentinels: SentinelServers
     ) -> None:
         master = sentinels.node(sentinels.master())
         with through(redis_timeout=0.3) as ids:

@@ -1,11 +1,9 @@
 """Strategies, plugins and the rejected handler on a real Redis."""
 
-import asyncio
 import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,9 @@ import issuer
 from issuer import Issuer
 from issuer.core.steps import Steps
 from issuer.persistence.memory import MemoryStore
-from issuer.plugins import AsyncPlugin, Call, History, Plugin, Rate, Scrambler
+from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register, registry
-from tests.audit import repeats
 from tests.colours import BOTH, Connect
-from tests.waiting import eventually, run
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
 
@@ -70,18 +66,6 @@ def test_a_number_tells_who_has_its_machine_number(
         assert others.decode("h", number, holder=True).holder == made
         assert others.decode("h", number).holder is None
         assert others.decode("h", number - (1 << 50), holder=True).holder == (None if machine == "store" else made)
-
-
-@pytest.mark.covers("3.33", "3.34")
-def test_snowflakes_of_two_processes_never_meet(connect: Connect, redis_url: str, store: MemoryStore) -> None:
-    with connect(redis=redis_url, store=store) as ids, connect(redis=redis_url, store=store) as others:
-        ids.create("s", strategy="snowflake", options={"machine_bits": 6, "sequence_bits": 16})
-        with ThreadPoolExecutor(8) as pool:
-            taken = list(pool.map(lambda each: [each.next("s", timeout=30) for _ in range(500)], [ids, others] * 4))
-        numbers = [number for each in taken for number in each] + ids.take("s", 1000) + others.take("s", 1000)
-        assert repeats(numbers) == []
-        assert all(each == sorted(each) for each in taken)
-        assert all(0 < number < 2**63 for number in numbers)
 
 
 def test_what_only_a_counter_has_a_use_for_is_refused_to_a_strategy(ids: Issuer) -> None:
@@ -305,76 +289,6 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
 # ------------------------------------------------------------------------------------------------ plugins
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "plugins.md"
-
-
-class Mirror:
-    """One to one over 0..999 999."""
-
-    def scramble(self, n: int) -> int:
-        return 999_999 - n
-
-
-@pytest.mark.covers("3.41")
-def test_history_rate_and_scrambling_around_one_issuer() -> None:
-    history, rate = History(), Rate()
-    with issuer.connect(redis="none", store="memory://", plugins=[Scrambler(Mirror()), history, rate]) as ids:
-        ids.create("a", limit=999_999, step=10)
-        numbers = [ids.next("a"), *ids.take("a", 25)]
-    assert numbers == [999_999 - n for n in range(1, 27)]
-    assert [record.number for record in history.find(tag="a")] == numbers[::-1]
-    assert rate.of("a").total == 26
-
-
-class Gate(AsyncPlugin):
-    """Keeps every third call waiting in one hook, for ever."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.where = where
-        self.calls = 0
-        self.kept = 0
-
-    async def _pass(self, where: str) -> None:
-        if where == self.where:
-            self.calls += 1
-            if self.calls % 3 == 0:
-                self.kept += 1
-                await asyncio.Event().wait()
-
-    async def before(self, call: Call) -> None:
-        assert call.n == 1
-        await self._pass("before")
-
-    async def after(self, call: Call, number: int) -> None:
-        assert (call.n, number > 0) == (1, True)
-        await self._pass("after")
-
-
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_tasks_that_are_cancelled_in_a_hook_leave_gaps_that_nobody_gets(where: str) -> None:
-    async def main() -> None:
-        gate, seen = Gate(where), History()
-        drawn = History(order=1000)  # the first to see a number
-        async with issuer.aconnect(redis="none", store="memory://", plugins=[gate, seen, drawn]) as ids:
-            await ids.create("a", step=50)
-            tasks = [asyncio.create_task(ids.next("a")) for _ in range(90)]
-            await eventually(lambda: sum(task.done() for task in tasks) + gate.kept == len(tasks), 60)
-            done = [task for task in tasks if task.done()]
-            kept = [task for task in tasks if not task.done()]
-            for task in kept:
-                task.cancel()
-            await asyncio.gather(*kept, return_exceptions=True)
-            given = [task.result() for task in done]
-            assert all(task.cancelled() for task in kept)
-            assert (len(given), len(kept)) == (60, 30)
-            assert repeats(given) == []
-            lost = {record.number for record in drawn.find()} - set(given)
-            assert len(lost) == (30 if where == "after" else 0)
-            assert {record.number for record in seen.find()} == set(given)
-            gate.where = ""
-            assert await ids.next("a") not in {*given, *lost}
-
-    run(main())
 
 
 @BOTH

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer import Issuer, facade
-from issuer.drivers.roster import Roster
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST
 from issuer.scripts import script
@@ -35,19 +33,10 @@ def some(stream: Iterator[int], n: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("order", "direct"), [("strict", False), ("trend", False), ("trend", True)])
-def test_a_stream_goes_on_over_the_borders_of_segments(
+def test_streams_next_and_take_share_the_numbers_and_each_is_higher_than_the_one_before(
     connect: Connect, redis_url: str, order: Any, direct: bool
 ) -> None:
-    with connect(redis="none" if direct else redis_url, store="memory://") as ids:
-        ids.create("a", step=70, order=order)
-        assert some(ids.stream("a"), 500) == list(range(1, 501))
-
-
-@pytest.mark.parametrize("order", ["strict", "trend"])
-def test_streams_next_and_take_share_the_numbers_and_each_is_higher_than_the_one_before(
-    connect: Connect, redis_url: str, order: Any
-) -> None:
-    with connect(redis=redis_url, store="memory://", lease=9) as ids:
+    with connect(redis="none" if direct else redis_url, store="memory://", lease=9) as ids:
         ids.create("a", step=40, order=order)
         one, two = ids.stream("a"), ids.stream("a")
         numbers: list[int] = []
@@ -115,55 +104,6 @@ def test_an_abandoned_stream_loses_nothing_nor_does_one_whose_issuer_is_closed(
 
 def sqlite(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'a.db'}"
-
-
-def streamed_by_parent_and_children(ids: Issuer, stream: Iterator[int], children: int = 8) -> list[list[int]]:
-    """Draw from the stream in the parent, fork, go on with the same stream in all at once; return what each drew."""
-    runs = [some(stream, 50)]
-    results = [in_child(lambda: [*some(stream, 150), ids.next("a"), *some(stream, 50)]) for _ in range(children)]
-    runs[0] += some(stream, 200)
-    for result in results:
-        answer = result()
-        assert isinstance(answer, list), answer
-        runs.append(answer)
-    assert [len(run) for run in runs] == [250] + [201] * children
-    return runs
-
-
-@pytest.mark.covers("U.14")
-@pytest.mark.parametrize(("direct", "lease"), [(False, 0), (False, 300), (True, 0)])
-def test_eight_children_that_go_on_with_their_parents_stream_repeat_nothing(
-    redis_url: str, tmp_path: Path, direct: bool, lease: int
-) -> None:
-    with issuer.connect(redis="none" if direct else redis_url, store=sqlite(tmp_path), lease=lease) as ids:
-        ids.create("a", step=10**6, order="trend")
-        for _ in range(2):
-            runs = streamed_by_parent_and_children(ids, ids.stream("a"))
-            assert repeats(itertools.chain(*runs)) == []
-            assert all(run == sorted(run) for run in runs)
-
-
-def test_a_hook_that_does_not_spend_what_lies_open_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facade, "spend_all", dict.clear)
-    monkeypatch.setattr(Roster, "spend", lambda _: None)
-    with issuer.connect(redis="none", store=sqlite(tmp_path)) as ids:
-        ids.create("a", step=10**6, order="trend")
-        runs = streamed_by_parent_and_children(ids, ids.stream("a"), children=2)
-        assert repeats(itertools.chain(*runs)) != []
-
-
-def test_a_child_that_keeps_its_parents_leases_repeats(
-    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(facade.Issuer, "_after_fork", lambda self: self._terms.store.after_fork())
-    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=1000, scheduler=None) as ids:
-        ids.create("a", step=10_000, order="trend")
-        numbers = ids.take("a", 5)
-        child = in_child(lambda: ids.take("a", 5))
-        numbers += ids.take("a", 5)
-        theirs = child()
-        assert isinstance(theirs, list), theirs
-        assert repeats(numbers + theirs) != []
 
 
 def test_forks_while_other_threads_stream_repeat_nothing(redis_url: str, tmp_path: Path) -> None:
@@ -238,38 +178,3 @@ def test_a_fork_while_another_thread_closes_the_issuer_repeats_nothing(redis_pro
     assert repeats([*numbers, *theirs]) == []
     with issuer.connect(redis=redis_proxy.url, store=sqlite(tmp_path), lease=100) as after:
         assert after.next("a") > max(numbers + theirs)
-
-
-class Blocked(dict[str, Iterator[int]]):
-    """Where numbers are laid open; another thread than its maker's stops just before it lays them there."""
-
-    def __init__(self, held: dict[str, Iterator[int]]) -> None:
-        super().__init__(held)
-        self.mine = threading.get_ident()
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def __setitem__(self, tag: str, numbers: Iterator[int]) -> None:
-        if threading.get_ident() != self.mine:
-            self.reached.set()
-            self.go_on.wait(60)
-        super().__setitem__(tag, numbers)
-
-
-def test_a_fork_while_another_thread_lays_numbers_open_repeats_nothing(redis_url: str, tmp_path: Path) -> None:
-    with issuer.connect(redis=redis_url, store=sqlite(tmp_path), lease=100) as ids:
-        ids.create("a", step=10**6, order="trend")
-        stream = ids.stream("a")
-        numbers = [next(stream)]  # before it asks what lies open
-        hand: Any = ids._roster.line("a").supply.hand
-        hand.shut()
-        hand._open = blocked = Blocked(ids._open)
-        other = threading.Thread(target=lambda: numbers.extend(ids.take("a", 1)))
-        other.start()
-        assert blocked.reached.wait(60)
-        child = in_child(lambda: some(stream, 5))
-        blocked.go_on.set()
-        other.join()
-        numbers += some(stream, 5)
-        theirs = child()
-        assert isinstance(theirs, list), theirs
-        assert repeats([*numbers, *theirs]) == []

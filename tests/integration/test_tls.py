@@ -25,11 +25,6 @@ KEY = "issuer:{a}"
 StartTls = Callable[..., RedisServer]
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 @pytest.mark.parametrize(
     ("connect", "client_certificates"),
     [("blocking", True), ("asyncio", True), ("asyncio", False)],

@@ -17,11 +17,6 @@ StartRedis = Callable[..., RedisServer]
 RIGHTS = ("+info", "+evalsha", "+script|load", "+time", "+hmget", "+hget", "+hset", "+hdel", "+hincrby", "+select")
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def assert_serves(connect: Connect, url: str) -> None:
     """Numbers flow and stay exact, and so do those that a tag's keeping needs."""
     with connect(redis=url, store=MemoryStore(), **ENDLESS) as ids:
