@@ -7,7 +7,6 @@ import random
 import re
 import threading
 from collections.abc import Awaitable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,11 @@ import pytest
 
 import issuer
 from issuer import AsyncIssuer, clock
-from issuer.drivers.asyncio import connections, line
-from issuer.persistence.errors import Unavailable
+from issuer.drivers.asyncio import line
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Reservation
 from issuer.strategies import Instance
 from tests.audit import repeats
-from tests.colours import Connect
 from tests.faults.conftest import StartRedis, covering
 from tests.seeds import seeded
 from tests.waiting import eventually, run
@@ -30,10 +27,8 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
 
 
 class Moody(MemoryStore):
-    """A store that fails, or answers when `answers` is set, and notes which threads asked it."""
+    """A store that reserves when `answers` is set, and notes which threads asked it."""
 
-    down = False
-    failing = 0
     asked = 0
 
     def __init__(self) -> None:
@@ -51,9 +46,6 @@ class Moody(MemoryStore):
     def reserve(self, *args: Any, **options: Any) -> Reservation:
         self.asked += 1
         assert self.answers.wait(60)
-        if self.down or self.failing:
-            self.failing -= not self.down
-            raise Unavailable("down")
         return super().reserve(*args, **options)
 
 
@@ -87,32 +79,6 @@ def test_who_shares_a_draw_and_has_less_time_than_others_is_told_why_nothing_cam
                 assert re.search("Error 111|closed", str(error)), error
             await asyncio.to_thread(server.start)
             await ids.next("a")
-
-    run(main(), 60)
-
-
-@pytest.mark.parametrize("tasks", [0, 300])
-def test_timeout_0_gets_the_answer_of_a_round_trip_under_load_too(
-    redis_url: str, tasks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (connections, line):
-        monkeypatch.setattr(module, "SHORTEST", 30.0)  # of a round trip, which takes long on a busy machine
-
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store="memory://") as ids:
-            await ids.create("a", step=1_000_000)
-            await ids.next("a")
-
-            async def draw() -> None:
-                while True:
-                    await ids.next("a")
-
-            others = [asyncio.ensure_future(draw()) for _ in range(tasks)]
-            numbers = [await ids.next("a", timeout=0) for _ in range(50)]
-            assert repeats(numbers) == []
-            for other in others:
-                other.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
 
     run(main(), 60)
 
@@ -152,30 +118,6 @@ def test_a_loop_that_was_held_up_does_not_charge_that_to_calls_that_come_after(
 
 
 # ---------------------------------------------------------------------------------------------- the store
-
-
-@pytest.mark.covers("0.17")
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_store_that_does_not_answer_keeps_neither_a_caller_nor_the_loop_waiting(
-    request: pytest.FixtureRequest, store: Moody, direct: bool
-) -> None:
-    redis = "none" if direct else request.getfixturevalue("redis_url")
-
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis, store=store) as ids:
-            await ids.create("a", step=4000)
-            await ids.next("a")
-            store.answers.clear()
-            asked = store.asked
-            await ids.take("a", 1500)
-            await eventually(lambda: store.asked > asked, timeout=30)
-            # It is being asked, and has not answered.
-            assert len([await ids.next("a") for _ in range(200)]) == 200
-            assert store.asked == asked + 1
-            store.answers.set()
-            assert threading.get_ident() not in store.threads
-
-    run(main(), 60)
 
 
 def test_the_loop_goes_on_whatever_is_under_way(redis_url: str, store: Moody, tmp_path: Path) -> None:
@@ -221,34 +163,6 @@ def test_the_loop_goes_on_whatever_is_under_way(redis_url: str, store: Moody, tm
     run(main(), 60)
     assert store.threads
     assert threading.get_ident() not in store.threads
-
-
-@pytest.mark.covers("1.21")
-def test_callers_wait_for_a_store_that_is_away_until_their_own_deadline(
-    connect: Connect, redis_url: str, store: Moody
-) -> None:
-    with connect(redis=redis_url, store=store) as ids, ThreadPoolExecutor(6) as pool:
-        ids.create("a", step=1000)
-        store.down = True
-        hurried = [pool.submit(ids.next, "a", timeout=timeout) for timeout in (0, 0.1, 0.4)]
-        patient = [pool.submit(ids.next, "a") for _ in range(3)]
-        for call in hurried:  # ended by nothing but their deadlines: the store is still away
-            assert isinstance(call.exception(30), issuer.StoreUnavailable | issuer.RedisUnavailable)
-        assert not any(call.done() for call in patient)
-        store.down = False
-        assert repeats([call.result(40) for call in patient]) == []
-
-
-@pytest.mark.covers("1.20")
-def test_a_load_that_fails_twice_and_then_succeeds_serves_everybody_who_waits(redis_url: str, store: Moody) -> None:
-    async def main() -> None:
-        async with issuer.aconnect(redis=redis_url, store=store) as ids:
-            await ids.create("a", step=1000)
-            store.failing = 2
-            numbers = await asyncio.gather(*(ids.next("a") for _ in range(200)))
-            assert sorted(numbers) == list(range(1, 201))
-
-    run(main(), 60)
 
 
 @pytest.mark.covers("1.19")

@@ -17,13 +17,13 @@ from issuer.core import ownership
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST, Order
 from tests.audit import repeats
-from tests.colours import COLOURS, Connect
+from tests.colours import BOTH, COLOURS, Connect
 from tests.faults.conftest import covering
 from tests.faults.hanging import HangingStore
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.colours("blocking")]
 
 KEY = "issuer:{orders}"
 
@@ -101,14 +101,10 @@ def made_in(store: MemoryStore, order: Order = "trend") -> MemoryStore:
     return store
 
 
-def trusting(*_: object) -> bool:
-    """Stand in for the look at whose hash it is."""
-    return True
-
-
 # ------------------------------------------------------------------------------------------------------- the first draw
 
 
+@BOTH
 @pytest.mark.parametrize("order", ["strict", "trend", None])
 def test_the_first_draw_is_refused_and_changes_nothing(scene: Scene, order: Order | None) -> None:
     store = MemoryStore() if order is None else made_in(MemoryStore(), order)
@@ -128,30 +124,10 @@ def test_the_first_draw_is_refused_and_changes_nothing(scene: Scene, order: Orde
     assert scene.owner.next("orders") == 6
 
 
-@pytest.mark.parametrize("order", ["strict", "trend"])
-def test_without_the_look_the_other_stores_numbers_are_handed_out(
-    scene: Scene, order: Order, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The guard taken out: 6 is what A's users get next, and what B's own store has not reserved."""
-    monkeypatch.setattr(ownership, "check", trusting)
-    before = scene.hash
-    for name, way in WAYS.items():
-        scene.client.flushdb()
-        scene.client.hset(KEY, mapping=before)
-        store = made_in(MemoryStore(), order)
-        with scene.on(store, scheduler=None) as ids:
-            assert way(ids) == 6, name
-            assert store.snapshot().tags["orders"].max == 0, name
-            wrong = ids.take("orders", 10)
-        with scene.on(store, prefix="own", scheduler=None) as ids:
-            assert repeats([1, 2, 3, 4, 5, *wrong, *ids.take("orders", 100)]) != [], name
-
-
 def test_warm_and_a_caller_without_time_are_refused_too(scene: Scene) -> None:
-    for store in (MemoryStore(), made_in(MemoryStore())):
-        with scene.on(store) as ids, pytest.raises(ForeignHash):
-            ids.warm("orders")
     with scene.on(MemoryStore(), scheduler=None) as ids:
+        with pytest.raises(ForeignHash):
+            ids.warm("orders")
         ids.create("other")
         ids.next("other")  # from now on the store's id is known
         with pytest.raises(ForeignHash):
@@ -172,24 +148,10 @@ def test_a_series_whose_hash_is_another_stores_is_refused_and_not_made(scene: Sc
     assert set(store.snapshot().tags) == {"bills", "bills#zeta"}
 
 
-def test_what_the_message_says_ends_it_without_a_repeat(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = made_in(MemoryStore())
-    with monkeypatch.context() as patch, scene.on(store, scheduler=None) as ids:
-        patch.setattr(ownership, "check", trusting)
-        wrong = ids.take("orders", 7)  # as by a process that began while its store was away
-    with scene.on(store, scheduler=None) as ids, pytest.raises(ForeignHash) as caught:
-        ids.next("orders")
-    taken = caught.value.taken
-    assert taken is not None
-    with scene.on(store, prefix="own", scheduler=None) as ids:
-        ids.recover("orders", at_least=taken)
-        assert repeats([*wrong, *ids.take("orders", 500)]) == []
+# ------------------------------------------------------------------------------------------------------------ changes
 
 
-# ------------------------------------------------------------------------------------------------- create and configure
-
-
-def test_create_is_refused_and_makes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_is_refused_and_makes_nothing(scene: Scene) -> None:
     scene.owner.create("users", shards=True, app=1)
     scene.owner.issue("users", shard_key="alice")
     hashes = {key: scene.client.hgetall(key) for key in scene.client.keys()}  # noqa: SIM118 - no dictionary
@@ -202,34 +164,28 @@ def test_create_is_refused_and_makes_nothing(scene: Scene, monkeypatch: pytest.M
             assert str(caught.value.tag).partition("#")[0] == name
         assert store.snapshot().tags == {}
         assert {key: scene.client.hgetall(key) for key in hashes} == hashes
-        ids.create("fresh")
-        monkeypatch.setattr(ownership, "check", trusting)
-        ids.create("orders")
-        assert set(store.snapshot().tags) == {"fresh", "orders"}
+        assert ids.create("fresh").max == 0
 
 
-@pytest.mark.parametrize("settings", [{"start": 500}, {"above": 500}, {"format": "B{seq:09d}"}, {"limit": 10**6}])
-def test_configure_is_refused_before_it_changes_the_store(
-    scene: Scene, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+CHANGES: list[Callable[[Issuer], object]] = [
+    lambda ids: ids.configure("orders", start=500),
+    lambda ids: ids.configure("orders", above=500),
+    lambda ids: ids.configure("orders", format="B{seq:09d}"),
+    lambda ids: ids.configure("orders", limit=10**6),
+    lambda ids: ids.recover("orders", at_least=5000, dry_run=True),
+    lambda ids: ids.recover("orders", at_least=5000),
+]
+
+
+def test_configure_and_recover_are_refused_and_change_nothing(scene: Scene) -> None:
     store = made_in(MemoryStore())
     hash, records = scene.hash, store.snapshot().tags
     with scene.on(store, scheduler=None) as ids:
-        with pytest.raises(ForeignHash):
-            ids.configure("orders", **settings)
-        assert (scene.hash, store.snapshot().tags) == (hash, records)
-        monkeypatch.setattr(ownership, "check", trusting)
-        try:
-            ids.configure("orders", **settings)
-        except ForeignHash:  # by the script, when the store has changed already
-            assert "limit" not in settings
-        assert store.snapshot().tags != records
-        assert scene.hash == hash
-
-
-def test_what_does_not_touch_redis_can_be_changed(scene: Scene) -> None:
-    with scene.on(made_in(MemoryStore()), scheduler=None) as ids:
-        assert ids.configure("orders", step=7, description="B's").step == 7
+        for change in CHANGES:
+            with pytest.raises(ForeignHash):
+                change(ids)
+            assert (scene.hash, store.snapshot().tags) == (hash, records)
+        assert ids.configure("orders", step=7, description="B's").step == 7  # for which Redis isn't needed
 
 
 def test_a_tag_is_made_while_redis_is_away_and_looked_at_when_it_is_back(scene: Scene, redis_proxy: FaultProxy) -> None:
@@ -285,23 +241,15 @@ def test_a_store_that_hangs_and_is_the_hashs_own_is_served_throughout(scene: Sce
 def test_without_a_scheduler_a_store_that_hangs_is_waited_for_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Counting(HangingStore):
-        asked = 0
-
-        def __getattribute__(self, name: str) -> Any:
-            if name == "store_id":
-                self.asked += 1
-            return super().__getattribute__(name)
-
     monkeypatch.setattr(ownership, "ASK_AGAIN", 600.0)
-    store = Counting()
+    store = HangingStore()
     made_in(store, "strict")
     store.hang()
     with scene.on(store, timeout=20, store_timeout=60, scheduler=None) as ids:
-        store.asked = 0
+        store.begun.clear()
         for _ in range(30):
             ids.next("orders")
-        assert store.asked == 1
+        assert store.begun.count("store_id") == 1
         store.resume()
         ids.next("orders")
         monkeypatch.setattr(ownership, "ASK_AGAIN", 0.0)
@@ -339,21 +287,15 @@ def test_a_hash_that_another_store_arms_later_is_found_by_the_sweep(scene: Scene
         assert ids.next("orders") > 100_000
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_tick_finds_it_as_well(scene: Scene, monkeypatch: pytest.MonkeyPatch, guarded: bool) -> None:
+def test_a_tick_finds_it_as_well(scene: Scene) -> None:
     scene.empty()
-    if not guarded:
-        monkeypatch.setattr(ownership, "check", trusting)
     with scene.on(MemoryStore(), scheduler=None) as ids:
         ids.create("orders", step=100_000)
-        numbers = ids.take("orders", 50)
+        ids.take("orders", 50)
         scene.taken_over()
         assert ids.next("orders") == 2  # the third store's: nobody has looked
         assert ids.tick() == 0
-        if guarded:
-            assert _refused(ids) is not None
-        else:
-            assert repeats([*numbers, *ids.take("orders", 50)]) != []
+        assert _refused(ids) is not None
 
 
 def test_a_tag_served_direct_does_not_rejoin_another_stores_hash(scene: Scene, redis_proxy: FaultProxy) -> None:
@@ -393,11 +335,7 @@ def test_what_is_no_stores_id_is_corrupt_to_all_but_recover_which_repairs_it(sce
         numbers = ids.take("orders", 50)
     scene.client.hset(KEY, "store", garbage)
     hash = scene.hash
-    changes: list[Callable[[Issuer], Any]] = [
-        lambda ids: ids.create("orders"),
-        lambda ids: ids.configure("orders", above=500),
-    ]
-    for call in (*WAYS.values(), *changes):
+    for call in (*WAYS.values(), lambda ids: ids.create("orders"), CHANGES[1]):
         with scene.on(store, scheduler=None) as ids, pytest.raises(CorruptState, match="issuer recover orders"):
             call(ids)
         assert scene.hash == hash
@@ -405,13 +343,3 @@ def test_what_is_no_stores_id_is_corrupt_to_all_but_recover_which_repairs_it(sce
         assert ids.recover("orders")[0].new == 100
         assert repeats([*numbers, *ids.take("orders", 150)]) == []
         assert ids.verify() == []
-
-
-def test_recover_changes_nothing_where_another_stores_hash_is(scene: Scene) -> None:
-    store = made_in(MemoryStore())
-    hash, records = scene.hash, store.snapshot().tags
-    with scene.on(store, scheduler=None) as ids:
-        for dry_run in (True, False):
-            with pytest.raises(ForeignHash):
-                ids.recover("orders", at_least=5000, dry_run=dry_run)
-    assert (scene.hash, store.snapshot().tags) == (hash, records)

@@ -3,25 +3,18 @@
 import errno
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
 import issuer
-from issuer.persistence import journal
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import now_ms
-from tests import programs
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.waiting import until
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("patient")]
+pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.colours("blocking")]  # all is decided in the core
 
 
 class Place:
@@ -32,21 +25,11 @@ class Place:
         self.journal = home / "elsewhere" / "journal"
         self.journal.parent.mkdir()
         self.url = f"sqlite:///{self.file}"
-        self.copies = 0
-
-    def back_up(self) -> Path:
-        """Copy the closed file."""
-        self.copies += 1
-        return Path(shutil.copy(self.file, self.file.with_name(f"backup{self.copies}")))
 
     def lose(self) -> None:
         """Delete the file and what lies beside it."""
         for each in self.file.parent.glob(f"{self.file.name}*"):
             each.unlink()
-
-    def restore(self, backup: Path) -> None:
-        self.lose()
-        shutil.copy(backup, self.file)
 
 
 @pytest.fixture
@@ -54,26 +37,18 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def _draw(connect: Connect, place: Place, count: int) -> list[int]:
-    with connect(redis="none", store=place.url, journal=place.journal, scheduler=None) as ids:
-        return ids.take("a", count, timeout=20)
-
-
-def _restored(connect: Connect, place: Place) -> list[int]:
-    """Draw, take a backup, draw on, restore the backup; return what was drawn. Another process goes on from here."""
-    with connect(redis="none", store=place.url, journal=place.journal, scheduler=None) as ids:
-        ids.create("a", step=100)
-        numbers = ids.take("a", 150)
-    backup = place.back_up()
-    numbers += _draw(connect, place, 1234)
-    place.restore(backup)
-    return numbers
-
-
 @pytest.mark.covers("3.29")
 def test_an_old_copy_of_the_store_and_the_journal_repeat_nothing(connect: Connect, place: Place) -> None:
-    numbers = _restored(connect, place)
-    with connect(redis="none", store=place.url, journal=place.journal, scheduler=None) as ids:
+    own = {"redis": "none", "store": place.url, "journal": place.journal, "scheduler": None}
+    with connect(**own) as ids:
+        ids.create("a", step=100)
+        numbers = ids.take("a", 150)
+    backup = shutil.copy(place.file, place.journal.with_name("backup"))
+    with connect(**own) as ids:
+        numbers += ids.take("a", 1234)
+    place.lose()
+    shutil.copy(backup, place.file)
+    with connect(**own) as ids:
         before = ids.recover("a", from_journal=[place.journal], dry_run=True)
         assert before == [issuer.Recovery("a", old=150, new=1384, gap=1234)]
         assert ids.inspect("a").store.max == 150
@@ -84,46 +59,16 @@ def test_an_old_copy_of_the_store_and_the_journal_repeat_nothing(connect: Connec
     assert numbers == list(range(1, 1885))
 
 
-def test_mutation_without_the_journal_numbers_come_twice(
-    connect: Connect, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = _restored(connect, place)
-    monkeypatch.setattr(Journalled, "_compare", lambda *_, **__: None)
-    with connect(redis="none", store=place.url, journal=place.journal, scheduler=None) as ids:
-        assert ids.recover("a") == [issuer.Recovery("a", old=150, new=150, gap=0)]
-        numbers += ids.take("a", 500)
-    assert len(repeats(numbers)) == 500
-
-
-DYING = """
-import os, signal, sys, issuer
-from issuer.persistence.journalled import Journalled
-if sys.argv[3] == "mutation":
-    Journalled._append = lambda *_: None  # it would do so after the return; the kill comes first
-ids = issuer.connect(redis="none", store=sys.argv[1], journal=sys.argv[2], scheduler=None)
-for _ in range(250):
-    print(ids.next("a"), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("order", ["before", "mutation"])
-def test_a_line_after_the_return_instead_of_before_it_is_one_too_few_when_the_process_is_killed(
-    place: Place, order: str
-) -> None:
-    with issuer.connect(redis="none", store=place.url, journal=place.journal) as ids:
-        ids.create("a", step=100)
-    backup = place.back_up()
-    program = place.journal.with_name("dying.py")
-    program.write_text(DYING)
-    dying = programs.run(str(program), place.url, str(place.journal), order)
-    numbers = [int(line) for line in dying.stdout.splitlines()]
-    assert (dying.returncode, len(numbers)) == (-9, 250)
-    place.restore(backup)
-    with issuer.connect(redis="none", store=place.url, journal=place.journal) as ids:
-        ids.recover("a", from_journal=[place.journal])
-        numbers += ids.take("a", 300)
-    assert (repeats(numbers) == []) is (order == "before")
+def test_the_journal_knows_what_a_process_holds_that_ends_without_a_word(connect: Connect, place: Place) -> None:
+    store = MemoryStore()
+    own = {"redis": "none", "store": store, "journal": place.journal, "scheduler": None}
+    with connect(**own) as dying, connect(**own) as ids:
+        dying.create("a", step=100)
+        backup = store.snapshot()
+        numbers = [dying.next("a") for _ in range(250)]
+        store.restore(backup)
+        assert ids.recover("a", from_journal=[place.journal])[0].new == 300
+        assert repeats([*numbers, *ids.take("a", 300)]) == []
 
 
 def test_a_full_disk_is_told_and_nothing_of_the_segment_is_issued(
@@ -148,30 +93,6 @@ def test_a_full_disk_is_told_and_nothing_of_the_segment_is_issued(
 
 def _no_space(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_mutation_with_a_lost_line_ignored_the_numbers_of_a_full_disk_repeat(
-    connect: Connect, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append = Journalled._append
-
-    def careless(self: Journalled, *arguments: Any) -> None:
-        with suppress(Unavailable):
-            append(self, *arguments)
-
-    monkeypatch.setattr(Journalled, "_append", careless)
-    monkeypatch.setattr(journal, "_try_to_write", lambda _: None)
-    with connect(redis="none", store=place.url, journal=place.journal, scheduler=None) as ids:
-        ids.create("a", step=100)
-    backup = place.back_up()
-    with monkeypatch.context() as full:
-        full.setattr(os, "fsync", _no_space)
-        numbers = _draw(connect, place, 200)
-    place.restore(backup)
-    with connect(redis="none", store=place.url, journal=place.journal, scheduler=None) as ids:
-        ids.recover("a", from_journal=[place.journal])
-        numbers += ids.take("a", 200)
-    assert len(repeats(numbers)) == 200
 
 
 # ------------------------------------------------------------------------------------------------ both of them gone
@@ -241,7 +162,18 @@ def _records(ids: issuer.Issuer) -> list[tuple[str, int]]:
     return [(record.tag, record.max) for record in ids.tags()]
 
 
-def test_the_journal_of_another_store_raises_no_tag_that_is_there(connect: Connect, foreign: Path) -> None:
+def test_the_journal_of_another_store_raises_no_tag_and_makes_none_beside_strangers(
+    connect: Connect, foreign: Path
+) -> None:
+    with connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
+        ids.create("c")
+        with pytest.raises(issuer.ConfigurationError, match="'a' and not 'c'"):
+            ids.recover(from_journal=[foreign])
+        with pytest.raises(issuer.InvalidArgument, match="list of paths"):
+            ids.recover(from_journal=str(foreign))
+        with pytest.raises(issuer.ConfigurationError, match="can't be read"):
+            ids.recover(from_journal=[foreign.with_name("missing")])
+        assert _records(ids) == [("c", 0)]
     with connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
         ids.create("a", step=10)
         ids.reserve("a", 39)
@@ -251,31 +183,8 @@ def test_the_journal_of_another_store_raises_no_tag_that_is_there(connect: Conne
         assert _records(ids) == [("a", 39)]
         assert ids.recover("a", at_least=40)[0].new == 40
         # Made from it, as far as one can see.
-        assert [(each.tag, each.old, each.new) for each in ids.recover(from_journal=[foreign])] == [
-            ("a", 40, 40),
-            ("b", None, 10),
-        ]
-
-
-def test_the_journal_of_another_store_makes_no_tags_beside_strangers(connect: Connect, foreign: Path) -> None:
-    with connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
-        ids.create("c")
-        with pytest.raises(issuer.ConfigurationError, match="'a' and not 'c'"):
-            ids.recover(from_journal=[foreign])
-        assert _records(ids) == [("c", 0)]
-
-
-def test_a_damaged_journal_is_an_error_that_names_the_line_and_changes_nothing(connect: Connect, foreign: Path) -> None:
-    foreign.write_bytes(foreign.read_bytes().replace(b'"high":40', b'"high":20'))
-    with connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
-        with pytest.raises(issuer.JournalDamaged, match="line 3") as error:
-            ids.recover(from_journal=[foreign])
-        assert (error.value.path, error.value.line) == (str(foreign), 3)
-        assert _records(ids) == []
-        with pytest.raises(issuer.InvalidArgument, match="list of paths"):
-            ids.recover(from_journal=str(foreign))
-        with pytest.raises(issuer.ConfigurationError, match="can't be read"):
-            ids.recover(from_journal=[foreign.with_name("missing")])
+        made = [(each.tag, each.old, each.new) for each in ids.recover(from_journal=[foreign])]
+        assert made == [("a", 40, 40), ("b", None, 10)]
 
 
 @pytest.mark.parametrize("last", [50, 2**63 - 1])
@@ -289,40 +198,6 @@ def test_a_tag_that_had_reached_its_limit_is_full_when_it_is_made_again(
         assert ids.recover("a", from_journal=[place.journal])[0].new >= last
         with pytest.raises(issuer.LimitReached):
             ids.next("a")
-
-
-def test_a_tag_deleted_after_the_backup_was_taken_goes_on_above_when_it_is_made_again(
-    connect: Connect, place: Place
-) -> None:
-    memory = MemoryStore()
-    with connect(redis="none", store=memory, journal=place.journal, scheduler=None) as ids:
-        ids.create("a", step=10)
-        ids.delete("a")
-        backup = memory.snapshot()
-        ids.create("a", step=10)
-        numbers = ids.take("a", 30)
-        ids.delete("a")
-        memory.restore(backup)
-        assert ids.recover("a", from_journal=[place.journal])[0].new >= 30
-        with pytest.raises(issuer.UnknownTag):
-            ids.next("a")
-        ids.create("a")
-        assert ids.next("a") > max(numbers)
-
-
-def test_a_tag_made_again_after_the_backup_of_its_tombstone_lives(connect: Connect, place: Place) -> None:
-    memory = MemoryStore()
-    with connect(redis="none", store=memory, journal=place.journal, scheduler=None) as ids:
-        ids.create("a", step=10)
-        ids.delete("a")
-        backup = memory.snapshot()
-        until(lambda: now_ms() > backup.tags["a"].timestamp)
-        ids.create("a", step=20)
-        numbers = ids.take("a", 30)
-        memory.restore(backup)
-        assert ids.recover(from_journal=[place.journal])[0].old == 0
-        assert [(record.tag, record.step) for record in ids.tags()] == [("a", 20)]
-        assert ids.next("a") > max(numbers)
 
 
 def test_a_tag_deleted_by_somebody_without_a_journal_stays_deleted(connect: Connect, place: Place) -> None:

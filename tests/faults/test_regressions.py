@@ -2,11 +2,12 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
 from apscheduler.executors.pool import ThreadPoolExecutor as SchedulersPool
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -18,11 +19,10 @@ from issuer.core.retire import floor
 from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Reservation
-from tests.audit import repeats
-from tests.colours import COLOURS
+from tests.audit import assert_increasing, repeats
 from tests.faults.test_fork import in_child
+from tests.schemes import Make, processes
 from tests.servers.fake import FencedFakeServer
-from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -30,41 +30,47 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-def test_recover_listens_to_every_field_of_a_hash_that_can_be_read(fake_server: FencedFakeServer) -> None:
-    store = MemoryStore()
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
-        ids.create("a", step=100)
-        ids.next("a")
-        backup = store.snapshot()
-        numbers = ids.take("a", 350)
-        store.restore(backup)
-    with fake_server.client() as client:
-        client.hset("issuer:{a}", "max", "x")
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as fresh:
-        fresh.recover("a")
-        assert repeats(numbers + fresh.take("a", 200)) == []
+@pytest.fixture
+def make(fake_server: FencedFakeServer, store: MemoryStore) -> Iterator[Make]:
+    """Make issuers without a scheduler, each of which stands for a process of its own."""
+    with processes(issuer.connect, store=store, scheduler=None) as made:
+        yield lambda **settings: made(redis=fake_server.client(), **settings)
 
 
-def test_a_tag_made_again_as_strict_is_not_served_direct(fake_server: FencedFakeServer) -> None:
-    store = MemoryStore()
-    one, two = (issuer.connect(redis=fake_server.client(), store=store, scheduler=None) for _ in range(2))
-    with one, two:
-        one.create("a", step=10, order="trend")
-        one.next("a")
-        one.tick()
-        two.delete("a")
-        two.create("a", step=10, order="strict")
-        two.next("a")
-        fake_server.connected = False
-        with pytest.raises(issuer.RedisUnavailable):
-            one.next("a", timeout=0.2)
-        fake_server.connected = True
-        numbers = [one.next("a"), two.next("a"), one.next("a")]
-        assert numbers == sorted(numbers)
+def test_recover_listens_to_every_field_of_a_hash_that_can_be_read(
+    make: Make, store: MemoryStore, fake_redis: redis.Redis
+) -> None:
+    ids = make()
+    ids.create("a", step=100)
+    ids.next("a")
+    backup = store.snapshot()
+    numbers = ids.take("a", 350)
+    store.restore(backup)
+    fake_redis.hset("issuer:{a}", "max", "x")
+    fresh = make()
+    fresh.recover("a")
+    assert repeats(numbers + fresh.take("a", 200)) == []
+
+
+def test_a_tag_made_again_as_strict_is_not_served_direct(make: Make, fake_server: FencedFakeServer) -> None:
+    one, two = make(), make()
+    one.create("a", step=10, order="trend")
+    one.next("a")
+    one.tick()
+    two.delete("a")
+    two.create("a", step=10, order="strict")
+    two.next("a")
+    fake_server.connected = False
+    with pytest.raises(issuer.RedisUnavailable):
+        one.next("a", timeout=0.2)
+    fake_server.connected = True
+    assert_increasing([one.next("a"), two.next("a"), one.next("a")])
 
 
 @pytest.mark.parametrize("when", ["before it", "after it", "asked before it and reserved after it"])
-def test_a_range_reserved_beside_a_hand_back_halts_nothing(fake_server: FencedFakeServer, when: str) -> None:
+def test_a_range_reserved_beside_a_hand_back_halts_nothing(
+    make: Make, fake_server: FencedFakeServer, when: str
+) -> None:
     """Another thread's `reserve`, at each moment around the hand back of a process that returns to Redis."""
 
     class Beside(MemoryStore):
@@ -89,28 +95,27 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(fake_server: FencedFa
                 beside()
 
     store = Beside()
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
-        ids.create("a", step=100, order="trend")
-        numbers = [ids.next("a")]
-        fake_server.connected = False
-        numbers.append(ids.next("a"))
-        fake_server.connected = True
+    ids = make(store=store)
+    ids.create("a", step=100, order="trend")
+    numbers = [ids.next("a")]
+    fake_server.connected = False
+    numbers.append(ids.next("a"))
+    fake_server.connected = True
 
-        def returned() -> bool:
-            line = ids._roster.line("a")
-            line.run(line.supply.rejoin(), Deadline(20))
-            return not line.supply._direct
+    def returned() -> bool:
+        line = ids._roster.line("a")
+        line.run(line.supply.rejoin(), Deadline(20))
+        return not line.supply._direct
 
-        if when.startswith("asked"):
-            store.beside = lambda: until(returned, timeout=30)
-            numbers += ids.reserve("a", 5)
-        else:
-            store.beside = lambda: numbers.extend(ids.reserve("a", 5))
-            until(returned, timeout=30)
-        assert store.beside is None
-        numbers += ids.take("a", 5)
-        assert repeats(numbers) == []
-        assert not ids.inspect("a").store.halted
+    if when.startswith("asked"):
+        store.beside = lambda: until(returned)
+        numbers += ids.reserve("a", 5)
+    else:
+        store.beside = lambda: numbers.extend(ids.reserve("a", 5))
+        until(returned)
+    assert store.beside is None
+    assert repeats([*numbers, *ids.take("a", 5)]) == []
+    assert not ids.inspect("a").store.halted
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -131,46 +136,16 @@ def test_a_store_that_fails_in_the_fork_hook_does_not_leave_the_child_its_parent
             assert "ConfigurationError" in str(answer)
 
 
-def test_connections_that_break_again_and_again_are_made_again(redis_proxy: FaultProxy) -> None:
-    with issuer.connect(redis=redis_proxy.url, store="memory://", scheduler=None) as ids:
+def test_more_connections_are_made_than_redis_pys_pool_counts_to(redis_proxy: FaultProxy) -> None:
+    with issuer.connect(redis=redis_proxy.url, store="memory://") as ids:
         ids.create("a", step=10_000)
-        for _ in range(130):  # redis-py's pool counts to 100
+        for _ in range(130):  # one after the other; the pool counts to 100
             redis_proxy.cut()
             ids.next("a")
         assert redis_proxy.accepted > 100
-
-
-def test_a_hundred_and_thirty_threads_on_a_slow_redis_all_get_numbers(redis_proxy: FaultProxy) -> None:
-    with issuer.connect(redis=redis_proxy.url, store="memory://") as ids:
-        ids.create("a", step=10_000)
-        ids.next("a")
         redis_proxy.delay_replies(0.2)
-        with ThreadPoolExecutor(130) as pool:
+        with ThreadPoolExecutor(130) as pool:  # and at once
             assert len(set(pool.map(lambda _: ids.next("a"), range(130)))) == 130
-
-
-def test_a_redis_that_only_reads_costs_a_trend_tag_nothing(
-    start_redis: Callable[..., RedisServer],
-) -> None:
-    server = start_redis()
-    store = MemoryStore()
-    with issuer.connect(redis=server.url, store=store, scheduler=None) as ids:
-        ids.create("a", step=1000, order="trend")
-        ids.next("a")
-        with server.client() as client:
-            client.config_set("min-replicas-to-write", 1)
-        numbers = [ids.next("a") for _ in range(5)]
-        before = ids.inspect("a").store.max
-        for _ in range(10):
-            ids.tick()
-            numbers.append(ids.next("a"))
-        assert ids.inspect("a").store.max == before
-        with server.client() as client:
-            client.config_set("min-replicas-to-write", 0)
-        ids.tick()
-        numbers.append(ids.next("a"))
-        assert not ids._roster.line("a").supply._direct
-        assert numbers == sorted(set(numbers))
 
 
 @pytest.mark.parametrize("url", ["", "?client_name=a&protocol=3"])
@@ -250,7 +225,6 @@ def test_connections_that_redis_has_closed_fail_no_change(redis_server: RedisSer
     [
         lambda ids: ids.next("a", timeout=1e10),
         lambda ids: ids.next("a", timeout=10**400),
-        lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?foo=1", store="memory://"),
         lambda _: issuer.connect(redis="redis://127.0.0.1:1/0?protocol=9", store="memory://"),
         lambda _: issuer.connect(redis="redis://a..b:1", store="memory://", scheduler=None).warm("a"),
         lambda _: issuer.connect(redis="none", store="mongodb://h/x?tls=true&tlsCAFile=/nope").tags(),
@@ -263,93 +237,52 @@ def test_no_foreign_error_comes_out(call: Callable[[issuer.Issuer], object]) -> 
             call(ids)
 
 
-def test_a_field_of_five_thousand_digits_is_corrupt(fake_server: FencedFakeServer) -> None:
-    with issuer.connect(redis=fake_server.client(), store="memory://", scheduler=None) as ids:
-        ids.create("a", step=10)
-        ids.next("a")
-        with fake_server.client() as client:
-            client.hset("issuer:{a}", "cur", "9" * 5000)
-        with pytest.raises(issuer.CorruptState):
-            ids.inspect("a")
-        assert ids.recover("a")[0].new == 10
-        assert ids.next("a") == 11
+def test_a_field_of_five_thousand_digits_is_corrupt(make: Make, fake_redis: redis.Redis) -> None:
+    ids = make()
+    ids.create("a", step=10)
+    ids.next("a")
+    fake_redis.hset("issuer:{a}", "cur", "9" * 5000)
+    with pytest.raises(issuer.CorruptState):
+        ids.inspect("a")
+    assert ids.recover("a")[0].new == 10
+    assert ids.next("a") == 11
 
 
-def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away(fake_server: FencedFakeServer) -> None:
+def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away(make: Make) -> None:
     class Away(MemoryStore):
         def get(self, *_args: object, **_options: object) -> None:
             raise Unavailable("away")
 
-    with issuer.connect(redis=fake_server.client(), store=Away(), scheduler=None, timeout=0) as ids:
-        for number in range(20):
-            with pytest.raises(issuer.StoreUnavailable):
-                ids.next(f"made-up-{number}")
-        assert ids._roster.lines == {}
+    ids = make(store=Away(), timeout=0)
+    for number in range(20):
+        with pytest.raises(issuer.StoreUnavailable):
+            ids.next(f"made-up-{number}")
+    assert ids._roster.lines == {}
 
 
-def test_recover_of_all_goes_on_after_a_tag_that_fails(fake_server: FencedFakeServer) -> None:
-    with issuer.connect(redis=fake_server.client(), store="memory://", scheduler=None) as ids:
-        for tag in ("a", "b", "c"):
-            ids.create(tag, step=10)
-            ids.next(tag)
-        with fake_server.client() as client:
-            client.delete("issuer:{a}")
-            client.set("issuer:{a}", "1")
-        with pytest.raises(issuer.CorruptState):
-            ids.recover()
-        assert [ids.next(tag) for tag in ("b", "c")] == [11, 11]
+def test_recover_of_all_goes_on_after_a_tag_that_fails(make: Make, fake_redis: redis.Redis) -> None:
+    ids = make()
+    for tag in ("a", "b", "c"):
+        ids.create(tag, step=10)
+        ids.next(tag)
+    fake_redis.delete("issuer:{a}")
+    fake_redis.set("issuer:{a}", "1")
+    with pytest.raises(issuer.CorruptState):
+        ids.recover()
+    assert [ids.next(tag) for tag in ("b", "c")] == [11, 11]
 
 
-def test_warm_of_a_trend_tag_goes_direct_and_of_a_strict_one_names_redis(fake_server: FencedFakeServer) -> None:
-    store = MemoryStore()
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
-        ids.create("strict")
-        ids.create("trend", order="trend")
-        fake_server.connected = False
-        ids.warm("trend")
-        assert ids.next("trend", timeout=0) == 1
-        with pytest.raises(issuer.RedisUnavailable):
-            ids.warm("strict", timeout=0.5)
-
-
-class Switched(MemoryStore):
-    """A store that is switched off and on, and counts what it is asked."""
-
-    down = False
-    asked = 0
-
-    def reserve(self, *args: Any, **options: Any) -> Reservation:
-        self.asked += 1
-        if self.down:
-            raise Unavailable("down")
-        return super().reserve(*args, **options)
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("scheduler", ["background", None])
-def test_callers_in_a_hurry_do_not_starve_a_patient_one_after_an_outage(scheduler: Any) -> None:
-    store = Switched()
-    with issuer.connect(redis="none", store=store, scheduler=scheduler) as ids:
-        ids.create("a", step=100)
-        store.down = True
-        stop = threading.Event()
-
-        def hurry() -> None:
-            while not stop.wait(0.005):
-                with contextlib.suppress(issuer.StoreUnavailable):
-                    ids.next("a", timeout=0.02)
-
-        threads = [threading.Thread(target=hurry) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        try:
-            until(lambda: store.asked > 5, timeout=30)
-            store.down = False
-            assert ids.next("a", timeout=30) > 0
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
+def test_warm_of_a_trend_tag_goes_direct_and_of_a_strict_one_names_redis(
+    make: Make, fake_server: FencedFakeServer
+) -> None:
+    ids = make()
+    ids.create("strict")
+    ids.create("trend", order="trend")
+    fake_server.connected = False
+    ids.warm("trend")
+    assert ids.next("trend", timeout=0) == 1
+    with pytest.raises(issuer.RedisUnavailable):
+        ids.warm("strict", timeout=0.5)
 
 
 @pytest.mark.live
@@ -362,7 +295,7 @@ def test_callers_that_never_wait_get_numbers_from_the_scheduler() -> None:
             got.append(ids.next("a", timeout=0))
             return len(got) == 50
 
-        until(drawn, timeout=30, ignoring=(issuer.StoreUnavailable,))
+        until(drawn, ignoring=(issuer.StoreUnavailable,))
         assert got == list(range(1, 51))
 
 
@@ -387,82 +320,60 @@ def test_a_far_store_and_a_short_timeout_burn_no_segment_a_call(monkeypatch: pyt
         assert store.snapshot().tags["a"].max <= 2000
 
 
-@pytest.mark.parametrize("moment", ["the first floor", "the second floor"])
-def test_numbers_that_are_drawn_while_a_process_returns_to_redis_are_in_order(
-    fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch, moment: str
+def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
+    make: Make, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second floor skips what was drawn after the first. After the second, its flight has taken too long."""
-    store = MemoryStore()
-    with (
-        issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as other,
-        issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids,
-    ):
-        ids.create("a", step=10, order="trend")
-        numbers = [ids.next("a")]
-        fake_server.connected = False
-        numbers += [ids.next("a") for _ in range(5)]
-        fake_server.connected = True
-        other.take("a", 15)  # from Redis, which has a segment between those of this process
-        line = ids._roster.line("a")
-        held, flights = line.supply.hand, line.supply._segments
-        assert held is not None
-        if moment == "the first floor":
-            assert held.add(store.reserve("a", 10, at_least=0, exact=True, reason="ahead", timeout=1))
-        floors = []
+    """Redis was told what was issued, for the second time, and gives numbers below what was drawn since."""
+    other, ids = make(), make()
+    ids.create("a", step=10, order="trend")
+    numbers = [ids.next("a")]
+    fake_server.connected = False
+    numbers += [ids.next("a") for _ in range(5)]
+    fake_server.connected = True
+    other.take("a", 15)  # from Redis, which has a segment between those of this process
+    line = ids._roster.line("a")
+    flights: Any = line.supply._segments
+    floors = 0
 
-        def then_drawn(*args: Any, **options: Any) -> Any:
-            yield from floor(*args, **options)
-            floors.append(args)
-            if len(floors) == (1 if moment == "the first floor" else 2):
-                if not held.held:
-                    flights._flight.begun -= 100  # type: ignore[union-attr]  # its own
-                numbers.extend(ids.next("a") for _ in range(6))
+    def then_drawn(*args: Any, **options: Any) -> Any:
+        nonlocal floors
+        yield from floor(*args, **options)
+        floors += 1
+        if floors == 2:
+            flights._flight.begun -= 100  # its own has taken too long, so that another one begins
+            numbers.extend(ids.next("a") for _ in range(6))
 
-        monkeypatch.setattr(supply, "floor", then_drawn)
+    def tried() -> int:
+        line.run(line.supply.rejoin(), Deadline(20))
+        return floors
 
-        def tried() -> bool:
-            line.run(line.supply.rejoin(), Deadline(20))
-            return bool(floors)
-
-        until(tried, timeout=30, message="Redis is asked again")
-        assert numbers[6:] == ([*range(16, 21), 31] if moment == "the first floor" else [*range(31, 37)])
-        numbers += [ids.next("a") for _ in range(20)]
-        assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.parametrize("colour", COLOURS)
-def test_a_dry_run_of_recover_does_without_a_redis_that_is_away(colour: str) -> None:
-    store = MemoryStore()
-    store.create("a", above=7, step=10, limit=1000, order="trend", description="", timeout=1)
-    store.halt("a", timeout=1)
-    before = store.snapshot().tags
-    with COLOURS[colour](redis=f"redis://127.0.0.1:{free_port()}", store=store, scheduler=None, timeout=0.5) as ids:
-        (planned,) = ids.recover("a", at_least=90, dry_run=True)
-        assert (planned.old, planned.new, "127.0.0.1" in (planned.redis_error or "")) == (7, 90, True)
-        with pytest.raises(issuer.RedisUnavailable, match="issuer --redis none recover a --at-least N"):
-            ids.recover("a", at_least=90)
-        assert store.snapshot().tags == before
+    monkeypatch.setattr(supply, "floor", then_drawn)
+    until(tried, message="Redis is asked again")
+    assert numbers[6:] == list(range(31, 37))
+    assert_increasing([*numbers, *(ids.next("a") for _ in range(20))])
 
 
 def test_what_is_left_goes_back_to_the_store_when_the_hash_is_corrupted_in_mid_rejoin(
-    fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
+    make: Make,
+    store: MemoryStore,
+    fake_server: FencedFakeServer,
+    fake_redis: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = MemoryStore()
     raised = []
 
     def then_corrupted(*args: Any, **options: Any) -> Any:
         yield from floor(*args, **options)
-        with fake_server.client() as client:
-            raised.append(client.hset("issuer:{a}", "max", "x"))
+        raised.append(fake_redis.hset("issuer:{a}", "max", "x"))
 
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
-        ids.create("a", step=10, order="trend")
-        fake_server.connected = False
-        assert ids.next("a") == 1
-        fake_server.connected = True
-        monkeypatch.setattr(supply, "floor", then_corrupted)
-        until(lambda: ids.tick() or raised, 30, "Redis is asked again")
-        (record,) = store.snapshot().tags.values()
-        assert record.max == 1
-        ids.recover("a")
-        assert ids.next("a") == 2
+    ids = make()
+    ids.create("a", step=10, order="trend")
+    fake_server.connected = False
+    assert ids.next("a") == 1
+    fake_server.connected = True
+    monkeypatch.setattr(supply, "floor", then_corrupted)
+    until(lambda: ids.tick() or raised, message="Redis is asked again")
+    (record,) = store.snapshot().tags.values()
+    assert record.max == 1
+    ids.recover("a")
+    assert ids.next("a") == 2

@@ -2,29 +2,24 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import issuer
-from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core import retire
 from issuer.numbers.scheme import Scheme
 from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST, Tag
-from issuer.scripts import script
 from issuer.strategies.contract import Instance
 from tests.audit import repeats
-from tests.colours import Connect
+from tests.colours import Connect, run
 from tests.schemes import KEYS, Make
-from tests.servers.proxy import FaultProxy
-from tests.waiting import until
 
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.colours("blocking")]  # all is decided in the core
 
 # ------------------------------------------------------------------------------------------------ changes
 
@@ -43,8 +38,8 @@ class Late(MemoryStore):
         return found
 
 
-def _late_record(make: Make, lease: int) -> list[int]:
-    """Draw around a record that was read before a change, and comes after it."""
+@pytest.mark.parametrize("lease", [0, 20])
+def test_a_record_that_was_read_before_a_change_and_comes_after_it_changes_no_value(make: Make, lease: int) -> None:
     late = Late()
     ids, other = make(store=late, scheduler=None), make(store=late, scheduler=None)
     ids.create("a", step=200, order="trend" if lease else "strict", lease=lease or None)
@@ -59,75 +54,41 @@ def _late_record(make: Make, lease: int) -> list[int]:
         keeping.result()
     for _ in range(100):
         numbers += [ids.next("a"), other.next("a"), *ids.take("a", 2), ids.issue("a").value]
-    return numbers
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("guarded", [True, False])
-@pytest.mark.parametrize("lease", [0, 20])
-def test_a_record_that_was_read_before_a_change_and_comes_after_it_changes_no_value(
-    make: Make, monkeypatch: pytest.MonkeyPatch, lease: int, guarded: bool
-) -> None:
-    if not guarded:  # a record that goes back is believed
-        monkeypatch.setattr("issuer.core.source.turn", lambda _: 0)
-    numbers = _late_record(make, lease)
-    assert bool(repeats(numbers)) is not guarded
-    assert not guarded or all(number % 2 for number in numbers[-400:])
+    assert repeats(numbers) == []
+    assert all(number % 2 for number in numbers[-400:])
 
 
 class Overtaken(MemoryStore):
     """A store in which a segment is reserved between the reading of a record and its change."""
 
-    def __init__(self, *, blind: bool) -> None:
-        super().__init__()
-        self.blind, self.busy = blind, True
+    busy = True
 
-    def configure(self, tag: str, *, seen: str | None = None, **settings: Any) -> Tag:
+    def configure(self, tag: str, **settings: Any) -> Tag:
         if self.busy:
             self.busy = False
             self.got = self.reserve(tag, 10, reason="other", timeout=5)
-        return super().configure(tag, seen=None if self.blind else seen, **settings)
+        return super().configure(tag, **settings)
 
 
-@pytest.mark.parametrize("blind", [False, True])
-def test_a_change_holds_from_above_what_is_reserved_meanwhile(connect: Connect, blind: bool) -> None:
-    store = Overtaken(blind=blind)
+def test_a_change_holds_from_above_what_is_reserved_meanwhile(connect: Connect) -> None:
+    store = Overtaken()
     with connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=10, stride=2, offset=1)
         ids.configure("a", stride=1, offset=1)
         before = [2 * counter - 1 for counter in range(store.got.low + 1, store.got.high + 1)]
-        numbers = [*before, *ids.take("a", 50)]
-    # Mutation: a change that doesn't look at the version that it has seen.
-    assert bool(repeats(numbers) or _differ(store, before)) == blind
+        assert repeats([*before, *ids.take("a", 50)]) == []
+    scheme = Scheme.of(store.snapshot().tags["a"], {})
+    assert [scheme.value(counter) for counter in range(1, len(before) + 1)] == before
 
 
-def _differ(store: MemoryStore, before: list[int]) -> bool:
-    """Whether the stored scheme gives the counters that were reserved other values than they had."""
-    record = store.snapshot().tags["a"]
-    return [Scheme.of(record, {}).value(counter) for counter in range(1, len(before) + 1)] != before
-
-
-def _reserved_after_a_change(connect: Connect, store: MemoryStore) -> list[int]:
-    """Have a process that missed a change reserve a range; return its numbers and those of the others."""
-    own = {"redis": "none", "store": store, "scheduler": None}
-    with connect(**own) as ids, connect(**own) as other:
-        ids.create("a", order="trend", step=10)
-        numbers = [ids.next("a"), other.next("a")]
-        other.configure("a", stride=2, offset=1)
-        numbers += other.take("a", 100)
-        with suppress(issuer.InvalidArgument):
-            numbers += ids.reserve("a", 100)
-        return [*numbers, *other.take("a", 200), *ids.take("a", 200)]
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(
-    connect: Connect, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
-    if not guarded:
-        monkeypatch.setattr("issuer.core.supply.check_reserving", lambda *_: None)
-    assert bool(repeats(_reserved_after_a_change(connect, store))) is not guarded
-    assert not guarded or store.snapshot().tags["a"].max < 600, "what was reserved in vain went back"
+def test_a_range_is_no_range_of_values_for_a_process_that_missed_a_change(make: Make, store: MemoryStore) -> None:
+    ids, other = make(redis="none", scheduler=None), make(redis="none", scheduler=None)
+    ids.create("a", order="trend", step=10)
+    ids.next("a")
+    other.configure("a", stride=2, offset=1)
+    with pytest.raises(issuer.InvalidArgument):
+        ids.reserve("a", 100)
+    assert store.snapshot().tags["a"].max < 100, "what was reserved in vain went back"
 
 
 def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemoryStore) -> None:
@@ -146,42 +107,21 @@ def test_a_stride_keeps_the_limit_of_the_values_when_it_changes(store: MemorySto
 # ------------------------------------------------------------------------------------------------ the same key
 
 
-def _missed(make: Make) -> tuple[list[int], list[int], list[int]]:
-    """Return what keys got from a process that has changed the tag, and from one that missed it; and other numbers."""
+def test_a_key_has_the_same_number_for_a_process_that_missed_a_change_and_whatever_changes(make: Make) -> None:
     ids, other = make(), make()
     ids.create("a", step=10)
-    numbers = [ids.next("a"), other.next("a")]
+    before = ids.next("a", key="k")
+    numbers = [before, ids.next("a"), other.next("a")]
     other.configure("a", stride=10, offset=3)
     given = [other.next("a", key=f"k{which}") for which in range(5)]
-    again = [ids.next("a", key=f"k{which}") for which in range(5)]
-    return given, again, [*numbers, *ids.take("a", 20), *other.take("a", 20)]
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_key_has_the_same_number_for_a_process_that_missed_a_change(
-    make: Make, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
-    if not guarded:
-        monkeypatch.setattr("issuer.core.supply.turn", lambda _: 0)
-    given, again, numbers = _missed(make)
-    assert (given == again) is guarded
-    assert not guarded or repeats([*given, *numbers]) == []
-
-
-@pytest.mark.live
-def test_a_keys_number_stays_what_it_was_after_a_change(make: Make) -> None:
-    ids, other = make(), make()
-    ids.create("a", step=10)
-    given = ids.next("a", key="k")
-    other.configure("a", stride=10, offset=3)
-    assert [each.next("a", key="k") for each in (ids, other, make())] == [given] * 3
+    assert [ids.next("a", key=f"k{which}") for which in range(5)] == given
+    assert [each.next("a", key="k") for each in (ids, other, make())] == [before] * 3
+    assert repeats([*numbers, *given, *ids.take("a", 20), *other.take("a", 20)]) == []
 
 
 # ------------------------------------------------------------------------------------------------ parts
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("change", [{"scramble": "k2"}, {"stride": 1, "offset": 1}])
 def test_no_text_of_a_keyed_tag_comes_again_after_a_change(make: Make, change: dict[str, Any]) -> None:
     ids = make(scheduler=None)
@@ -217,7 +157,6 @@ def test_a_strategys_tag_is_not_made_again_with_other_options(store: MemoryStore
 # ------------------------------------------------------------------------------------------------ what piles up
 
 
-@pytest.mark.live
 def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +172,6 @@ def test_restart_keys_that_nobody_uses_any_more_leave_nothing_behind(
     assert texts == [f"x{which}-{number}" for number in (1, 2) for which in range(20)]
 
 
-@pytest.mark.live
 def test_tags_in_use_are_not_forgotten(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = make(scheduler=None)
     ids.create("leased", order="trend", lease=10, keyed=True, format="{key}-{seq}")
@@ -264,70 +202,17 @@ def test_a_process_without_the_key_reserves_nothing_that_it_cannot_use(connect: 
         assert repeats([*numbers, *other.take("a", 200)]) == []
 
 
-def test_a_tag_whose_key_a_keeper_lacks_keeps_no_other_from_being_kept(
-    connect: Connect, redis_url: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = {"redis": redis_url, "store": store}
-    with connect(**own, keys=KEYS) as ids, connect(**own) as keeper:
-        ids.create("a", order="trend", scramble="k1")
-        ids.create("b", step=10)
-        assert [tag.tag for tag in keeper.keep()] == ["a", "b"]
-        assert "k1" in caplog.text
-        assert ids.take("b", 8) == list(range(1, 9))
-        until(lambda: ids.inspect("b").store.max >= 20, timeout=30, message="extended by the keeper")
-
-
-# ------------------------------------------------------------------------------------------------ lost replies, races
-
-
-@pytest.mark.live
-def test_a_key_whose_replies_are_lost_has_one_number(
-    connect: Connect, redis_proxy: FaultProxy, store: MemoryStore
-) -> None:
-    with connect(redis=redis_proxy.url, store=store, scheduler=None) as ids:
-        ids.create("a")
-        ids.next("a")
-        numbers = []
-        for which in range(3):
-            redis_proxy.drop_replies(script("once").sha.encode())
-            with pytest.raises(issuer.RedisUnavailable):
-                ids.next("a", key=f"k{which}", timeout=0.2)
-            assert redis_proxy.hits > which
-            redis_proxy.pass_through()
-            numbers.append([ids.next("a", key=f"k{which}", timeout=40) for _ in range(3)])
-    assert all(len(set(each)) == 1 for each in numbers)
-    assert [each[0] for each in numbers] == [2, 3, 4]
-
-
-@pytest.mark.live
-def test_a_part_that_is_deleted_again_and_again_repeats_nothing(make: Make, redis_url: str, store: MemoryStore) -> None:
+def test_a_part_that_is_deleted_again_and_again_repeats_nothing(make: Make) -> None:
     """No issuer deletes a part any more; older ones did, and may be at work still."""
-    ids, other = make(), make()
+    ids, other, older = make(), make(), make()
     ids.create("a", keyed=True, format="{key}-{seq}", step=10)
     numbers: list[int] = []
-    stop = threading.Event()
-
-    def draw(each: Issuer) -> None:
-        while not stop.is_set():
-            numbers.append(each.issue("a", restart_key="x", timeout=40).value)
-
-    with ThreadPoolExecutor(4) as pool, issuer.connect(redis=redis_url, store=store) as older:
-        drawing = [pool.submit(draw, each) for each in (ids, ids, other, other)]
-        try:
-            for _ in range(10):
-                seen = len(numbers)
-                while len(numbers) < seen + 20:
-                    assert not any(each.done() for each in drawing), [each.result() for each in drawing if each.done()]
-                with suppress(issuer.UnknownTag):
-                    older._run(retire.delete("a#x", older._key("a#x")), Deadline(20), "a#x")
-        finally:
-            stop.set()
-        for each in drawing:
-            each.result()
+    for _ in range(10):
+        numbers += [each.issue("a", restart_key="x").value for each in (ids, other) * 8]
+        run(older, "a", retire.delete("a#x", older._key("a#x")), Deadline(20))
     assert repeats(numbers) == []
 
 
-@pytest.mark.live
 def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make: Make, store: MemoryStore) -> None:
     ids = make(scheduler=None)
     real, left = store.create, [10]

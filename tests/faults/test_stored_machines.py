@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,12 @@ from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.machines import Clock
 from issuer.strategies.snowflake import Snowflake
 from issuer.strategies.stored import Stored, _candidates
-from issuer.strategies.ticks import Ticks
-from tests.audit import repeats
-from tests.faults.conftest import covering
-from tests.strategies import DESKS, Desk, MovedClock, Opening
+from tests.audit import assert_increasing, repeats
+from tests.strategies import Desk, MovedClock
 
 TAG = "orders#machine-5"
+
+with_three = pytest.mark.parametrize("hosts", [[5, 6, 7]], indirect=True)
 
 
 class Hosts:
@@ -49,14 +50,14 @@ class Hosts:
         monkeypatch.setattr("issuer.clock.sleep", self.pass_time)
 
     def open(self) -> Desk:
-        """Start a process on another host."""
-        self.clocks.append(MovedClock(Clock().ms()))
+        """Start a process on another host, whose clock is the first one's."""
+        self.clocks.append(MovedClock(self.clocks[0].ms if self.clocks else Clock().ms()))
         return self.restart(len(self.clocks))
 
-    def restart(self, port: int, kind: Opening = Desk) -> Desk:
+    def restart(self, port: int) -> Desk:
         """Start a process again on the host that was the `port`th."""
         instance = Instance(port=port, ip="192.0.2.5")
-        self.desks.append(kind("stored", {}, store=self.store, instance=instance))
+        self.desks.append(Desk("stored", {}, store=self.store, instance=instance))
         return self.desks[-1]
 
     @property
@@ -72,94 +73,46 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
-    made = Hosts(monkeypatch, [5])
+def hosts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    made = Hosts(monkeypatch, getattr(request, "param", [5]))
     yield made
     for desk in made.desks:
         desk.close()
 
 
-def paused(hosts: Hosts, clock_back: float = 0) -> list[int]:
-    """Draw in a process, in another one that gets its machine number, and in the first one again."""
+@pytest.mark.covers("3.34")
+@pytest.mark.parametrize("clock_back", [0, 0.001, 300])
+def test_a_process_that_was_paused_never_uses_the_time_of_whoever_came_after(hosts: Hosts, clock_back: float) -> None:
     first = hosts.open()
     numbers = first.take(10)
     hosts.pass_time(stored.LEASE + 1)
     second = hosts.open()
-    hosts.clocks[1].ns = hosts.clocks[0].ns
     numbers += second.take(10)
     hosts.clocks[0].step(-round(clock_back * 1000))
     for _ in range(3):
         with suppress(Unavailable):
             numbers += first.take(10)
-    return numbers
-
-
-@pytest.mark.covers("3.34")
-@pytest.mark.parametrize("clock_back", [0, 0.001, 300])
-def test_a_process_that_was_paused_never_uses_the_time_of_whoever_came_after(
-    hosts: Hosts, clock_back: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = paused(hosts, clock_back)
     assert len(numbers) >= 20
     assert repeats(numbers) == []
-    if clock_back:
-        return
-    turn = Ticks.turn
-
-    def unguarded(self: Ticks) -> int:
-        if self.tenure is not None:
-            object.__setattr__(self.tenure, "ceiling", 2**63)
-        return turn(self)
-
-    monkeypatch.setattr(Ticks, "turn", unguarded)
-    assert repeats(paused(Hosts(monkeypatch, [5]))) != []
 
 
-def quicker(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def test_of_two_that_come_at_once_one_gets_the_number(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process reserves the same time between this one's look at the machine number and its reservation."""
     reserve, others = direct.reserve, hosts.open()
     once, numbers = iter([others]), list[int]()
 
-    def late(*args: object, **options: object) -> object:
+    def late(*args: Any, **options: Any) -> object:
         for desk in once:
             numbers.extend(desk.take(10))
-        return reserve(*args, **options)  # type: ignore[arg-type]
+        return reserve(*args, **options)
 
     monkeypatch.setattr(direct, "reserve", late)
     mine = hosts.open()
-    hosts.clocks[1].ns = hosts.clocks[0].ns
-    with suppress(NoMachineNumber):
-        numbers += mine.take(10)
-    return numbers
-
-
-def test_of_two_that_come_at_once_one_gets_the_number(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(quicker(hosts, monkeypatch)) == 10
-    # And what the other one had reserved behind it is given back.
+    with pytest.raises(NoMachineNumber):
+        mine.take(10)
+    assert len(numbers) == 10
+    # And what this one had reserved behind it is given back.
     assert hosts.reserved <= hosts.clocks[0].ms + stored.LEASE * 1000
-
-
-def test_if_the_reserved_time_is_not_looked_at_they_repeat(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenure = Stored._tenure
-
-    def blind(self: Stored, number: int, floor: int, ceiling: int, sent: float) -> object:
-        now = self._clock.ms()
-        return tenure(self, number, min(floor, now - 10), max(ceiling, now), sent)
-
-    monkeypatch.setattr(stored, "NEAR", 10**12)
-    monkeypatch.setattr(Stored, "_tenure", blind)
-    assert repeats(quicker(hosts, monkeypatch)) != []
-
-
-def test_a_number_that_was_given_back_is_used_again_at_once_and_above(hosts: Hosts) -> None:
-    first = hosts.open()
-    numbers = first.take(10)
-    first.close()
-    second = hosts.open()
-    hosts.clocks[1].ns = hosts.clocks[0].ns
-    numbers += second.take(10)
-    assert numbers == sorted(set(numbers))
-    assert hosts.reserved <= hosts.clocks[0].ms + stored.LEASE * 1000 + 1
 
 
 @pytest.mark.parametrize("seconds", [1, stored.LEASE / 2, stored.LEASE, stored.LEASE * 3])
@@ -172,8 +125,11 @@ def test_all_time_that_is_left_is_given_back_however_often_it_was_renewed(hosts:
     numbers += first.take(10)
     first.close()
     assert hosts.reserved == hosts.clocks[0].ms
-    numbers += hosts.restart(1).take(10)
-    assert numbers == sorted(set(numbers))
+    again = hosts.restart(1)
+    numbers += again.take(10)
+    again.close()
+    second = hosts.open()
+    assert_increasing([*numbers, *second.take(10)])
 
 
 def test_who_had_a_machine_number_is_found_behind_what_was_given_back_whole(hosts: Hosts) -> None:
@@ -206,20 +162,17 @@ def test_a_renewal_that_comes_after_the_stop_leaves_the_number_to_others(hosts: 
     first.close()
     assert first.run(machines.renew(tenure), Deadline(1)) is None
     numbers += hosts.restart(1).take(10)
-    assert numbers == sorted(set(numbers))
+    assert_increasing(numbers)
 
 
+@with_three
 @pytest.mark.covers("3.38")
-@pytest.mark.parametrize("color", DESKS)
-def test_a_clock_that_is_behind_when_the_process_starts_again_is_refused_and_alarmed(
-    monkeypatch: pytest.MonkeyPatch, color: str
-) -> None:
-    hosts = Hosts(monkeypatch, [5, 6, 7])
+def test_a_clock_that_is_behind_when_the_process_starts_again_is_refused_and_alarmed(hosts: Hosts) -> None:
     first = hosts.open()
     numbers = first.take(10)
     first.close()
     hosts.clocks[0].step(-5000)
-    with hosts.restart(1, DESKS[color]) as again:
+    with hosts.restart(1) as again:
         with pytest.raises(ClockBehind) as caught:
             again.take(10)
         assert 5000 <= caught.value.behind <= 5001
@@ -227,18 +180,16 @@ def test_a_clock_that_is_behind_when_the_process_starts_again_is_refused_and_ala
             again.take(10)
         assert [type(each) for each in again.alarms] == [ClockBehind]
     # What had not been used was given back once more, and still says by whom.
-    with hosts.restart(1, DESKS[color]) as last:
+    with hosts.restart(1) as last:
         with pytest.raises(ClockBehind):
             last.take(10)
         hosts.pass_time(5.1)
         numbers += last.take(10)
-    assert numbers == sorted(set(numbers))
+    assert_increasing(numbers)
 
 
-def test_a_clock_that_is_behind_whoever_else_had_the_number_is_none_of_this_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hosts = Hosts(monkeypatch, [5, 6, 7])
+@with_three
+def test_a_clock_that_is_behind_whoever_else_had_the_number_is_none_of_this_process(hosts: Hosts) -> None:
     usual = {port: next(_candidates([5, 6, 7], Instance(port=port, ip="192.0.2.5").key)) for port in range(1, 9)}
     other = next(port for port in range(2, 9) if usual[port] == usual[1])
     one, *_, twin = [hosts.open() for _ in range(other)]
@@ -248,8 +199,6 @@ def test_a_clock_that_is_behind_whoever_else_had_the_number_is_none_of_this_proc
     numbers += one.take(10)
     assert one.alarms == []
     assert not repeats(numbers)
-    for each in hosts.desks:
-        each.close()
 
 
 def test_a_killed_holders_number_is_refused_until_its_time_is_over(hosts: Hosts) -> None:
@@ -266,7 +215,7 @@ def test_time_is_renewed_before_it_is_over_and_not_each_second(hosts: Hosts) -> 
         hosts.pass_time(1)
         desk.sweep()
     numbers += desk.take(10)
-    assert numbers == sorted(set(numbers))
+    assert_increasing(numbers)
     assert len(hosts.store.ledger(TAG, newest=100, timeout=1)) == 1 + 3600 // 200
 
 
@@ -295,18 +244,14 @@ def test_a_clock_far_ahead_of_the_stores_takes_no_number_out_of_use(hosts: Hosts
     assert hosts.store.get(TAG, timeout=1) is None
 
 
-@covering("kind", [("sqlite",)], ["sqlite", "mongodb"])
 @pytest.mark.live
-def test_many_processes_that_start_at_once_share_the_numbers(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    url = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else f"{request.getfixturevalue('mongo_url')}/machines"
+def test_many_processes_that_start_at_once_share_the_numbers(tmp_path: Path) -> None:
     options = {"machine": "store", "machine_bits": 3, "sequence_bits": 19}
     begin = threading.Barrier(8)
 
     def opened(port: int) -> Desk:
         instance = Instance(port=port, ip="192.0.2.5")
-        return Desk("snowflake", options, store=open_store(url), instance=instance, timeout=30)
+        return Desk("snowflake", options, store=open_store(f"sqlite:///{tmp_path}/a.db"), instance=instance, timeout=30)
 
     desks = [opened(port) for port in range(9)]
 

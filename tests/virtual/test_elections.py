@@ -60,6 +60,7 @@ def test_an_election_at_the_limit_is_given_up_at_once(made: World) -> None:
         assert drawn.took < GRACE
 
 
+@pytest.mark.covers("4.16")
 def test_an_elected_process_that_falls_silent_is_replaced_when_its_election_lapses(made: World) -> None:
     with made.connect(store_timeout=STORE_TIMEOUT) as ids, made.connect(store_timeout=STORE_TIMEOUT) as others:
         ids.create("a", step=50)

@@ -32,7 +32,7 @@ MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 modes = pytest.mark.parametrize("mode", MODES)
 
 
-@pytest.mark.covers("0.12", "0.16", "3.26", "3.27")
+@pytest.mark.covers("0.12", "0.16", "0.17", "3.26", "3.27")
 @modes
 def test_no_number_in_hand_waits_for_a_store_that_hangs(made: World, mode: str) -> None:
     settings, tag = MODES[mode]
