@@ -8,8 +8,7 @@ from issuer.chaos.waiting import rest
 from issuer.cli.chaos.faults import Fault, trapped
 from issuer.cli.chaos.world import now
 from tests.chaos.groups import only
-from tests.chaos.more import HOUR
-from tests.chaos.pair import Pair
+from tests.chaos.more import HOUR, Pair
 from tests.chaos.wire import COLOURS, jobs, machine_tag, more_wanted
 from tests.servers.clocked import ClockedServer
 from tests.servers.proxy import FaultProxy

@@ -1,7 +1,7 @@
 """Worlds behind Sentinels, in a Cluster, and on MongoDB, and the faults that only they have."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,8 +13,7 @@ from issuer.chaos.waiting import rest
 from issuer.cli.chaos.faults import WIRE, Fault
 from issuer.cli.chaos.world import STRICT, TREND, Terms, World
 from issuer.persistence.records import fresh_version
-from tests.chaos.more import LASTS, store_restored, store_restored_under_direct_segments
-from tests.chaos.pair import Pair
+from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct
 from tests.servers.absent import absent
 from tests.servers.cluster import ClusterServers
@@ -72,25 +71,18 @@ class MongoWorld(Pair):
         command = find_command()
         if command is None:
             absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
-        self.mongo = MongoServer(command).start()
-        try:
-            self.store_proxy = FaultProxy(("127.0.0.1", self.mongo.port))
-            try:
-                url = f"mongodb://127.0.0.1:{self.store_proxy.port}/chaos?directConnection=true"
-                # Longer segments make fewer entries in the ledger, all of which the stand-in for mongod looks through
-                # for each new one.
-                super().__init__(folder, binary, replace(terms, step=3 * terms.step), url)
-            except BaseException:
-                self.store_proxy.close()
-                raise
-        except BaseException:
-            self.mongo.end()
-            raise
+        with ExitStack() as ends:
+            self.mongo = ends.enter_context(MongoServer(command))
+            self.store_proxy = ends.enter_context(FaultProxy(("127.0.0.1", self.mongo.port)))
+            url = f"mongodb://127.0.0.1:{self.store_proxy.port}/chaos?directConnection=true"
+            # Longer segments make fewer entries in the ledger, all of which the stand-in for mongod looks through for
+            # each new one.
+            super().__init__(folder, binary, replace(terms, step=3 * terms.step), url)
+            self._servers = ends.pop_all()
 
     def __exit__(self, *rest: object) -> None:
         super().__exit__(None, None, None)
-        self.store_proxy.close()
-        self.mongo.end()
+        self._servers.close()
 
 
 W = TypeVar("W", bound=World)

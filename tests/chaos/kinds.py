@@ -6,7 +6,6 @@ from pathlib import Path
 
 from issuer.cli.chaos.faults import FAULTS, Fault
 from issuer.cli.chaos.world import Terms, World
-from tests.chaos.administered import ADMINISTERED
 from tests.chaos.clocks import CLOCK_FAULTS, ClockWorld
 from tests.chaos.groups import (
     CLUSTER_FAULTS,
@@ -16,8 +15,7 @@ from tests.chaos.groups import (
     MongoWorld,
     SentinelWorld,
 )
-from tests.chaos.more import MORE
-from tests.chaos.pair import Pair
+from tests.chaos.more import MORE, Pair
 from tests.chaos.wire import WIRED
 from tests.servers.clocked import clocked_binary, find_clocked
 from tests.servers.mongo import find_command
@@ -45,6 +43,6 @@ KINDS = [
     Kind("Cluster", ClusterWorld, CLUSTER_FAULTS),
     # A wire server that stands in for mongod looks through all of the ledger for each entry that it adds: with 2500 it
     # takes 170 ms and now and then 1.5 s, one request at a time, so that others time out (seen: 8 s without service).
-    Kind("MongoDB", MongoWorld, [*MONGO_FAULTS, *ADMINISTERED], lambda: find_command() is not None, bout=8),
+    Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_command() is not None, bout=8),
     Kind("clocks", ClockWorld, CLOCK_FAULTS, lambda: find_clocked() is not None, clocked_binary),
 ]

@@ -1,6 +1,5 @@
 """Faults beyond those that `issuer chaos` offers, for the same world."""
 
-import math
 import random
 import resource
 import secrets
@@ -10,23 +9,21 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import issuer
 from issuer.chaos.waiting import rest
 from issuer.cli.chaos.faults import Fault, entering, some, trapped
 from issuer.cli.chaos.guards import hand_back_whatever_the_version
-from issuer.cli.chaos.record import Record, runs
+from issuer.cli.chaos.record import Record
 from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
 from issuer.core import direct
 from issuer.drivers.blocking.runner import Runner
-from issuer.errors import CorruptState, InvalidArgument, LimitReached
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.opening import open_store
-from issuer.persistence.records import HIGHEST, Reservation
+from issuer.persistence.records import Reservation
 from tests.chaos.copies import copied
-from tests.lua.hashes import GARBAGE
 from tests.servers.disks import filled, is_small
 from tests.servers.proxy import FaultProxy
+from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 MORE: list[Fault] = []
@@ -37,40 +34,18 @@ HOUR = 3600.0
 #: How long two masters serve at once, a loader is stopped, and the rest lasts: `make chaos` makes them longer.
 LASTS = {"both alive": 1.0, "stopped": 2.0, "else": 0.5}
 
-HOSTILE = [
-    "a{b}c", "{}", "}{", "{a", "a}", "%7B", "%", "a%7Bb{c", "*", "?", "a b", "a:b", "$max", "_id", "a.b", "..", "/",
-    "'; --",
-    '"', "\\", "中文", "é", "e\u0301", "😀", "KEYS[1]", "None", "0", "-1", "issuer:{orders}", "x" * 100,
-]  # fmt: skip
-FIELDS = [
-    "cur", "max", "mark", "next_cur", "next_max", "next_mark", "fence", "born", "asked", "until",
-    "backs", "backs_before", "backs_low",
-]  # fmt: skip
-#: Only such a tag's `until` is read.
-DATED = "dated"
-REFUSED = ["", "\n", "a\0b", "\x7f", "\ud800"]
 
+class Pair(World):
+    """The world of `issuer chaos` on servers and before proxies that the faults of these tests ask more of."""
 
-@contextmanager
-def desk(world: World, at: int) -> Iterator[Callable[[int], None]]:
-    """What draws so many numbers of a tag in this process, through both fronts in turn, and writes them down."""
-    record = Record(world.folder, at, f"desk{secrets.token_hex(4)}", 0)
-    settings = {"store": world.store, "config": world.folder / "issuer.toml", "scheduler": None, "timeout": 4.0}
-    # Whoever reserves keeps the journal: else a store made again from it repeats what was drawn here (seen).
-    settings["journal"] = world.journal
-    with (
-        issuer.connect(redis=world.front_url(0), **settings) as one,  # type: ignore[arg-type]
-        issuer.connect(redis=world.front_url(1), **settings) as other,  # type: ignore[arg-type]
-    ):
+    master: RedisServer
+    fronts: list[FaultProxy]  # type: ignore[assignment]
 
-        def draw(times: int) -> None:
-            for ids in (one, other) * times:
-                began = now()
-                numbers = ids.take(world.tags[at].name, 3)
-                for first, last in runs(numbers):
-                    record.note(first, last, began, now())
+    def server(self, binary: Path) -> RedisServer:
+        return RedisServer(binary)
 
-        yield draw
+    def proxy(self, upstream: tuple[str, int]) -> FaultProxy:
+        return FaultProxy(upstream)
 
 
 # ------------------------------------------------------------------------------------------------ masters and replicas
@@ -100,26 +75,6 @@ def writable_replica(world: World) -> None:
         world.fronts[1].redirect(world.master.address)
     # What was written to it would stay in a partial copy.
     world.other.wipe()
-
-
-@fault("F17", "INFO denied by ACL")
-def info_denied(world: World) -> None:
-    with (
-        world.fault("F17 INFO denied", hits=len(world.crew.workers)),
-        world.master.client(decode_responses=True) as client,
-    ):
-
-        def refused() -> bool:
-            return ("lua", "info") in {(entry["context"], entry["object"]) for entry in client.acl_log()}
-
-        client.acl_log_reset()
-        client.execute_command("ACL", "SETUSER", "default", "-info")
-        since = now()
-        until(refused, world.crew.patience, "a script is refused INFO")
-        rest(LASTS["else"])
-        issued = [worker.name for worker in world.crew.workers if worker.served(since, [STRICT], whole=True)]
-        assert not issued, f"strict numbers were issued while the fence could not be read, in {issued}"
-        client.execute_command("ACL", "SETUSER", "default", "+info")
 
 
 # ------------------------------------------------------------------------------------------------ clocks and processes
@@ -152,78 +107,6 @@ def stopped_before_its_load(world: World) -> None:
 # ------------------------------------------------------------------------------------------------ tags and their hashes
 
 
-@fault("F11", "the step changed in mid-extension")
-def step_changed(world: World) -> None:
-    step = world.terms.step
-    release = world.hold_load()
-    with world.fault("F11 step changed", segments=4):
-        for at in range(PLAIN + 1):
-            world.ids.configure(world.tags[at].name, step=random.choice([step // 3, step * 2]))
-        release()
-        world.more()
-        for at in range(PLAIN + 1):
-            world.ids.configure(world.tags[at].name, step=step)
-
-
-@fault("F13", "hostile names of tags")
-def hostile_names(world: World) -> None:
-    with world.fault("F13 hostile names", segments=0):
-        for name in random.sample(HOSTILE, 3):
-            present = [tag.name for tag in world.tags]
-            at = present.index(name) if name in present else world.create(name, "strict")
-            with desk(world, at) as draw:
-                draw(5)
-        for name in REFUSED:
-            try:
-                world.ids.next(name)
-            except InvalidArgument:
-                continue
-            raise AssertionError(f"{name!r} was taken for a tag")
-
-
-@fault("F14", "garbage in a field of the hash")
-def garbage(world: World) -> None:
-    # A whole number in a field is no garbage: that is state put back, which no script can tell.
-    words = [word for word in GARBAGE.values() if word is not None]
-    names = [tag.name for tag in world.tags]
-    dated = names.index(DATED) if DATED in names else dated_tag(world)
-    with desk(world, dated) as draw, world.fault("F14 garbage", segments=4, hits=len(world.crew.workers)):
-        draw(1)
-        with world.master.client() as client:
-            for at in range(PLAIN + 1):
-                client.hset(world.key(at), random.choice(FIELDS), random.choice(words))
-            client.hset(world.key(dated), "until", random.choice(words))
-        try:
-            draw(1)
-        except CorruptState:
-            pass
-        else:
-            raise AssertionError("a period with garbage for its end went on")
-        rest(LASTS["else"])
-        world.ids.recover()
-        draw(1)
-
-
-def dated_tag(world: World) -> int:
-    """Make a tag whose numbers begin anew each year, and return its place."""
-    world.ids.create(DATED, restart="yearly", format="{date:%Y}-{seq}", step=world.terms.step)
-    return world.watch(DATED, "strict", 0, counted=False)
-
-
-@fault("F15", "numbers up to 2^63-1")
-def the_last_numbers(world: World) -> None:
-    name = f"last-{secrets.token_hex(4)}"
-    base = HIGHEST - 2000
-    world.ids.create(name, above=base, step=world.terms.step, order="strict")
-    at = world.watch(name, "strict", base)
-    with world.fault("F15 the last numbers", segments=0), desk(world, at) as draw:
-        try:
-            draw(math.ceil(2000 / 6) + 1)
-        except LimitReached:
-            return
-        raise AssertionError("numbers above 2^63-1 were issued")
-
-
 @fault("F23", "a tag deleted and made again while others draw")
 def made_again(world: World) -> None:
     at = random.choice([STRICT, TREND, PLAIN])
@@ -252,30 +135,6 @@ def end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
         if seen():
             return
     raise AssertionError("nobody gave anything back")
-
-
-@fault("F22a", "a lease given back late")
-def given_back_late(world: World) -> None:
-    for front in world.fronts:
-        front.hold(world.sha("giveback"))
-    with world.fault("F22 given back late", hits=2):
-        end_with_a_lease(world, lambda: any(front.held for front in world.fronts))
-        world.crew.wait_served(now(), only=[TREND])
-        for front in world.fronts:
-            front.pass_through()
-            front.release()
-
-
-@fault("F22b", "a lease given back twice")
-def given_back_twice(world: World) -> None:
-    before = sum(front.hits for front in world.fronts)
-    for front in world.fronts:
-        assert isinstance(front, FaultProxy)
-        front.duplicate(world.sha("giveback"), times=1)
-    with world.fault("F22 given back twice", hits=2):
-        end_with_a_lease(world, lambda: sum(front.hits for front in world.fronts) > before)
-        for front in world.fronts:
-            front.pass_through()
 
 
 @fault("F22c", "a segment handed back to the store, and again when somebody else has it")
@@ -395,24 +254,6 @@ def store_restored_under_direct_segments(world: World) -> None:
                 put_back()
             world.ids.recover(from_journal=journals(world))
             fresh = world.crew.start(*setups)
-    world.crew.wait_served(0, fresh)
-
-
-@fault("F20", "the store and Redis gone, made again from the journal")
-def both_gone(world: World) -> None:
-    if not world.journal:
-        raise AssertionError("this world keeps no journal")
-    with world.fault("F20 made from the journal", segments=8, hits=2 * len(world.crew.workers)):
-        setups = world.crew.relieve()
-        with world.closed():
-            world.master.wipe()
-            for path in (world.folder / "store").iterdir():
-                path.unlink()
-            lost = world.folder / f"lost-{secrets.token_hex(4)}"
-            (world.folder / "journal").rename(lost)
-            (world.folder / "journal").mkdir()
-        world.ids.recover(from_journal=sorted(lost.glob("journal*")))
-        fresh = world.crew.start(*setups)
     world.crew.wait_served(0, fresh)
 
 

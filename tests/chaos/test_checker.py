@@ -9,11 +9,16 @@ from typing import Any
 import pytest
 
 from issuer.cli.chaos.checker import NS, Event, Verdict, Watched, check
-from issuer.cli.chaos.record import PART, Follower, Record, all_calls, runs
+from issuer.cli.chaos.faults import Fault
+from issuer.cli.chaos.gaps import NO_FAULT, THE_END, Cost
+from issuer.cli.chaos.play import play
+from issuer.cli.chaos.record import PART, Follower, Record, all_calls
+from issuer.cli.chaos.report import content, rows
 from issuer.errors import FenceError, RedisUnavailable
 from tests.audit import Draw, order_violations
 
-Call = tuple[int, int, int, int]
+#: First and last number, and when the call began and ended.
+Call = tuple[int, int, float, float]
 
 WHOLE_RUN = 100
 
@@ -27,15 +32,17 @@ def verdict(
     folder: Path,
     callers: Mapping[str, Sequence[Call]],
     tag: Watched | None = None,
+    *,
     events: Sequence[Event] = (),
     stopped: Iterable[Event] = (),
+    end: Event | None = None,
 ) -> Verdict:
     for at, (worker, calls) in enumerate(callers.items()):
         record = Record(folder, 0, worker, at)
-        for call in calls:
-            record.note(*call)
+        for first, last, began, ended in calls:
+            record.note(first, last, int(began), int(ended))
     stops = {worker: [*stopped] for worker in callers}
-    return check([tag or watched()], all_calls(folder), events, lasting=[*callers], stopped=stops)
+    return check([tag or watched()], all_calls(folder), events, lasting=[*callers], stopped=stops, end=end)
 
 
 KEYED = watched(keyed=True)
@@ -48,9 +55,7 @@ CASES: dict[str, tuple[Sequence[Sequence[Call]], Watched, dict[str, object]]] = 
         {"sound": True, "acknowledged": 8, "gap": 0, "disorder": 0},
     ),
     "one that came twice": ([[(1, 5, 1, 2)], [(5, 5, 3, 4)]], watched(), {"repeats": 1, "sound": False}),
-    "some, among others": ([[(1, 5, 1, 2)], [(3, 9, 3, 4)]], watched(), {"repeats": 3, "sound": False}),
-    "all": ([[(1, 5, 1, 2)], [(1, 5, 3, 4)]], watched(), {"repeats": 5, "sound": False}),
-    "some within": ([[(1, 5, 1, 2)], [(2, 3, 3, 4)]], watched(), {"repeats": 2, "sound": False}),
+    "some of them": ([[(1, 5, 1, 2)], [(3, 9, 3, 4)]], watched(), {"repeats": 3, "sound": False}),
     "one within a caller whose numbers went back": (
         [[(1, 5, 1, 2), (10, 12, 3, 4), (5, 6, 5, 6)]],
         watched(),
@@ -61,11 +66,7 @@ CASES: dict[str, tuple[Sequence[Sequence[Call]], Watched, dict[str, object]]] = 
         watched(),
         {"repeats": 4, "gap": 0},
     ),
-    "a lower number for a call that began later": (
-        [[each] for each in LOWER],
-        watched(),
-        {"disorder": 1, "sound": False},
-    ),
+    "a lower number for a later call": ([[each] for each in LOWER], watched(), {"disorder": 1, "sound": False}),
     "calls that overlap": ([[each] for each in OVERLAPPING], watched(), {"disorder": 0}),
     "trend, in two processes": ([[each] for each in LOWER], watched("trend"), {"disorder": 0}),
     "trend, in one": ([LOWER], watched("trend"), {"disorder": 1}),
@@ -94,8 +95,11 @@ CASES: dict[str, tuple[Sequence[Sequence[Call]], Watched, dict[str, object]]] = 
         KEYED,
         {"changed": 1, "repeats": 0, "acknowledged": 2, "sound": False},
     ),
-    "a number that two keys were given": ([[(70, 1, 1, 2)], [(71, 1, 3, 4)]], KEYED, {"repeats": 1}),
-    "a number of a key above max": ([[(70, 101, 1, 2)]], watched(most=100, keyed=True), {"above": 1}),
+    "a number that two keys were given, above max": (
+        [[(70, 101, 1, 2)], [(71, 101, 3, 4)]],
+        watched(most=100, keyed=True),
+        {"repeats": 1, "above": 2},
+    ),
     "numbers without a counter": (
         [[(10**15, 10**15, 1, 2)], [(10**12, 10**12, 3, 4), (10**15, 10**15, 5, 6)]],
         watched("trend", counted=False, samples=[]),
@@ -131,14 +135,32 @@ def test_the_longest_time_without_service_is_that_of_the_slowest_process(tmp_pat
     assert found.slowest.endswith("w1")
 
 
-def test_a_process_that_never_gets_numbers_again_is_not_overlooked(tmp_path: Path) -> None:
+def test_a_process_that_never_gets_numbers_again_is_not_overlooked_and_time_stopped_not_counted(tmp_path: Path) -> None:
     callers: dict[str, Sequence[Call]] = {"w0": [(1, 1, 0, NS)], "w1": [(2, 2, 0, 9 * NS)]}
-    assert verdict(tmp_path, callers, events=[Event("F", NS, 2 * NS)]).without_service == pytest.approx(7)
+    found = verdict(tmp_path, callers, events=[Event("F", NS, 2 * NS)], stopped=[Event("stopped", NS, 3 * NS)])
+    assert (found.without_service, found.latest) == pytest.approx((7, 3))
 
 
-def test_time_stopped_is_not_counted(tmp_path: Path) -> None:
-    stopped = [Event("stopped", NS, 3 * NS)]
-    assert verdict(tmp_path, {"w0": [(1, 1, 0, 5 * NS)]}, stopped=stopped).latest == pytest.approx(-1)
+class StillWorld:
+    """Nothing is in it but what `play` asks for."""
+
+    def more(self) -> None:
+        pass
+
+    def verdict(self) -> Verdict:
+        return Verdict()
+
+
+def test_a_turn_counts_when_the_fault_has_struck_and_numbers_came_after_it() -> None:
+    def cannot(_: object) -> None:
+        raise AssertionError("it could not be brought about")
+
+    world: Any = StillWorld()
+    fine, stuck = Fault("F1", "", lambda _: None), Fault("F2", "", cannot)
+    total = Verdict()
+    for plan in ([fine, fine], [fine, stuck, fine]):
+        total.add(play(world, plan))
+    assert total.turns == {"F1": 3}
 
 
 # ------------------------------------------------------------------------------------------------ the record
@@ -176,6 +198,99 @@ def test_a_follower_sees_numbers_and_not_errors(tmp_path: Path) -> None:
     assert not follower.served(0, 6, whole=True)
 
 
-def test_runs_are_neighbours_in_the_order_in_which_they_came() -> None:
-    assert runs([1, 2, 3, 7, 8, 5]) == [(1, 3), (7, 8), (5, 5)]
-    assert runs([]) == []
+# ------------------------------------------------------------------------------------------------ what each event costs
+
+#: Three faults, far from each other: each may cost two segments of ten numbers.
+APART = [Event(f"F{at}", at * 100 * NS, (at * 100 + 1) * NS) for at in (1, 2, 3)]
+#: The second begins a second after the first, and nothing was well in between.
+TOGETHER = [Event("F1", 100 * NS, 101 * NS), Event("F2", 102 * NS, 103 * NS)]
+#: When the store was asked, in seconds, and what `max` was.
+SAMPLES = [(0, 50), (99, 50), (104, 200), (199, 200), (204, 300), (400, 300)]
+
+
+def charged(
+    folder: Path,
+    callers: Any,
+    events: Sequence[Event],
+    *,
+    samples: Any = SAMPLES,
+    end: Event | None = None,
+    order: str = "strict",
+) -> Verdict:
+    """Check what one process, or several, were given, with all times in seconds."""
+    callers = callers if isinstance(callers, dict) else {"w0": callers}
+    calls = {name: [(*call[:2], call[2] * NS, call[3] * NS) for call in its] for name, its in callers.items()}
+    tag = watched(order, samples=[(at * NS, value) for at, value in samples])
+    return verdict(folder, calls, tag, events=events, end=end)
+
+
+HITS_ONE = [APART[0], Event("F2", 200 * NS, 201 * NS, hits=1), APART[2]]
+#: The second process is hit by F2, with what it has had since F1.
+HELD = {"w0": [(1, 30, 1, 2), (81, 200, 101, 102)], "w1": [(31, 50, 1, 150), (201, 210, 201, 202)]}
+ENDED = {"w0": [(1, 30, 1, 2), (81, 200, 101, 102)], "w1": [(31, 50, 1, 100)], "w2": [(201, 210, 201, 202)]}
+UP_TO_THE_END = [(1, 200, 1, 104), (201, 270, 205, 389)]
+AT_THE_END = {"end": Event(THE_END, 390 * NS, 0, hits=1)}
+#: What one process, or several, were given; the events; what each of them cost; which cost too much; how it is checked.
+COSTS: dict[str, tuple[Any, Sequence[Event], dict[str, int], list[str], dict[str, Any]]] = {
+    "a segment too many": ([(1, 50, 1, 2), (81, 200, 101, 102), (201, 210, 301, 302)], APART, {"F1": 30}, ["F1"], {}),
+    "one number more": (
+        [(1, 50, 1, 2), (72, 200, 101, 102), (221, 230, 201, 202)], APART, {"F1": 21, "F2": 20}, ["F1"], {}
+    ),
+    "events that can't be told apart share": (
+        [(1, 50, 1, 2), (91, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 20}, [], {}
+    ),
+    "and what they share has an end": (
+        [(1, 50, 1, 2), (92, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 21}, ["F2"], {}
+    ),
+    # 51..70 were passed before the second began; 81..100 may be either's, so they are the second's.
+    "what only one of two may have cost takes its room first": (
+        [(1, 50, 1, 2), (71, 80, 101, 101.5), (101, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 20}, [], {}
+    ),
+    # Both stretches are passed at 202 s, but max was at 200 until 199 s.
+    "what was reserved after an event": (
+        [(1, 50, 1, 2), (51, 190, 101, 102), (221, 230, 201, 202)], APART, {"F1": 10, "F2": 20}, [], {}
+    ),
+    "all of it": ([(1, 50, 1, 2), (51, 200, 101, 102), (231, 240, 201, 202)], APART, {"F2": 30}, ["F2"], {}),
+    "a strict process holds nothing": (HELD, HITS_ONE, {"F1": 30}, ["F1"], {}),
+    "a trend process may, while others go on": (HELD, HITS_ONE, {"F2": 30}, [], {"order": "trend"}),
+    # The third came when the numbers were gone.
+    "a process that ended holds nothing": (ENDED, APART, {"F1": 30}, ["F1"], {"order": "trend"}),
+    "what is left at the end is no gap": (UP_TO_THE_END, APART, {THE_END: 30}, [], AT_THE_END),
+    "but has bounds": (
+        UP_TO_THE_END, APART, {"F2": 10, "F3": 20, THE_END: 100}, [THE_END],
+        {**AT_THE_END, "samples": [*SAMPLES, (401, 400)]},
+    ),
+    "near no event": ([(1, 10, 1, 2), (41, 50, 3, 4)], APART, {NO_FAULT: 30}, [], {}),
+    "much, near none": (
+        [(1, 10, 1, 2), (200, 200, 3, 4)], [], {NO_FAULT: 189}, [NO_FAULT], {"samples": [(0, 200)]}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COSTS)
+def test_each_event_answers_for_what_it_has_cost_and_for_no_more(tmp_path: Path, case: str) -> None:
+    callers, events, cost, costly, options = COSTS[case]
+    found = charged(tmp_path, callers, events, **options)
+    told = {name: each.gap for name, each in found.costs.items() if each.gap}
+    assert (told, found.costly, found.sound) == (cost, costly, True)
+    assert found.kept or not events
+    if events is APART and cost == {"F1": 30} and not options:
+        assert found.gap < found.allowed_gap / 2
+        assert found.costs["F1"] == Cost(strikes=1, gap=30, worst=30, allowed=20, over=1)
+        assert found.costs["F3"] == Cost(strikes=1)
+
+
+def test_the_costs_of_two_worlds_are_added_and_the_worst_one_is_kept() -> None:
+    cost = Cost(strikes=1, gap=30, worst=20, allowed=20)
+    cost.add(Cost(strikes=2, gap=25, worst=15, allowed=10, over=1))
+    assert cost == Cost(strikes=3, gap=55, worst=15, allowed=10, over=1)
+
+
+def test_the_report_tells_what_each_fault_has_cost(tmp_path: Path) -> None:
+    found = charged(tmp_path, [(1, 50, 1, 2), (81, 200, 101, 102), (216, 230, 201, 202)], APART)
+    told = [text for _, text in rows(found)]
+    assert "F1: 30, worst 30 of 20 a tag, 1 OVER" in told
+    assert "F2: 15, worst 15 of 20 a tag" in told
+    assert content(found)["gaps"]["F1"] == {"strikes": 1, "gap": 30, "worst": 30, "allowed": 20, "over": 1}
+    assert content(found)["gaps"]["F3"]["strikes"] == 1
+    assert all(len(text) < 100 for text in told)

@@ -1,26 +1,25 @@
 """Processes draw while faults strike, and every number is checked."""
 
-import json
-import subprocess
-import sys
+import re
+import signal
+import time
 from collections.abc import Sequence
-from itertools import product
-from pathlib import Path
 
 import pytest
 
 from issuer.cli.chaos.faults import FAULTS, WIRE, Fault
-from issuer.cli.chaos.play import play
-from issuer.cli.chaos.world import Terms
-from tests.chaos.administered import ADMINISTERED, CALLS
-from tests.chaos.groups import MongoWorld
+from issuer.cli.chaos.world import STRICT, Terms
+from issuer.errors import IssuerError
 from tests.chaos.kinds import KINDS
-from tests.chaos.more import MORE
+from tests.chaos.more import MORE, Pair
 from tests.chaos.wire import MACHINE_SCRIPTS, WIRED
-from tests.chaos.worlds import assert_kept, binary, folder, named, suffer
-from tests.servers.disks import find_mounting
+from tests.chaos.worlds import assert_kept, binary, folder, kind_of, named, suffer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("N.1", "N.8")]
+
+#: Who got no strict number for so many ns gets none any more.
+QUIET = 300_000_000
 
 #: One or more of each family. The others take longest: whole processes are started anew, eight recover at once.
 SEVERAL = "F1c,F2,F3a,F4,F6a,F9b,F12,F18,F21"
@@ -37,8 +36,7 @@ def test_several_faults_strike_once_and_no_number_comes_twice() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "faults",
-    # Those that hit an administrator have tests of their own: each is a long row.
-    [FAULTS, MORE, WIRED, *([fault for fault in kind.faults if fault not in ADMINISTERED] for kind in KINDS[1:])],
+    [FAULTS, MORE, WIRED, *(kind.faults for kind in KINDS[1:])],
     ids=["offered", "more", "seldom sent", *(kind.name for kind in KINDS[1:])],
 )
 def test_each_fault_strikes_twice_and_no_number_comes_twice(faults: Sequence[Fault]) -> None:
@@ -52,24 +50,24 @@ def test_each_fault_strikes_twice_and_no_number_comes_twice(faults: Sequence[Fau
         assert verdict.faults == {f"{name} {manner}: {call}": 2 for manner in WIRE for call, name in calls.items()}
 
 
-@pytest.mark.soak
-def test_each_call_of_the_store_is_hit_in_each_manner_and_no_number_comes_twice() -> None:
-    manners = {"F9l": "request dropped", "F9m": "reply dropped", "F9n": "300 ms late"}
-    # A long step, as the wire server of the tests gets slow when the ledger gets long.
-    with folder() as path, MongoWorld(path, binary(), Terms(step=30_000)) as world:
-        verdict = play(world, ADMINISTERED)
-    assert_kept(verdict)
-    assert verdict.faults == {f"{name} {manner}: {call}": 1 for (name, manner), call in product(manners.items(), CALLS)}
-    assert verdict.acknowledged > 10_000
-
-
-@pytest.mark.soak
-def test_the_long_run_fills_a_disk_where_it_may_mount_one(tmp_path: Path) -> None:
-    out = tmp_path / "chaos.json"
-    line = [sys.executable, "-m", "tests.chaos", "--faults", "F19", "--times", "2", "--one-server", "--out", str(out)]
-    ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
-    # Two faults are fewer than its bars ask for.
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    found = json.loads(out.read_text())
-    assert (found["kept"], found["turns"]) == (True, {"F19": 2})
-    assert found["faults"] == {f"F19 disk full ({'ENOSPC' if find_mounting() else 'limit'})": 2}
+def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stands() -> None:
+    kind = kind_of(FAULTS)
+    with folder() as path, kind.make(path, kind.server(binary()), Terms()) as world:
+        world.more()
+        halted, *others = world.crew.workers
+        halted.signal(signal.SIGSTOP)
+        assert isinstance(world, Pair)
+        world.master.pause()
+        # What it had answered before is on its way.
+        until(lambda: not any(worker.served(time.monotonic_ns() - QUIET, [STRICT]) for worker in others))
+        with pytest.raises(IssuerError, match="no numbers within 1 s in ") as caught:
+            world.crew.wait_served(time.monotonic_ns(), timeout=1)
+        world.master.resume()
+        halted.signal(signal.SIGCONT)
+        told = re.split(r"(?m)(?:^; |in )(?=w\d+, )", str(caught.value))[1:]
+    assert [text.partition(", ")[0] for text in told] == [halted.name, *(worker.name for worker in others)]
+    assert told[0].startswith(f"{halted.name}, stopped, lacks strict")
+    for worker, text in zip(others, told[1:], strict=True):
+        # Whoever stops everything for a while, as a busy machine does, may have stopped this one just then.
+        assert re.match(rf"{worker.name}, ({worker.setup.colour}|stopped), lacks strict", text)
+        assert re.search(r'worker\.py", line \d+,? in (threads|tasks|draw)\b', text), text

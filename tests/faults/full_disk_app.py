@@ -31,25 +31,24 @@ def no_larger_files() -> Iterator[None]:
 def main(redis: str, folder: Path, colour: str) -> None:
     """Draw before, while and after; print what came, and what the call was told for which there was nothing left."""
     path = folder / "store" / "a.db"
-    with small_disk(path.parent) as disk, COLOURS[colour](redis=redis, store=f"sqlite:///{path}") as ids:
-        ids.create("a", step=STEP, timeout=20)
-        before = [ids.next("a", timeout=20)]
-        during: list[int] = []
+    with small_disk(path.parent) as disk, COLOURS[colour](redis=redis, store=f"sqlite:///{path}", timeout=20) as ids:
+        ids.create("a", step=STEP)
+        numbers = [ids.next("a")]
+        refused: list[issuer.StoreUnavailable] = []
         with filled(path) if disk else no_larger_files():
             # Two segments are in Redis at most; that the third is refused is what this is for.
-            for which in range(2 * STEP + 1):
+            while not refused:
+                assert len(numbers) <= 2 * STEP + 1, "a full disk took a reservation"
                 try:
-                    during.append(ids.next("a", timeout=20 if which < STEP - 1 else 1))
+                    numbers.append(ids.next("a", timeout=20 if len(numbers) < STEP else 1))
                 except issuer.StoreUnavailable as error:
-                    refused = {"said": str(error), "again": error.retry_after}
-                    break
+                    assert len(numbers) >= STEP, "what was loaded was not served"
+                    refused.append(error)
                 except issuer.RedisUnavailable:
                     continue  # the machine stood still
-            else:
-                raise AssertionError("a full disk took a reservation")
-        after = ids.take("a", 3 * STEP, timeout=20)
-        found = {"before": before, "during": during, "after": after, "max": ids.inspect("a").store.max}
-    print(json.dumps({"disk": disk, "refused": refused, **found}))
+        numbers += ids.take("a", 3 * STEP)
+        told = {"disk": disk, "numbers": numbers, "max": ids.inspect("a").store.max}
+    print(json.dumps({**told, "said": str(refused[0]), "again": refused[0].retry_after}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import issuer
 
 ids = issuer.connect(
-    redis=os.environ["PREFORK_REDIS"] or "none",
+    redis=os.environ["PREFORK_REDIS"],
     store=os.environ["PREFORK_STORE"],
     lease=int(os.environ["PREFORK_LEASE"]),
 )

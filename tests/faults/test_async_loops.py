@@ -1,9 +1,11 @@
 """AsyncIssuer and the loops it lives in: one after the other, several at once, ended with calls pending, forked."""
 
 import asyncio
+import gc
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+import warnings
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,6 @@ from issuer.persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
 from tests.faults.test_fork import in_child
-from tests.servers.fake import FencedFakeServer
 from tests.waiting import run
 
 # CPython warns that a fork in a process with threads may deadlock: that it does not is what is shown here.
@@ -37,37 +38,32 @@ async def drawn(ids: issuer.AsyncIssuer, tag: str, count: int) -> list[int]:
 
 
 @pytest.mark.filterwarnings("error::ResourceWarning")
-@pytest.mark.parametrize("scheduler", ["background", None])
-def test_one_issuer_serves_one_loop_after_the_other(redis_url: str, scheduler: Any) -> None:
-    ids = issuer.aconnect(redis=redis_url, store=MemoryStore(), scheduler=scheduler)
-    run(ids.create("a", step=20))
-    numbers = [number for _ in range(4) for number in run(drawn(ids, "a", 30))]
-    assert sorted(numbers) == list(range(1, 121))
+@pytest.mark.parametrize(
+    ("lease", "scheduler"), [(0, "background"), (0, None), (1000, "background"), (None, "background")]
+)
+def test_one_issuer_serves_one_loop_after_the_other_and_each_gives_back_what_it_held(
+    redis_url: str, lease: int | None, scheduler: Any
+) -> None:
+    """Without a lease there is no Redis either."""
+    redis = "none" if lease is None else redis_url
+    ids = issuer.aconnect(redis=redis, store=MemoryStore(), lease=lease or 0, scheduler=scheduler)
+    run(ids.create("a", step=20 if lease == 0 else 10_000, order="trend"))
+    numbers = [run(ids.next("a")) for _ in range(5)]
+    numbers += [number for _ in range(4) for number in run(drawn(ids, "a", 30))]
+    assert sorted(numbers) == list(range(1, 126))
     assert run(ids.tick()) in (0, 1)
     run(ids.close())
     with pytest.raises(issuer.IssuerError, match="closed"):
         run(ids.next("a"))
 
 
-def test_a_loop_that_ends_without_a_close_gives_numbers_back(fake_server: FencedFakeServer) -> None:
-    store = MemoryStore()
-    for redis, lease in (("none", 0), (fake_server.async_client(), 50)):
-        ids = issuer.aconnect(redis=redis, store=store, lease=lease, prefix=f"p{lease}")
-        tag = f"a{lease}"
-        run(ids.create(tag, step=1000, order="trend"))
-        numbers = [run(ids.next(tag)) for _ in range(5)]
-        assert numbers == [1, 2, 3, 4, 5]
-        run(ids.close())
-
-
 def test_it_begins_anew_after_a_loop_that_was_only_closed() -> None:
     """Nobody shut its generators and tasks down, as asyncio.run does: numbers in hand are lost, and not repeated."""
     ids = issuer.aconnect(redis="none", store=MemoryStore())
+    run(ids.create("a", step=10))
     numbers = []
-    for first in (True, False, False):
+    for _ in range(3):
         loop = asyncio.new_event_loop()
-        if first:
-            loop.run_until_complete(ids.create("a", step=10))
         numbers.append(loop.run_until_complete(ids.next("a")))
         loop.close()
     assert numbers == sorted(set(numbers))
@@ -96,25 +92,12 @@ def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
         async with issuer.aconnect(redis="none", store="memory://") as ids:
             await ids.create("a", step=10)
             assert await ids.next("a") == 1
-            calls: dict[str, Callable[[], Awaitable[object]]] = {
-                "next": lambda: ids.next("a"),
-                "take": lambda: ids.take("a", 2),
-                "stream": lambda: anext(ids.stream("a")),
-                "tick": ids.tick,
-                "tags": ids.tags,
-                "close": ids.close,
-            }
-
-            async def refusal(call: Callable[[], Awaitable[object]]) -> str:
-                with pytest.raises(issuer.IssuerError) as caught:
-                    await call()
-                return str(caught.value)
-
-            told = {
-                name: await asyncio.to_thread(lambda call=call: run(refusal(call)))  # type: ignore[misc]  # bound at once
-                for name, call in calls.items()
-            }
-            assert {name: text for name, text in told.items() if "another event loop" not in text} == {}
+            for call in (
+                lambda: ids.next("a"), lambda: ids.take("a", 2), lambda: anext(ids.stream("a")),
+                ids.tick, ids.tags, ids.close,
+            ):  # fmt: skip
+                with pytest.raises(issuer.IssuerError, match="another event loop"):
+                    await asyncio.to_thread(lambda call=call: run(call()))  # type: ignore[misc]  # bound at once
             assert not ids.closed
             assert await ids.next("a") == 2
 
@@ -124,12 +107,12 @@ def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
 # ---------------------------------------------------------------------------------------------- ended in the middle
 
 ENDED = """
-import asyncio, faulthandler, os, signal, sys, time
+import asyncio, faulthandler, gc, os, signal, sys, time
 import issuer
 from issuer.persistence.memory import MemoryStore
 
 faulthandler.dump_traceback_later(200, exit=True)  # so that one that hangs says where
-drawn = {"a": 0, "t": 0, "l": 0, "stream": 0}
+drawn = {"strict": 0, "trend": 0, "leased": 0, "stream": 0}
 
 class Slow(MemoryStore):
     def reserve(self, *args, **options):
@@ -138,27 +121,21 @@ class Slow(MemoryStore):
 
 async def main(redis, how, closing):
     ids = issuer.aconnect(redis=redis, store=Slow(), timeout=150)
-    await ids.create("a", step=3, order="strict")
-    await ids.create("t", step=3, order="trend")
-    await ids.create("l", step=3, order="trend", lease=2)
+    for tag in ("strict", "trend", "leased"):
+        await ids.create(tag, step=3, order="strict" if tag == "strict" else "trend", lease=2 * (tag == "leased"))
 
     async def caller(tag):
         try:
-            while True:
-                await ids.next(tag)
+            async for _ in ids.stream("leased") if tag == "stream" else forever(tag):
                 drawn[tag] += 1
         except (asyncio.CancelledError, issuer.IssuerError):
             pass
 
-    async def streamer():
-        try:
-            async for _ in ids.stream("l"):
-                drawn["stream"] += 1
-        except (asyncio.CancelledError, issuer.IssuerError):
-            pass
+    async def forever(tag):
+        while True:
+            yield await ids.next(tag)
 
-    tasks = [asyncio.create_task(caller(tag)) for tag in "atl" for _ in range(20)]
-    tasks.append(asyncio.create_task(streamer()))
+    tasks = [asyncio.create_task(caller(tag)) for tag in (*["strict", "trend", "leased"] * 20, "stream")]
     while min(drawn.values()) < 3:
         await asyncio.sleep(0.01)
     if closing:
@@ -178,7 +155,6 @@ try:
     asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3] == "close"), debug=False)
 except (ValueError, KeyboardInterrupt):
     pass
-import gc
 gc.collect()
 print("over")
 """
@@ -200,58 +176,41 @@ def test_a_loop_that_ends_with_calls_pending_ends_in_silence(redis_url: str, how
 # ---------------------------------------------------------------------------------------------- fork
 
 
-def dropped_after_a_fork(redis_url: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Fork while a loop runs that has connections, draw, and return how many of them its parent had to drop.
+def collected() -> str:
+    warnings.simplefilter("ignore")  # in the child, and only there
+    gc.collect()
+    return "collected"
 
-    A connection is dropped when no reply has come for so many seconds.
-    """
-    dropped = 0
+
+# What the mutation's child collects may still be open there.
+@pytest.mark.covers("U.14")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("kept", [True, False], ids=["guarded", "mutation"])
+def test_a_fork_costs_the_parents_loop_none_of_its_connections(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """A child that collects them cuts its parent off: a connection is dropped when its reply is overdue."""
+    dropped: list[Link] = []
     drop = Link.drop
 
     async def counted(link: Link) -> None:
-        nonlocal dropped
-        dropped += 1
+        dropped.append(link)
         await drop(link)
 
-    async def main() -> int:
-        store = MemoryStore()
-        async with issuer.aconnect(redis=redis_url, store=store, timeout=50, redis_timeout=seconds) as ids:
+    async def main() -> None:
+        seconds = 50 if kept else 0.3
+        async with issuer.aconnect(redis=redis_url, store="memory://", timeout=50, redis_timeout=seconds) as ids:
             await ids.create("a", step=100_000)
             await asyncio.gather(*(ids.take("a", 2) for _ in range(5)))
             assert in_child(collected)() == "collected"
             with monkeypatch.context() as counting:
                 counting.setattr(Link, "drop", counted)
                 await asyncio.gather(*(ids.take("a", 2) for _ in range(5)))
-                return dropped
 
-    return run(main(), 60)
-
-
-def collected() -> str:
-    import gc
-    import warnings
-
-    warnings.simplefilter("ignore")  # in the child, and only there
-    gc.collect()
-    return "collected"
-
-
-@pytest.mark.covers("U.14")
-def test_a_fork_costs_the_parents_loop_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert dropped_after_a_fork(redis_url, 50, monkeypatch) == 0
-
-
-# What the child collects may still be open there.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-def test_a_child_that_collects_its_parents_connections_cuts_the_parent_off(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Nowhere(list[object]):
-        def append(self, _: object) -> None:
-            pass
-
-    monkeypatch.setattr(async_facade, "PARENTS", Nowhere())
-    assert dropped_after_a_fork(redis_url, 0.3, monkeypatch) > 0
+    if not kept:
+        monkeypatch.setattr(async_facade, "PARENTS", deque(maxlen=0))
+    run(main(), 60)
+    assert (dropped == []) is kept
 
 
 @pytest.mark.live

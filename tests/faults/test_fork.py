@@ -5,16 +5,15 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
-from issuer import AsyncIssuer, Issuer
+from issuer import Issuer
 from issuer.core import refill
-from issuer.drivers.asyncio.line import Line
 from issuer.persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Awaited, Connect
@@ -84,47 +83,15 @@ def test_what_its_parent_holds_is_not_a_childs(holder: Issuer) -> None:
     assert holder.take("a", 3) == [3, 4, 5]
 
 
-def kept(ids: Any) -> None:
-    """Take the guard out: only the loop and the store, which refuse a child by themselves, begin anew."""
-    if isinstance(ids, AsyncIssuer):
-        ids._loop = ids._stay = None
-    ids._terms.store.after_fork()
-
-
-@pytest.mark.live
-def test_children_that_keep_what_their_parents_hold_repeat(holder: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (Issuer, AsyncIssuer):
-        monkeypatch.setattr(kind, "_after_fork", kept)
-    monkeypatch.setattr(Line, "_check_loop", lambda _: None)
-    child = in_child(lambda: drawn_in_child(holder, 2))
-    numbers = child()
-    assert isinstance(numbers, list), numbers
-    assert set(numbers) & set(holder.take("a", 10))
-
-
 @pytest.mark.live
 @pytest.mark.covers("U.14")
+@pytest.mark.colours("blocking")  # asyncio: integration/test_streams
 def test_a_stream_that_lies_open_at_the_fork_goes_on_with_the_childs_own_numbers(holder: Issuer) -> None:
-    if isinstance(holder, Awaited):
-        numbers = holder._ids.stream("a")
-
-        async def following() -> int:
-            return await anext(numbers)
-
-        assert [holder.wait(following()) for _ in range(2)] == [3, 4]
-
-        async def some() -> list[int]:
-            return [await following() for _ in range(3)]
-
-        child = in_child(lambda: asyncio.run(some()))
-        assert child() == [101, 102, 103]
-        assert holder.wait(following()) == 5
-    else:
-        stream = holder.stream("a")
-        assert [next(stream) for _ in range(2)] == [3, 4]
-        child = in_child(lambda: [next(stream) for _ in range(3)])
-        assert child() == [101, 102, 103]
-        assert next(stream) == 5
+    stream = holder.stream("a")
+    assert [next(stream) for _ in range(2)] == [3, 4]
+    child = in_child(lambda: [next(stream) for _ in range(3)])
+    assert child() == [101, 102, 103]
+    assert next(stream) == 5
 
 
 @pytest.mark.covers("U.14")
@@ -170,15 +137,13 @@ def test_a_child_is_not_stopped_by_locks_that_threads_of_the_parent_hold(tmp_pat
     with issuer.connect(redis="none", store=store, timeout=40) as ids:
         ids.create("a", step=10)
         stop = threading.Event()
-        busy = [threading.Thread(target=lambda: [ids.next("a") for _ in iter(stop.is_set, True)]) for _ in range(4)]
-        for thread in busy:
-            thread.start()
-        try:
-            answers = [in_child(lambda: ids.next("a"))() for _ in range(10)]
-        finally:
-            stop.set()
-            for thread in busy:
-                thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(4):
+                pool.submit(lambda: [ids.next("a") for _ in iter(stop.is_set, True)])
+            try:
+                answers = [in_child(lambda: ids.next("a"))() for _ in range(10)]
+            finally:
+                stop.set()
         assert all(isinstance(answer, int) for answer in answers), answers
         assert repeats(answers) == []  # type: ignore[arg-type]  # integers, as was just checked
     store.close()
@@ -209,12 +174,3 @@ def test_what_was_just_about_to_lie_open_at_the_fork_is_spent_too(connect: Conne
         inner._means.open.pop("a")  # the fork comes between the two assignments of a hand
         assert in_child(lambda: [*numbers])() == []
         assert next(iter(numbers)) == 2
-
-
-def test_a_memory_store_refuses_to_serve_a_child() -> None:
-    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
-        ids.create("a")
-        ids.next("a")
-        answer = in_child(lambda: ids.next("a"))()
-        assert "ConfigurationError" in str(answer)
-        assert ids.next("a") == 2

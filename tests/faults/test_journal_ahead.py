@@ -75,16 +75,3 @@ def test_what_was_handed_back_in_order_is_no_store_that_went_back(connect: Conne
             numbers += ids.take("a", 3)
             assert ids.verify("a") == []
     assert numbers == list(range(1, 13))
-
-
-def test_without_a_journal_nobody_can_know(connect: Connect, redis_client: redis.Redis, redis_url: str) -> None:
-    """What the README says of restored stores: this is why."""
-    store = Served()
-    with connect(redis=redis_url, store=store, scheduler=None) as ids:
-        ids.create("a", step=10)
-        backup = store.snapshot()
-        issued = ids.take("a", 30)
-    store.restore(backup)
-    redis_client.flushall()
-    with connect(redis=redis_url, store=store, scheduler=None) as ids:
-        assert ids.next("a") in issued

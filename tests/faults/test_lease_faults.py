@@ -12,8 +12,7 @@ from issuer.persistence.memory import MemoryStore
 from issuer.scripts import script
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect, run
-from tests.faults.conftest import StartRedis, covering
-from tests.faults.test_redis_faults import Failing
+from tests.faults.conftest import covering
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -81,34 +80,6 @@ def test_what_was_leased_before_is_dropped_at_the_first_use_a_second_later_and_n
         assert max(numbers) <= other.inspect("a").store.max
 
 
-def test_leases_of_a_redis_that_cannot_be_trusted_any_more_are_dropped(
-    connect: Connect, server: RedisServer, other: issuer.Issuer
-) -> None:
-    """Without INFO nobody can tell whether it failed over."""
-    with (
-        connect(redis=server.url, store=other._terms.store, lease=1000, scheduler=None) as ids,
-        server.client() as client,
-    ):
-        assert ids.next("a") == 1
-        client.execute_command("ACL", "SETUSER", "default", "-info")
-        supply_of(ids)._checked_at -= 60
-        with pytest.raises(issuer.FenceError):
-            ids.next("a")
-        client.execute_command("ACL", "SETUSER", "default", "+info")
-        assert ids.next("a") > 1000
-
-
-def test_without_the_look_at_the_hash_they_would_be_served_on(
-    server: RedisServer, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supply.Supply, "_check", lambda _self, _hand, **_options: iter(()))
-    with issuer.connect(redis=server.url, store=other._terms.store, lease=1000, scheduler=None) as ids:
-        assert ids.next("a") == 1
-        recovered(server, other)
-        supply_of(ids)._checked_at -= 60
-        assert ids.take("a", 999)[-1] == 1000
-
-
 @covering("connect, event", [("blocking", recovered), ("asyncio", rolled_back)], COLOURS, [rolled_back, recovered])
 def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler(
     connect: Connect, server: RedisServer, other: issuer.Issuer, event: Event
@@ -127,34 +98,6 @@ def test_whoever_draws_from_what_lies_open_is_stopped_by_the_scheduler(
         numbers += other.take("a", 50) + ids.take("a", 1500)
         assert repeats(numbers) == []
         assert max(numbers) <= other.inspect("a").store.max
-
-
-@pytest.mark.parametrize("connect", ["asyncio"], indirect=True)  # blocking: test_redis_faults, chaos
-def test_a_failover_to_a_replica_that_lags_repeats_nothing(
-    connect: Connect, server: RedisServer, other: issuer.Issuer, start_redis: StartRedis
-) -> None:
-    replica = start_redis()
-    replica.replicaof(server)
-    with (
-        FaultProxy((server.host, server.port)) as proxy,
-        connect(redis=proxy.url, store=other._terms.store, lease=1000) as ids,
-        connect(redis=proxy.url, store=other._terms.store, lease=30) as second,
-    ):
-        replica.pause()  # what is leased from now on it never hears of
-        numbers: list[int] = ids.take("a", 150) + second.take("a", 40)
-        server.kill()
-        replica.resume()
-        replica.promote()
-        proxy.upstream = (replica.host, replica.port)
-        proxy.cut()
-
-        def both_went_on() -> bool:
-            numbers.extend((ids.next("a"), second.next("a")))
-            return min(numbers[-2:]) > 10_000
-
-        until(both_went_on, timeout=30)
-        numbers += ids.take("a", 1500) + second.take("a", 1500)
-        assert repeats(numbers) == []
 
 
 def test_processes_that_lease_a_tag_stop_soon_after_it_was_deleted(
@@ -228,32 +171,6 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
         assert theirs == sorted(theirs)
 
 
-@pytest.mark.covers("0.12")
-@covering("connect, scheduler", [("blocking", "background"), ("asyncio", None)], COLOURS, ["background", None])
-def test_with_both_away_exactly_what_is_in_hand_is_issued_and_then_an_error_says_so(
-    connect: Connect, redis_proxy: FaultProxy, scheduler: Any
-) -> None:
-    store = Failing()
-    with connect(redis=redis_proxy.url, store=store, lease=50, scheduler=scheduler) as ids:
-        ids.create("a", step=1000, order="trend")
-        numbers = [ids.next("a") for _ in range(10)]
-        if scheduler:
-            until(lambda: len(supply_of(ids).hand.held) == 2, timeout=30)  # type: ignore[union-attr]  # it has one
-        redis_proxy.refuse()
-        store.down = True
-        numbers += [ids.next("a") for _ in range(90 if scheduler else 40)]
-        assert numbers == list(range(1, len(numbers) + 1))
-        for _ in range(2):
-            with pytest.raises((issuer.StoreUnavailable, issuer.RedisUnavailable)):
-                ids.next("a", timeout=0.3)
-        with pytest.raises((issuer.StoreUnavailable, issuer.RedisUnavailable)):
-            next(iter(ids.stream("a", timeout=0.3)))
-        redis_proxy.pass_through()
-        store.down = False
-        numbers += [ids.next("a"), next(iter(ids.stream("a")))]
-        assert numbers == sorted(set(numbers))
-
-
 def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
     connect: Connect, proxy: FaultProxy, other: issuer.Issuer
 ) -> None:
@@ -271,16 +188,3 @@ def test_a_quiet_line_is_not_looked_at_every_second_but_before_its_next_use(
         other.recover("a")
         assert ids.next("a") > 10_000
         assert proxy.hits > before
-
-
-def test_a_lease_whose_reply_is_lost_is_a_gap(connect: Connect, proxy: FaultProxy, other: issuer.Issuer) -> None:
-    with connect(redis=proxy.url, store=other._terms.store, lease=20, redis_timeout=0.3) as ids:
-        numbers = []
-        for fault in (proxy.drop_replies, proxy.duplicate, proxy.drop_requests, proxy.hold, proxy.drop_replies):
-            fault(match=script("lease").sha.encode(), times=2)
-            numbers += [ids.next("a") for _ in range(60)]
-            proxy.pass_through()
-            proxy.release()
-            numbers.append(other.next("a"))
-            until(lambda: ids.tick() >= 0 and not supply_of(ids)._direct, timeout=30)
-        assert repeats(numbers) == []

@@ -17,7 +17,6 @@ from issuer.core.steps import Steps, sleep
 from issuer.drivers.blocking.connections import NOWHERE
 from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore, Snapshot
-from tests.audit import repeats
 from tests.colours import COLOURS, connect_awaited, run
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import until
@@ -127,67 +126,30 @@ def test_a_hash_put_back_within_one_reign_is_told_and_nothing_below_is_issued(
         assert ids.next("a") > 10_000
 
 
-@pytest.mark.usefixtures("other")
-def test_a_stream_draws_ahead_what_connect_says_and_1000_if_nobody_says(
-    connect: Any, fake_server: FencedFakeServer
-) -> None:
-    for lease, ahead in ((5, 5), (0, 1000)):
-        before = cur(fake_server)
-        with connect(lease=lease, scheduler=None) as ids:
-            next(iter(ids.stream("a")))
-            assert cur(fake_server) == before + ahead
-
-
-def test_a_stream_of_an_unknown_tag_leaves_nothing_behind(connect: Any) -> None:
-    with connect(scheduler=None) as ids:
-        with pytest.raises(issuer.UnknownTag):
-            next(iter(ids.stream("nope")))
-        assert ids._roster.lines == {}
-
-
-def test_callers_who_come_while_the_first_lease_is_fetched_see_their_numbers_increase(
-    connect: Any, other: issuer.Issuer
-) -> None:
-    assert other.next("a") == 1
-    with connect() as ids, ThreadPoolExecutor(50) as pool:
-        runs = list(pool.map(lambda _: [ids.next("a") for _ in range(5)], range(50)))
-        numbers = [number for run in runs for number in run]
-        assert sorted(numbers) == list(range(2, 252))
-        assert all(run == sorted(run) for run in runs)
-
-
-@pytest.mark.parametrize("way", ["short", "long"])
-@pytest.mark.parametrize("came", [False, True])
 def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_that_it_is_the_callers(
-    other: issuer.Issuer, fake_server: FencedFakeServer, store: MemoryStore, way: str, came: bool
+    other: issuer.Issuer, fake_server: FencedFakeServer, store: MemoryStore
 ) -> None:
-    numbers: list[int] = []
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
-        assert other.next("a") == 1
-        assert ids.next("a") == 2
-        line: Any = ids._roster.line("a")
-        redis: Any = ids._runner.redis
-        node, call = line._node, redis.call
-        send = node.draw if way == "short" else call
+    for came, drawn in ((True, [2, 3, 4]), (False, [1, 2])):
+        with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
+            before, numbers = other.next("a"), list[int]()
+            assert ids.next("a") == before + 1
+            line: Any = ids._roster.line("a")
+            node = line._node
 
-        def leased_meanwhile(*args: Any, **options: Any) -> Any:
-            reply = send(*args, **options)
-            line.supply.ahead = 1000  # as a stream of another thread does
-            line.supply.record = store.get("a", timeout=1)
-            line._node, redis.call = NOWHERE, call
-            if came:
-                thread = threading.Thread(target=lambda: numbers.append(ids.next("a")))
-                thread.start()
-                thread.join()
-            return reply
+            def leased_meanwhile(*args: Any) -> Any:
+                reply = node.draw(*args)  # noqa: B023
+                line.supply.ahead = 1000  # noqa: B023 - as a stream of another thread does
+                line.supply.record = store.get("a", timeout=1)  # noqa: B023
+                line._node = NOWHERE  # noqa: B023
+                if came:  # noqa: B023
+                    thread = threading.Thread(target=lambda: numbers.append(ids.next("a")))  # noqa: B023
+                    thread.start()
+                    thread.join()
+                return reply
 
-        if way == "short":
             line._node = SimpleNamespace(draw=leased_meanwhile)
-        else:
-            line._node, redis.call = NOWHERE, leased_meanwhile
-        numbers += [ids.next("a"), ids.next("a")]
-        assert numbers == ([4, 5, 6] if came else [3, 4])
-        assert cur(fake_server) == 1003
+            numbers += [ids.next("a"), ids.next("a")]
+            assert [number - before - 1 for number in numbers] == drawn
 
 
 def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_more(
@@ -201,84 +163,49 @@ def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_mor
         monkeypatch.setattr(supply, "LEARN_AFTER", -1)
         run(ids, "a", ids._roster.line("a").supply.refresh(), Deadline(5))
         fake_server.connected = False
-        store.restore(replace_max(backup))
+        store.restore(Snapshot({"a": replace(backup.tags["a"], max=0, lease=0)}, {}))
         with pytest.raises(issuer.StoreBehind):
             ids.next("a")
         fake_server.connected = True
-
-
-def replace_max(backup: Snapshot) -> Snapshot:
-    """Return a backup from before the first number."""
-    return Snapshot({name: replace(tag, max=0, lease=0) for name, tag in backup.tags.items()}, {})
-
-
-class FullPool:
-    """A scheduler's pool whose threads are all at work: it takes jobs and begins none."""
-
-    def __init__(self, ids: issuer.Issuer) -> None:
-        self.jobs: list[Any] = []
-        ids._scheduler.background = self.take  # type: ignore[method-assign]  # for this test
-
-    def take(self, job: Any) -> bool:
-        self.jobs.append(job)
-        return True
 
 
 def test_a_lease_that_nobody_has_begun_to_fetch_is_not_fetched_after_close(
     fake_server: FencedFakeServer, store: MemoryStore, other: issuer.Issuer
 ) -> None:
     ids = issuer.connect(redis=fake_server.client(), store=store, lease=10)
-    pool = FullPool(ids)
+    jobs: list[Any] = []
+
+    def taken(job: Any) -> bool:
+        """What a pool does whose threads are all at work."""
+        jobs.append(job)
+        return True
+
+    ids._scheduler.background = taken  # type: ignore[method-assign]  # for this test
     assert [ids.next("a") for _ in range(4)] == [1, 2, 3, 4]
-    assert len(pool.jobs) == 1
+    assert len(jobs) == 1
     ids.close()
-    pool.jobs[0]()
+    jobs[0]()
     assert cur(fake_server) == 4
     assert other.next("a") == 5
-
-
-def test_a_segment_for_which_this_process_is_elected_is_loaded_at_close(
-    fake_server: FencedFakeServer, store: MemoryStore, other: issuer.Issuer
-) -> None:
-    other.create("b", step=10, order="trend")
-    other.warm("b")
-    ids = issuer.connect(redis=fake_server.client(), store=store)
-    pool = FullPool(ids)
-    assert [ids.next("b"), ids.next("b")] == [1, 2]
-    ids.close()
-    pool.jobs[0]()
-    assert len(pool.jobs) == 1
-    state = other.inspect("b").redis
-    assert state is not None
-    assert (state.cur, state.next_max) == (2, 20)
 
 
 @pytest.mark.usefixtures("other")
 def test_callers_that_are_still_drawing_when_it_closes_take_nothing_with_them(
     connect: Any, fake_server: FencedFakeServer
 ) -> None:
-    for _ in range(2):
-        numbers: list[int] = []
-        before = cur(fake_server)
-        with connect(lease=20) as ids:
+    numbers: list[int] = []
+    with connect(lease=20) as ids, ThreadPoolExecutor(4) as pool:
 
-            def draw(ids: Any = ids, numbers: list[int] = numbers) -> None:
-                try:
-                    while True:
-                        numbers.append(ids.next("a"))
-                except issuer.IssuerError as error:
-                    assert "closed" in str(error)  # noqa: PT017 - in a thread
+        def draw() -> None:
+            while True:
+                numbers.append(ids.next("a"))
 
-            threads = [threading.Thread(target=draw) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            until(lambda numbers=numbers: len(numbers) > 500, timeout=30)  # type: ignore[misc]  # bound at once
-            ids.close()
-            for thread in threads:
-                thread.join()
-        assert sorted(numbers) == list(range(before + 1, before + len(numbers) + 1))
-        assert cur(fake_server) == max(numbers)
-        assert repeats(numbers) == []
+        calls = [pool.submit(draw) for _ in range(4)]
+        until(lambda: len(numbers) > 500)
+        ids.close()
+        assert all("closed" in str(call.exception(60)) for call in calls)
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    assert cur(fake_server) == len(numbers)
 
 
 @pytest.mark.live
@@ -299,23 +226,3 @@ def test_a_sweep_that_closing_cuts_short_makes_no_noise(
         swept.sweep = hangs
         assert begun.wait(30)
     assert caplog.records == []
-
-
-def test_who_waits_for_a_lease_that_waits_for_the_store_is_told_once_what_is_missing(
-    connect: Any, fake_server: FencedFakeServer, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as maker:
-        maker.create("a", order="trend")
-    slow = threading.Event()
-
-    def reserve(*_args: object, **_rest: object) -> None:
-        slow.wait(60)
-        raise Unavailable("switched off")
-
-    monkeypatch.setattr(MemoryStore, "reserve", reserve)
-    with connect() as ids, ThreadPoolExecutor(3) as pool:
-        calls = [pool.submit(ids.next, "a", timeout=timeout) for timeout in (0.4, 0.8, 1.2)]
-        told = [call.exception(30) for call in calls]
-        slow.set()
-        assert {type(one) for one in told} == {issuer.StoreUnavailable}
-        assert [str(one).count("nothing left in hand") for one in told] == [1, 1, 1]

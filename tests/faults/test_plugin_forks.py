@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -22,24 +23,10 @@ CALL = Call("a", 3)
 @contextmanager
 def held(*locks: threading.RLock) -> Iterator[None]:
     """Another thread holds the locks, as it may at the moment of a fork."""
-    holds, let_go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        for lock in locks:
-            lock.acquire()
-        holds.set()
-        let_go.wait()
-        for lock in locks:
-            lock.release()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holds.wait()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        [*pool.map(lambda lock: lock.acquire(), locks)]
         yield
-    finally:
-        let_go.set()
-        thread.join()
+        [*pool.map(lambda lock: lock.release(), locks)]
 
 
 def draw() -> list[int]:

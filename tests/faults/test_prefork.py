@@ -3,13 +3,13 @@
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import pytest
 
 import issuer
 from tests.audit import crashes, repeats
-from tests.faults.conftest import covering
 from tests.programs import PIPE, Program
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
@@ -29,46 +28,62 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
 
-WORKERS = 8
-
 #: gunicorn's, which import gevent each for itself.
 PRELOADED = {"sync": 8, "gevent": 4}
 ROOT = Path(__file__).resolve().parents[2]
 
 #: What is behind the service: a lease in hand, a segment of its own in hand, nothing in hand.
-BEHIND = {"leased": ("redis", 500, "trend"), "direct": ("", 0, "trend"), "strict": ("redis", 0, "strict")}
+BEHIND = {"leased": ("redis", 500, "trend"), "direct": ("none", 0, "trend"), "strict": ("redis", 0, "strict")}
+
+
+@dataclass
+class Behind:
+    """What a service draws from. `ids`: another process's."""
+
+    redis: str
+    store: str
+    lease: int
+    ids: issuer.Issuer
+
+
+@pytest.fixture
+def behind(
+    request: pytest.FixtureRequest, redis_server: RedisServer, redis_url: str, tmp_path: Path
+) -> Iterator[Behind]:
+    """Let all connections to Redis be closed again afterwards."""
+    redis, lease, order = BEHIND[request.param]
+    redis, store = redis_url if redis == "redis" else redis, f"sqlite:///{tmp_path / 'a.db'}"
+    with redis_server.client() as client:
+        connections = client.info("clients")["connected_clients"]
+        with issuer.connect(redis=redis, store=store, scheduler=None) as ids:
+            ids.create("a", step=5000, order=order)  # type: ignore[arg-type]
+            yield Behind(redis, store, lease, ids)
+        until(lambda: client.info("clients")["connected_clients"] <= connections)
 
 
 # ---------------------------------------------------------------------------------------------- gunicorn
 
 
 @contextmanager
-def gunicorn(
-    redis: str, store: str, lease: int, kind: str, complaints: Path
-) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Serve `prefork_app` with eight workers of that kind; end it by SIGTERM. What it says goes to `complaints`."""
-    port = free_port()
+def gunicorn(behind: Behind, kind: str, complaints: Path) -> Iterator[tuple[str, int]]:
+    """Serve `prefork_app` with workers of that kind; end it by SIGTERM. What it says goes to `complaints`."""
+    url = f"127.0.0.1:{free_port()}"
+    options = f"--preload --worker-class {kind} --workers {PRELOADED[kind]} --bind {url} --log-level warning"
+    settings = {"PREFORK_REDIS": behind.redis, "PREFORK_STORE": behind.store, "PREFORK_LEASE": str(behind.lease)}
     with complaints.open("wb") as stderr:
-        options = (
-            f"--preload --worker-class {kind} --workers {PRELOADED[kind]} --bind 127.0.0.1:{port} --log-level warning"
-        )
         service = subprocess.Popen(
             [sys.executable, "-m", "gunicorn", *options.split(), "tests.faults.prefork_app:app"],
             cwd=ROOT,
-            env={**os.environ, "PREFORK_REDIS": redis, "PREFORK_STORE": store, "PREFORK_LEASE": str(lease)},
+            env={**os.environ, **settings},
             stderr=stderr,
         )
     try:
-        url = f"http://127.0.0.1:{port}/"
-        until(lambda: asked(url), 60, ignoring=(OSError,))
-        yield url, service
+        until(lambda: asked(f"http://{url}/"), 60, ignoring=(OSError,))
+        yield f"http://{url}/", service.pid
+        service.terminate()
+        service.wait(60)
     finally:
-        service.send_signal(signal.SIGTERM)
-        try:
-            service.wait(60)
-        except subprocess.TimeoutExpired:
-            service.kill()
-            raise
+        service.kill()
 
 
 def asked(url: str) -> dict[str, Any]:
@@ -83,85 +98,64 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.covers("U.14")
-@covering("kind, behind", [("sync", "leased"), ("gevent", "strict")], ["sync", "gevent"], BEHIND)
-def test_preloaded_workers_repeat_nothing_and_leave_nothing_behind(
-    behind: str, kind: str, redis_server: RedisServer, redis_url: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "behind"),
+    [
+        ("sync", "leased"),
+        ("gevent", "strict"),
+        pytest.param("sync", "direct", marks=pytest.mark.soak),
+        pytest.param("gevent", "leased", marks=pytest.mark.soak),
+    ],
+    indirect=["behind"],
+)
+def test_preloaded_workers_repeat_nothing_and_leave_nothing_behind(kind: str, behind: Behind, tmp_path: Path) -> None:
     """gunicorn has gevent patch its workers after the fork only, when the issuer is there already."""
     complaints = tmp_path / "complaints.txt"
-    redis, lease, order = BEHIND[behind]
-    redis, store = redis and redis_url, f"sqlite:///{tmp_path / 'a.db'}"
-    with issuer.connect(redis=redis or "none", store=store, scheduler=None) as ids:
-        ids.create("a", step=5000, order=order)  # type: ignore[arg-type]
-        with redis_server.client() as client:
-            connections = client.info("clients")["connected_clients"]
-        answers: list[dict[str, Any]] = []
-        with gunicorn(redis, store, lease, kind, complaints) as (url, service), ThreadPoolExecutor(16) as pool:
+    answers: list[dict[str, Any]] = []
+    with gunicorn(behind, kind, complaints) as (url, service), ThreadPoolExecutor(16) as pool:
 
-            def all_workers_answered() -> bool:
-                answers.extend(pool.map(asked, [url] * 32))
-                return len({answer["pid"] for answer in answers}) == PRELOADED[kind]
+        def all_workers_answered() -> bool:
+            answers.extend(pool.map(asked, [url] * 32))
+            return len({answer["pid"] for answer in answers}) == PRELOADED[kind]
 
-            until(all_workers_answered, 60)
-            workers = children_of(service.pid)
-            assert len(workers) == PRELOADED[kind]
-        numbers = [*answers[0]["before"], *(number for answer in answers for number in answer["numbers"])]
-        numbers += ids.take("a", 100)
-        assert crashes(complaints.read_text()) == []
-        assert repeats(numbers) == []
-        assert max(numbers) <= ids.inspect("a").store.max
-        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-        with redis_server.client() as client:
-            until(lambda: client.info("clients")["connected_clients"] <= connections + 1, timeout=30)
+        until(all_workers_answered, 60)
+        workers = children_of(service)
+        assert len(workers) == PRELOADED[kind]
+    numbers = [*answers[0]["before"], *(number for answer in answers for number in answer["numbers"])]
+    numbers += behind.ids.take("a", 100)
+    assert crashes(complaints.read_text()) == []
+    assert repeats(numbers) == []
+    assert max(numbers) <= behind.ids.inspect("a").store.max
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 
 # ---------------------------------------------------------------------------------------------- multiprocessing
 
-_ids: issuer.Issuer | None = None
-_together: Any = None
-
-
-def connected(redis: str, store: str, lease: int, together: Any = None) -> None:
-    global _ids, _together  # noqa: PLW0603 - as a program's module would have it
-    _together = together
-    if _ids is None:
-        _ids = issuer.connect(redis=redis or "none", store=store, lease=lease, timeout=60, redis_timeout=40)
+#: The issuer that processes of a pool have from their parent, and what lets them all begin at once.
+INHERITED: list[Any] = []
 
 
 def drawn_by_worker(n: int) -> tuple[int, list[int]]:
-    assert _ids is not None
-    _together.wait(120)
-    return os.getpid(), [_ids.next("a") for _ in range(n)] + _ids.take("a", n)
+    ids, together = INHERITED
+    together.wait(120)
+    return os.getpid(), [ids.next("a") for _ in range(n)] + ids.take("a", n)
 
 
 @pytest.mark.covers("U.14")
-@covering(
-    "method, behind",
-    [("fork", "direct"), ("forkserver", "strict")],
-    ["fork", "spawn", "forkserver"],
-    BEHIND,
-)
-def test_a_pool_of_eight_processes_repeats_nothing(method: str, behind: str, redis_url: str, tmp_path: Path) -> None:
-    global _ids  # noqa: PLW0603 - as above
-    redis, lease, order = BEHIND[behind]
-    settings = (redis and redis_url, f"sqlite:///{tmp_path / 'a.db'}", lease)
-    connected(*settings)
-    assert _ids is not None
-    try:
-        _ids.create("a", step=5000, order=order)  # type: ignore[arg-type]
-        numbers = [*_ids.take("a", 10), _ids.next("a")]
-        context = multiprocessing.get_context(method)
-        with context.Pool(WORKERS, connected, (*settings, context.Barrier(WORKERS))) as pool:
-            running = pool.map_async(drawn_by_worker, [400] * WORKERS, chunksize=1)
-            numbers += [_ids.next("a") for _ in range(200)]
+@pytest.mark.parametrize("behind", ["direct", pytest.param("leased", marks=pytest.mark.soak)], indirect=True)
+def test_a_pool_of_eight_processes_repeats_nothing(behind: Behind) -> None:
+    context = multiprocessing.get_context("fork")
+    with issuer.connect(redis=behind.redis, store=behind.store, lease=behind.lease) as ids:
+        numbers = [*ids.take("a", 10), ids.next("a")]
+        INHERITED[:] = ids, context.Barrier(8)
+        with context.Pool(8) as pool:
+            running = pool.map_async(drawn_by_worker, [400] * 8, chunksize=1)
+            numbers += [ids.next("a") for _ in range(200)]
             answers = running.get(120)
-        numbers += [number for _, drawn in answers for number in drawn] + _ids.take("a", 100)
-        assert len({pid for pid, _ in answers}) == WORKERS
-        assert len(numbers) == WORKERS * 800 + 311
+        numbers += [number for _, drawn in answers for number in drawn] + ids.take("a", 100)
+        assert len({pid for pid, _ in answers}) == 8
+        assert len(numbers) == 8 * 800 + 311
         assert repeats(numbers) == []
-    finally:
-        _ids.close()
-        _ids = None
 
 
 # ---------------------------------------------------------------------------------------------- SIGTERM
@@ -176,23 +170,13 @@ signal.pause()
 
 
 @pytest.mark.covers("U.4", "N.4")
-@covering("behind", [("leased",), ("direct",)], BEHIND)
-def test_a_service_that_ends_in_order_on_sigterm_hands_back_what_it_held(
-    behind: str, redis_server: RedisServer, redis_url: str, tmp_path: Path
-) -> None:
-    redis, lease, order = BEHIND[behind]
-    store = f"sqlite:///{tmp_path / 'a.db'}"
-    with issuer.connect(redis=(redis and redis_url) or "none", store=store, scheduler=None) as ids:
-        ids.create("a", step=5000, order=order)  # type: ignore[arg-type]
-        with redis_server.client() as client:
-            connections = client.info("clients")["connected_clients"]
-        program = tmp_path / "service.py"
-        program.write_text(SERVICE.format(redis=(redis and redis_url) or "none", store=store, lease=lease))
-        with Program(str(program), stdout=PIPE) as service:
-            assert service.stdout is not None
-            assert service.stdout.readline().split() == ["10", "11"]
-            service.terminate()
-            assert service.wait(60) == 0
-        assert ids.next("a") == 12
-        with redis_server.client() as client:
-            until(lambda: client.info("clients")["connected_clients"] <= connections + 1, timeout=30)
+@pytest.mark.parametrize("behind", ["leased", "direct"], indirect=True)
+def test_a_service_that_ends_in_order_on_sigterm_hands_back_what_it_held(behind: Behind, tmp_path: Path) -> None:
+    program = tmp_path / "service.py"
+    program.write_text(SERVICE.format(redis=behind.redis, store=behind.store, lease=behind.lease))
+    with Program(str(program), stdout=PIPE) as service:
+        assert service.stdout is not None
+        assert service.stdout.readline().split() == ["10", "11"]
+        service.terminate()
+        assert service.wait(60) == 0
+    assert behind.ids.next("a") == 12

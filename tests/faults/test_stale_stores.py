@@ -1,18 +1,14 @@
 """A store that is read on a server that lags, as on a primary that was deposed and doesn't know it yet."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import issuer
 from issuer.persistence.errors import MaxBehind
 from issuer.persistence.memory import MemoryStore
-
-if TYPE_CHECKING:
-    from issuer.persistence.records import Reservation
-    from tests.colours import Connect
+from issuer.persistence.records import Reservation
+from tests.colours import Connect
 
 
 class Stale(MemoryStore):

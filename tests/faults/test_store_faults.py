@@ -1,22 +1,26 @@
 """The store goes away, or back in time, under a running issuer; processes die with numbers in hand."""
 
 from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 import redis
 
 import issuer
 from issuer import async_facade, facade
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Reservation
-from tests import programs
+from issuer.persistence.opening import open_store
+from issuer.persistence.records import HIGHEST, Reservation, Tag
 from tests.audit import repeats
-from tests.colours import Connect
+from tests.colours import COLOURS, Connect
 from tests.programs import PIPE, Program
 from tests.servers.mongo import MongoServer
+from tests.servers.proxy import FaultProxy
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -65,56 +69,37 @@ def test_a_restored_store_is_found_out_and_recover_goes_on_above(
     assert "Traceback" not in caplog.text
 
 
-def test_a_restored_store_is_found_out_by_a_direct_process() -> None:
+def test_a_range_of_a_restored_store_is_refused_and_so_is_a_direct_number() -> None:
     store = MemoryStore()
     with issuer.connect(redis="none", store=store, scheduler=None) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
-        numbers = [ids.next("a") for _ in range(150)]
-        store.restore(backup)
-        numbers += ids.take("a", 50)
-        with pytest.raises(issuer.StoreBehind):
-            ids.next("a")
-        assert ids.recover("a", at_least=200)[0].new == 200
-        numbers += ids.take("a", 100)
-        assert numbers == list(range(1, 301))
-
-
-def test_a_range_of_a_restored_store_is_refused() -> None:
-    store = MemoryStore()
-    with issuer.connect(redis="none", store=store, scheduler=None) as ids:
-        ids.create("a", step=100)
-        backup = store.snapshot()
-        assert ids.reserve("a", 150)[-1] == 150
+        numbers = [*ids.take("a", 50), *ids.reserve("a", 150)]
         store.restore(backup)
         with pytest.raises(issuer.StoreBehind):
             ids.reserve("a", 10)
+        numbers += ids.take("a", 50)
+        with pytest.raises(issuer.StoreBehind):
+            ids.next("a")
+        assert ids.recover("a", at_least=max(numbers))[0].new == max(numbers)
+        numbers += ids.take("a", 100)
+        assert repeats(numbers) == []
 
 
-@pytest.mark.parametrize("guarded", [True, False])
 def test_a_store_that_went_back_with_redis_emptied_is_found_out_by_what_a_process_has_seen(
-    redis_url: str, redis_client: redis.Redis, guarded: bool
+    redis_url: str, redis_client: redis.Redis
 ) -> None:
-    """The mutation: reservations don't say what is known to be taken."""
-
-    class Blind(MemoryStore):
-        def reserve(self, tag: str, n: int | None, **rest: Any) -> Reservation:
-            return super().reserve(tag, n, **{**rest, "at_least": 0})
-
-    store = MemoryStore() if guarded else Blind()
+    store = MemoryStore()
     with issuer.connect(redis=redis_url, store=store, scheduler=None) as ids:
         ids.create("a", step=100)
         backup = store.snapshot()
         numbers = [ids.next("a") for _ in range(250)]
         store.restore(backup)
         redis_client.flushall()
-        if guarded:
-            with pytest.raises(issuer.StoreBehind):
-                ids.next("a")
-            ids.recover("a", at_least=max(numbers))
-            assert ids.next("a") > max(numbers)
-        else:
-            assert repeats(numbers + ids.take("a", 100)) != []
+        with pytest.raises(issuer.StoreBehind):
+            ids.next("a")
+        ids.recover("a", at_least=max(numbers))
+        assert ids.next("a") > max(numbers)
 
 
 class Staged(MemoryStore):
@@ -188,13 +173,78 @@ def test_direct_processes_that_are_killed_lose_two_segments_each_at_most(tmp_pat
         assert max(numbers) <= ids.inspect("a").store.max
 
 
-def test_a_forgotten_issuer_hands_back_at_exit(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    program = tmp_path / "forgetful.py"
-    program.write_text(f"import issuer; ids = issuer.connect(redis='none', store={url!r}); print(ids.next('a'))")
-    with issuer.connect(redis="none", store=url) as ids:
-        ids.create("a")
-    assert [programs.run(str(program)).stdout for _ in range(3)] == ["1\n", "2\n", "3\n"]
+@pytest.mark.covers("0.12", "0.16", "3.26", "3.27")
+@pytest.mark.parametrize(("colour", "lease"), [("blocking", 0), ("asyncio", 20)])
+def test_no_number_in_hand_waits_for_a_mongodb_behind_a_dead_wire(
+    redis_url: str, mongo_server: MongoServer, colour: str, lease: int
+) -> None:
+    """Whoever waited for it would do so for two minutes, which no caller has."""
+    with FaultProxy(("127.0.0.1", mongo_server.port)) as proxy:
+        url = f"mongodb://127.0.0.1:{proxy.port}/hanging?directConnection=true"
+        with COLOURS[colour](redis=redis_url, store=url, lease=lease, store_timeout=120) as ids:
+            ids.create("a", step=500, order="trend")
+            numbers = ids.take("a", 120)
+            until(lambda: ids.inspect("a").store.max == 1000, timeout=60, message="both segments are there")
+            proxy.blackhole()
+            numbers += ids.take("a", 880)
+            assert numbers == list(range(1, 1001))  # exactly what was in hand
+            with pytest.raises(issuer.StoreUnavailable):
+                ids.next("a", timeout=0.3)
+            proxy.pass_through()
+            assert ids.next("a", timeout=120) > 1000
+
+
+def command(name: str, collection: str) -> bytes:
+    """What a command for that collection has in it, on MongoDB's wire."""
+    return bson.encode({name: collection})[4:-1]
+
+
+MADE, CHANGED = command("insert", "issuer_tags"), command("findAndModify", "issuer_tags")
+#: What is hit of an administrator's calls, one after the other, and what says that it was done before.
+CALLS: list[tuple[bytes, Callable[[issuer.Issuer, float], object], type[issuer.IssuerError] | None]] = [
+    (MADE, lambda ids, left: ids.create("a", step=10, timeout=left), issuer.TagExists),
+    (CHANGED, lambda ids, left: ids.configure("a", step=7, limit=900, timeout=left), None),
+    (CHANGED, lambda ids, left: ids.halt("a", timeout=left), None),
+    (CHANGED, lambda ids, left: ids.recover("a", timeout=left), None),
+    (CHANGED, lambda ids, left: ids.delete("a", timeout=left), issuer.UnknownTag),
+    (CHANGED, lambda ids, left: ids.create("a", step=10, timeout=left), issuer.TagExists),
+]
+
+
+@pytest.mark.parametrize("lose", [FaultProxy.drop_requests, FaultProxy.drop_replies])
+def test_what_an_administrator_asks_and_is_lost_on_the_way_is_done_wholly_or_not_and_can_be_asked_again(
+    mongo_server: MongoServer, lose: Callable[[FaultProxy, bytes, int], None]
+) -> None:
+    with (
+        FaultProxy(("127.0.0.1", mongo_server.port)) as proxy,
+        closing(open_store(f"{mongo_server.url}/lost")) as there,
+    ):
+        url = f"mongodb://127.0.0.1:{proxy.port}/lost?directConnection=true"
+        with issuer.connect(redis="none", store=url, scheduler=None) as ids:
+            ids.tags()
+            left: list[object] = []
+            for request, ask, done in CALLS:
+                before, hits = there.get("a", timeout=40), proxy.hits
+                lose(proxy, request, 1)
+                with suppress(issuer.StoreUnavailable):
+                    ask(ids, 0.5)
+                assert proxy.hits > hits
+                proxy.pass_through()
+                doubtful = there.get("a", timeout=40)
+                with suppress(*[done] if done else []):
+                    ask(ids, 40)
+                after = there.get("a", timeout=40)
+                assert settings(doubtful) in (settings(before), settings(after))
+                left.append(settings(after))
+            assert left == [
+                (10, HIGHEST, False, False), (7, 900, False, False), (7, 900, True, False), (7, 900, False, False),
+                (7, 900, False, True), (10, HIGHEST, False, False),
+            ]  # fmt: skip
+            assert ids.next("a") == 1
+
+
+def settings(tag: Tag | None) -> object:
+    return tag and (tag.step, tag.limit, tag.halted, tag.deleted)
 
 
 @pytest.mark.covers("3.22", "4.18")

@@ -11,20 +11,19 @@ from tests.colours import Connect
 
 
 def weak(ids: Issuer) -> list[str]:
-    return [each.tag or "" for each in ids.doctor() if each.check == "tag-two-hashes" and each.level == "weak"]
+    return [each.tag or "" for each in ids.doctor() if (each.check, each.level) == ("tag-two-hashes", "weak")]
 
 
 def opened(connect: Connect, url: str, store: MemoryStore, prefix: str = "issuer") -> Issuer:
     return connect(redis=url, store=store, scheduler=None, prefix=prefix, timeout=20)
 
 
-@pytest.mark.parametrize("where", ["database", "prefix"])
+@pytest.mark.parametrize(("where", "prefix"), [("/5", "issuer"), ("/0", "other")], ids=["database", "prefix"])
 def test_a_strict_tag_whose_segments_go_to_two_places_in_turns_is_told_with_who_draws_there(
-    connect: Connect, redis_url: str, where: str
+    connect: Connect, redis_url: str, where: str, prefix: str
 ) -> None:
-    store = MemoryStore()
-    other = {"database": (redis_url.removesuffix("/0") + "/5", "issuer"), "prefix": (redis_url, "other")}[where]
-    with opened(connect, redis_url, store) as ids, opened(connect, other[0], store, other[1]) as others:
+    store, there = MemoryStore(), redis_url.removesuffix("/0") + where
+    with opened(connect, redis_url, store) as ids, opened(connect, there, store, prefix) as others:
         ids.create("strict", step=10)
         ids.create("alone", step=10)
         ids.create("trend", step=10, order="trend")

@@ -57,11 +57,7 @@ class Client:
 
 
 def taken(redis: str, store: str) -> dict[str, int]:
-    """Return what this process takes of the machine.
-
-    Resident memory in KiB; threads of the scheduler's pool, and others; connections to Redis, to the store, and other
-    files. `redis`, `store`: their URLs.
-    """
+    """Return what this process takes of the machine; memory in KiB. `redis`, `store`: their URLs."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     pool = sum(thread.name.startswith(POOL) for thread in threading.enumerate())
     open_files = Counter(map(_leads_to, Path("/proc/self/fd").iterdir()))
@@ -105,16 +101,18 @@ def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
             }
             print(json.dumps({**done, **taken(redis, store)}), flush=True)
 
+        for client in clients:
+            client.thread.start()
+
         def report() -> None:
             while not ended.wait(1.0):
                 tell()
 
         reporter = threading.Thread(target=report, daemon=True)
-        for thread in [*(client.thread for client in clients), reporter]:
-            thread.start()
+        reporter.start()
         sys.stdin.read()
         ended.set()
-        for thread in [*(client.thread for client in clients), reporter]:
+        for thread in (*(client.thread for client in clients), reporter):
             thread.join(20)
         tell()
 

@@ -1,17 +1,9 @@
 """What counts as a leak in a process that draws for a long time.
 
-Pools open what they need when they first need it, which may be late: a second thread, when two extensions fall due at
-once. So growth alone is no leak where there is a pool. One is a leak
-
-- beyond the pool's ceiling, at any moment: the scheduler has `WORKERS` threads at most, and no thread that draws or is
-  the scheduler's has more than one connection to Redis and one to the store at a time, while idle ones are used again
-  before another is made;
-- below it, if there are more in each quarter of the run, after the warm-up, than in the one before: a pool that fills
-  stands still once it has met its busiest moment. In less than `LONG` that can't be told.
-
-All else, threads that are of no pool and files that are no connection to either, is made once, at the beginning: one
-more than at the end of the warm-up is a leak. It counts when it is seen twice in a row: a connection that is just being
-made leads nowhere yet.
+A pool opens what it needs when it first needs it, which may be late. So more of it is a leak only beyond the pool's
+ceiling (a thread has one connection to Redis and one to the store at a time, and idle ones are used again), or if
+there are more in each quarter of the run than in the one before, which less than `LONG` can't tell. All else is made
+once: one more is a leak when it is seen twice in a row, as a connection that is being made leads nowhere yet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,8 +28,7 @@ LONG = 40
 
 def ceilings(threads: int) -> dict[str, int]:
     """Return how many there may be of each at most, in a process in which so many threads draw."""
-    talking = threads + WORKERS
-    return {"pool": WORKERS, "redis": talking, "store": talking + MONITORS}
+    return {"pool": WORKERS, "redis": threads + WORKERS, "store": threads + WORKERS + MONITORS}
 
 
 def leaks(told: Sequence[Told], warm: int, threads: int) -> list[str]:
@@ -49,7 +40,8 @@ def leaks(told: Sequence[Told], warm: int, threads: int) -> list[str]:
             found.append(f"{POOLED[kind]}: {peak}, and {most} at most are right")
     since = told[warm:]
     for kind, name in POOLED.items() if len(since) >= LONG else ():
-        peaks = [max(each[kind] for each in part) for part in _quarters(since)]
+        ends = [len(since) * at // QUARTERS for at in range(QUARTERS + 1)]
+        peaks = [max(each[kind] for each in since[begin:end]) for begin, end in pairwise(ends)]
         if all(before < after for before, after in pairwise(peaks)):
             found.append(f"{name}: ever more, {', '.join(map(str, peaks))}")
     for kind, name in FIXED.items():
@@ -57,8 +49,3 @@ def leaks(told: Sequence[Told], warm: int, threads: int) -> list[str]:
         if max(rest, default=first) > first:
             found.append(f"{name}: {max(rest)}, and {first} when warm")
     return found
-
-
-def _quarters(told: Sequence[Told]) -> list[Sequence[Told]]:
-    ends = [len(told) * at // QUARTERS for at in range(QUARTERS + 1)]
-    return [told[begin:end] for begin, end in pairwise(ends)]
