@@ -4,9 +4,10 @@ Loads and returns carry the reign and the born of now, unless a test says others
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 
@@ -17,6 +18,7 @@ from issuer.scripts import NAMES, script
 KEY = "issuer:{orders}"
 STORE = "0123456789abcdef01234567"
 OTHER_STORE = "fedcba9876543210fedcba98"
+OTHER_REIGN = "0123456789" * 4
 BORN = "born-1"
 WINDOW = 60_000
 
@@ -127,6 +129,11 @@ class TagHash:
     def set(self, **fields: str | int) -> None:
         self.client.hset(self.key, mapping={name: str(value) for name, value in fields.items()})
 
+    def floored(self, at: int, born: str = "born-2") -> dict[str, object]:
+        """Return what `open` and `floor` leave of a hash without numbers."""
+        floor: dict[str, object] = dict.fromkeys(("cur", "max", "mark"), str(at))
+        return {**floor, "fence": self.reign(), "born": Made(born), "store": STORE}
+
     def put(self, cur: int, max: int, next: tuple[int, int] | None = None, /, **fields: str | int) -> None:
         """Make the hash anew: (cur, max] in buffer 1, its mark a fifth into that, `next` in buffer 2; `fields` win."""
         made: dict[str, str | int] = {"cur": cur, "max": max, "mark": mark(cur, max) if max > cur else max}
@@ -146,6 +153,18 @@ class Made:
         return isinstance(born, str) and re.fullmatch(rf"{self.word}\.\d{{10}}\.\d{{1,6}}", born) is not None
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class _Hash(Protocol):
+    def fields(self) -> dict[str, str]: ...
+
+
+@contextmanager
+def unchanged(hash: _Hash) -> Iterator[None]:
+    """See that what is done leaves the whole hash as it is."""
+    before = hash.fields()
+    yield
+    assert hash.fields() == before
 
 
 def numbers(reply: list[str]) -> range:

@@ -28,6 +28,7 @@ MISTAKES: list[tuple[str, Sequence[tuple[str | int, ...]], str]] = [
     ("load", [(0, 100, mark, "r", BORN) for mark in (0, 101, *NO_NUMBERS)] + [(9, 10, 9, "r", BORN)], "BADARG"),
     *(("floor", [(at, "b", STORE, manner) for at in NO_NUMBERS], "BADARG") for manner in ("keep", "repair")),
     ("floor", [(7, "b", STORE, "keep", "s1", until) for until in NO_ENDS], "BADARG"),
+    ("once", [*((window, "", 1) for window in NO_WINDOWS), *((WINDOW, "", ttl) for ttl in ("0", *NO_ENDS))], "BADARG"),
     ("open", [(BORN, STORE, window, "claim", "", HIGHEST) for window in NO_WINDOWS], "BADARG"),
     ("open", [(BORN, STORE, WINDOW, "claim", "s1", until) for until in NO_ENDS], "BADARG"),
 ]
@@ -45,14 +46,6 @@ def test_it_is_an_error_without_a_line_number_and_changes_nothing(tag: TagHash) 
             with pytest.raises(redis.ResponseError, match=r"^BADARG"):
                 pytest.fail(f"{name} {args} without a hash: {tag.call(name, *args)}")
             assert tag.client.keys() == []
-
-
-def test_so_is_a_time_for_which_no_number_can_be_kept(tag: TagHash) -> None:
-    tag.put(5, 100)
-    for ttl in ("0", "-1", "x", ""):
-        with pytest.raises(redis.ResponseError, match=r"^BADARG"):
-            pytest.fail(f"{ttl}: {tag.once('a', ttl=ttl)}")
-    assert tag.field("cur") == "5"
 
 
 def test_a_key_of_another_type_is_an_error_and_stays_as_it_is(tag: TagHash) -> None:

@@ -4,124 +4,85 @@ import pytest
 
 from issuer.core.periods import PERIOD_BITS
 from issuer.persistence.records import HIGHEST
-from tests.lua.hashes import BORN, STORE, WINDOW, Made, TagHash, at_moment
+from tests.lua.hashes import BORN, WINDOW, Made, TagHash, at_moment, unchanged
 
 NEVER = str(HIGHEST)
-
-
-@pytest.fixture(params=["next", "lease"])
-def draw(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def scheme_draw(tag: TagHash, name: str, scheme: str) -> list[str]:
     return tag.call(name, 1, WINDOW, scheme)
 
 
+@pytest.mark.parametrize("draw", ["next", "lease"])
 class TestDraws:
-    def test_one_who_knows_the_scheme_draws(self, tag: TagHash, draw: str) -> None:
+    def test_whoever_knows_another_scheme_draws_nothing(self, tag: TagHash, draw: str) -> None:
         tag.put(5, 100, scheme="s1", until=NEVER)
+        with unchanged(tag):
+            for known in ("", "s0", "s11", "s"):
+                assert (known, scheme_draw(tag, draw, known)) == (known, ["scheme", "s1"])
+            assert tag.call(draw, 1, WINDOW) == ["scheme", "s1"]
         assert scheme_draw(tag, draw, "s1")[:3] == ["ok", "5", "6"]
-
-    def test_whoever_knows_another_one_draws_nothing(self, tag: TagHash, draw: str) -> None:
-        tag.put(5, 100, scheme="s1", until=NEVER)
-        before = tag.fields()
-        for known in ("", "s0", "s11", "s"):
-            assert (known, scheme_draw(tag, draw, known)) == (known, ["scheme", "s1"])
-        assert tag.call(draw, 1, WINDOW) == ["scheme", "s1"]
-        assert tag.fields() == before
-
-    def test_whoever_takes_a_plain_tag_for_another_draws_nothing(self, tag: TagHash, draw: str) -> None:
         tag.put(5, 100)
         assert scheme_draw(tag, draw, "s1") == ["scheme", ""]
-
-    def test_nothing_is_drawn_once_the_period_is_over(self, tag: TagHash, draw: str) -> None:
-        tag.put(5, 100, scheme="s1", until=tag.now() - 1)
-        before = tag.fields()
-        status, clock = scheme_draw(tag, draw, "s1")
-        assert status == "over"
-        assert abs(int(clock) - tag.now()) < 60_000
-        assert tag.fields() == before
-        tag.put(5, 100, scheme="s1", until=tag.now() + 60_000)
-        assert scheme_draw(tag, draw, "s1")[0] == "ok"
-
-    @pytest.mark.parametrize(("past", "over"), [(-1, False), (0, True), (1, True)])
-    def test_the_period_is_over_from_the_millisecond_of_its_end_on(self, tag: TagHash, past: int, over: bool) -> None:
-        end = 1_700_000_000_123
-        tag.texts = at_moment(end + past)
-        for name in ("next", "lease", "once"):
-            tag.put(5, 100, scheme="s1", until=end)
-            reply = tag.once(scheme="s1") if name == "once" else scheme_draw(tag, name, "s1")
-            assert (name, reply[:2]) == (name, ["over", str(end + past)] if over else ["ok", "5"])
-        for armed in (True, False):
-            tag.put(5, 100, scheme="s1", until=end, **({} if armed else {"fence": "a" * 40}))
-            opened = tag.open(role="look", scheme="s1", until=end)
-            due = "1" if over or not armed else "0"  # whoever arms has no numbers
-            assert opened[5:] == [due, "0", *([str(end + past)] if over else [])]
 
     def test_an_end_that_is_no_number_is_corrupt(self, tag: TagHash, draw: str) -> None:
         for until in ("", "x", "-1", "1e9", "01"):
             tag.put(5, 100, scheme="s1", until=until)
-            before = tag.fields()
-            assert (until, scheme_draw(tag, draw, "s1")) == (until, ["corrupt"])
-            assert (until, tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER)) == (until, ["corrupt"])
-            assert tag.fields() == before
+            with unchanged(tag):
+                assert (until, scheme_draw(tag, draw, "s1")) == (until, ["corrupt"])
+                assert (until, tag.open(scheme="s1")) == (until, ["corrupt"])
 
     def test_the_fence_comes_first(self, tag: TagHash, draw: str) -> None:
         tag.put(5, 100, scheme="s1", until=0, fence="a" * 40)
         assert scheme_draw(tag, draw, "s0") == ["fenced"]
 
 
+@pytest.mark.parametrize(("past", "over"), [(-1, False), (0, True), (1, True)])
+def test_the_period_is_over_from_the_millisecond_of_its_end_on(tag: TagHash, past: int, over: bool) -> None:
+    end = 1_700_000_000_123
+    tag.texts = at_moment(end + past)
+    for name in ("next", "lease", "once"):
+        tag.put(5, 100, scheme="s1", until=end)
+        before = tag.fields()
+        reply = tag.once(scheme="s1") if name == "once" else scheme_draw(tag, name, "s1")
+        assert (name, reply[:2]) == (name, ["over", str(end + past)] if over else ["ok", "5"])
+        assert (tag.fields() == before) == over
+    for armed in (True, False):
+        tag.put(5, 100, (100, 200), scheme="s1", until=end, **({} if armed else {"fence": "a" * 40}))
+        due = "1" if over or not armed else "0"  # whoever arms has no numbers
+        assert tag.open(scheme="s1", until=end)[5:] == [due, due, *([str(end + past)] if over else [])]
+
+
 class TestOpen:
     def test_a_missing_hash_is_armed_for_the_callers_scheme(self, tag: TagHash) -> None:
-        opened = tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER)
-        assert opened == ["open", tag.reign(), Made(BORN), "0", "0", "1", "1"]
+        assert tag.open(scheme="s1") == ["open", tag.reign(), Made(BORN), "0", "0", "1", "1"]
         assert (tag.field("scheme"), tag.field("until")) == ("s1", NEVER)
 
-    def test_one_for_another_scheme_is_refused_and_changes_nothing(self, tag: TagHash) -> None:
-        tag.put(5, 100, scheme="s1", until=NEVER)
-        before = tag.fields()
-        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s2", NEVER) == ["otherscheme", "s1"]
-        assert tag.open() == ["otherscheme", "s1"]
-        assert tag.fields() == before
-
-    def test_one_for_another_scheme_is_refused_in_whatever_reign(self, tag: TagHash) -> None:
-        tag.put(5, 100, scheme="s2", until=NEVER, fence="a" * 40)
-        before = tag.fields()
-        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s1", NEVER) == ["otherscheme", "s2"]
-        assert tag.fields() == before
-        assert tag.call("open", BORN, STORE, WINDOW, "claim", "s2", NEVER)[:3] == ["open", tag.reign(), Made(BORN)]
-
-    def test_a_period_that_is_over_is_due_and_told_with_the_clock(self, tag: TagHash) -> None:
-        tag.put(5, 100, (100, 200), scheme="s1", until=tag.now() - 1)
-        opened = tag.call("open", BORN, STORE, WINDOW, "claim", "s1", "0")
-        assert opened[5:7] == ["1", "1"]
-        assert abs(int(opened[7]) - tag.now()) < 60_000
+    def test_one_for_another_scheme_is_refused_in_whatever_reign_and_changes_nothing(self, tag: TagHash) -> None:
+        for fence in (tag.reign(), "a" * 40):
+            tag.put(5, 100, scheme="s1", until=NEVER, fence=fence)
+            with unchanged(tag):
+                assert [tag.open(scheme="s2"), tag.open()] == [["otherscheme", "s1"]] * 2
+        assert tag.open(scheme="s1")[:3] == ["open", tag.reign(), Made(BORN)]
 
     def test_who_arms_without_knowing_the_period_has_to_find_it_out(self, tag: TagHash) -> None:
-        assert len(tag.call("open", BORN, STORE, WINDOW, "claim", "s1", "0")) == 8
+        assert len(tag.open(scheme="s1", until=0)) == 8
         assert scheme_draw(tag, "next", "s1")[0] == "over"
 
 
 class TestFloor:
-    def test_another_scheme_drops_what_was_loaded_under_the_one_before(self, tag: TagHash) -> None:
-        tag.put(5, 100, (100, 200))
-        assert tag.call("floor", 7, "fresh", STORE, "keep", "s1", NEVER) == ["floored", "200", "200", "5", "200"]
-        assert scheme_draw(tag, "next", "s1") == ["exhausted"]
-        assert tag.call("next", 1, WINDOW) == ["scheme", "s1"]
-
     def test_a_later_scheme_with_the_same_values_keeps_what_was_loaded(self, tag: TagHash) -> None:
         tag.put(5, 100, (100, 200), scheme="1-abc", until=77)
-        assert tag.call("floor", 0, "fresh", STORE, "keep", "2-abc-1f", NEVER) == ["floored", "5", "200", "5", "200"]
-        assert tag.call("next", 1, WINDOW, "1-abc") == ["scheme", "2-abc-1f"]
+        assert tag.floor(0, scheme="2-abc-1f") == ["floored", "5", "200", "5", "200"]
+        assert scheme_draw(tag, "next", "1-abc") == ["scheme", "2-abc-1f"]
         assert tag.load(200, 300, born="a born from before") == ["stale", "born"]
         assert scheme_draw(tag, "next", "2-abc-1f") == ["ok", "5", "6"]
-        assert tag.call("floor", 0, "again", STORE, "keep", "10-abc-2f", "0")[:3] == ["floored", "6", "200"]
+        assert tag.floor(0, scheme="10-abc-2f", until=0)[:3] == ["floored", "6", "200"]
         assert (tag.field("scheme"), tag.field("until")) == ("10-abc-2f", "0")
 
-    @pytest.mark.parametrize(
-        ("found", "given"),
-        [
+    def test_one_with_other_values_or_an_earlier_one_drops_what_was_loaded(self, tag: TagHash) -> None:
+        for found, given in (
+            ("", "s1"),
             ("1-abc", "2-abd"),
             ("1-abc-1f", "2-abcd-1f"),
             ("2-abc-1f", "1-abc"),
@@ -129,28 +90,26 @@ class TestFloor:
             ("10-abc", "9-abc-1f"),
             ("abc", "1-abc"),
             ("s1", "s2"),
-        ],
-    )
-    def test_one_with_other_values_or_an_earlier_one_drops_it(self, tag: TagHash, found: str, given: str) -> None:
-        tag.put(5, 100, (100, 200), scheme=found, until=NEVER)
-        assert tag.call("floor", 0, "fresh", STORE, "keep", given, NEVER) == ["floored", "200", "200", "5", "200"]
-        assert scheme_draw(tag, "next", given) == ["exhausted"]
+        ):
+            tag.put(5, 100, (100, 200), **({"scheme": found, "until": NEVER} if found else {}))
+            assert (found, tag.floor(7, scheme=given)) == (found, ["floored", "200", "200", "5", "200"])
+            assert scheme_draw(tag, "next", given) == ["exhausted"]
+            assert scheme_draw(tag, "next", found) == ["scheme", given]
 
     def test_the_same_scheme_keeps_what_lies_above_and_takes_the_new_end(self, tag: TagHash) -> None:
         tag.put(5, 100, (100, 200), scheme="s1", until=0)
-        assert tag.call("floor", 7, "fresh", STORE, "keep", "s1", "9999999999999")[:3] == ["floored", "7", "200"]
+        assert tag.floor(7, scheme="s1", until=9999999999999)[:3] == ["floored", "7", "200"]
         assert scheme_draw(tag, "next", "s1")[:3] == ["ok", "7", "8"]
 
     def test_one_that_names_no_scheme_leaves_it(self, tag: TagHash) -> None:
         tag.put(5, 100, scheme="s1", until=77)
-        tag.floor(7)
-        assert (tag.field("scheme"), tag.field("until")) == ("s1", "77")
-        tag.floor(500)
-        assert (tag.field("scheme"), tag.field("until")) == ("s1", "77")
+        for at in (7, 500):
+            tag.floor(at)
+            assert (tag.field("scheme"), tag.field("until")) == ("s1", "77")
 
     def test_one_that_says_that_there_is_none_takes_it_away(self, tag: TagHash) -> None:
         tag.put(5, 100, scheme="s1", until=77)
-        assert tag.call("floor", 7, "fresh", STORE, "keep", "-", NEVER)[:3] == ["floored", "100", "100"]
+        assert tag.floor(7, scheme="-")[:3] == ["floored", "100", "100"]
         assert (tag.field("scheme"), tag.field("until")) == (None, None)
         assert tag.floor(8, scheme="-")[0] == "floored"
         assert tag.next() == ["exhausted"]
@@ -164,7 +123,7 @@ class TestFloor:
     def test_a_new_period_begins_at_its_floor(self, tag: TagHash) -> None:
         begun = 20_000 << PERIOD_BITS
         tag.put(5, 100, scheme="s1", until=0)
-        tag.call("floor", begun, "fresh", STORE, "keep", "s1", NEVER)
+        tag.floor(begun, scheme="s1")
         assert tag.load(begun, begun + 10) == ["current"]
         assert scheme_draw(tag, "next", "s1") == ["ok", str(begun), str(begun + 1)]
 
@@ -172,16 +131,11 @@ class TestFloor:
 class TestOnce:
     def test_the_same_key_has_the_same_number(self, tag: TagHash) -> None:
         tag.put(5, 100)
-        assert tag.once("a") == ["ok", "5", "6"]
+        assert tag.once("a", ttl=60_000) == ["ok", "5", "6"]
+        assert 0 < tag.client.pttl(f"{tag.key}:once:a") <= 60_000
         assert tag.once("b") == ["ok", "6", "7"]
         assert tag.once("a") == ["again", "6", ""]
         assert tag.next() == ["ok", "7", "8"]
-
-    def test_it_is_kept_for_its_time(self, tag: TagHash) -> None:
-        tag.put(5, 100)
-        tag.once("a", ttl=60_000)
-        left = tag.client.pttl(f"{tag.key}:once:a")
-        assert 0 < left <= 60_000
 
     def test_it_outlives_the_reign_and_the_segment(self, tag: TagHash) -> None:
         tag.put(99, 100)
@@ -196,13 +150,11 @@ class TestOnce:
         assert tag.once("a") == ["ok", "19", "20", "extend", "100"]
         assert tag.once("a") == ["again", "20", ""]
 
-    def test_scheme_and_period_hold_for_it_too(self, tag: TagHash) -> None:
+    def test_scheme_and_period_hold_for_it_too_and_it_tells_under_which_scheme_it_was_drawn(self, tag: TagHash) -> None:
         tag.put(5, 100, scheme="s1", until=0)
         assert tag.once("a") == ["scheme", "s1"]
         assert tag.once("a", scheme="s1")[0] == "over"
-
-    def test_it_tells_under_which_scheme_it_was_drawn_to_those_who_know_another(self, tag: TagHash) -> None:
-        tag.put(5, 100, scheme="s1", until=HIGHEST)
+        tag.set(until=HIGHEST)
         assert tag.once("a", scheme="s1") == ["ok", "5", "6"]
         assert tag.once("a") == ["again", "6", "s1"]
 

@@ -4,7 +4,7 @@ The search explores these functions, and the walks hold them against the real sc
 borns and stores are ints too, compared for equality alone.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from issuer import gateway
 from issuer.core.arithmetic import mark
@@ -25,9 +25,6 @@ Kept = tuple[tuple[int, int, Scheme], ...]
 
 #: When a period ends that never does, and when one that has yet to be found out.
 NEVER, UNKNOWN = 2**63 - 1, 0
-
-#: In the place of a store: what no store has for an id.
-GARBAGE = -2
 
 #: A status, and what comes with it.
 Reply = tuple[str | int | Scheme, ...]
@@ -173,8 +170,6 @@ def open(
     hash = node.hash
     if guards.role and not node.master:
         return ("notmaster",), hash
-    if hash and hash.store == GARBAGE:
-        return ("corrupt",), hash
     if hash and hash.store not in (NONE, store):
         return ("otherstore", hash.store), hash
     lacking = hash is None or not _same_reign(node, hash.fence, guards) or NONE in (hash.born, hash.store)
@@ -245,7 +240,6 @@ def floor(
     born: int,
     store: int,
     *,
-    manner: Literal["keep", "repair"] = "keep",
     scheme: Scheme = (),
     until: int = NEVER,
 ) -> Left:
@@ -253,11 +247,6 @@ def floor(
     hash = node.hash
     if guards.role and not node.master:
         return ("notmaster",), hash
-    if hash and hash.store == GARBAGE:
-        if manner == "keep":
-            return ("corrupt",), hash
-        node = node._replace(hash=None)
-        return floor(node, guards, at, born, store, scheme=scheme or hash.scheme, until=until if scheme else hash.until)
     if hash and hash.store not in (NONE, store):
         return ("otherstore", hash.store), hash
     before = (hash.cur, hash.top) if hash else (NONE, NONE)

@@ -7,7 +7,7 @@ from issuer.persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, 
 from issuer.persistence.memory import MemoryStore, Snapshot
 from issuer.persistence.records import Reservation
 from tests.model import store
-from tests.model.guards import Guards
+from tests.model.guards import INTACT
 from tests.model.scripts import Scheme
 from tests.model.state import STORE
 from tests.model.store import Store
@@ -25,10 +25,10 @@ class DisagreementError(AssertionError):
 class StoreWalk:
     """A store, and the model of its record."""
 
-    def __init__(self, seed: int, guards: Guards) -> None:
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
-        self.guards = guards
+        self.guards = INTACT
         self.log: list[str] = []
         self.names: dict[str, int] = {}
         self.ids: dict[Scheme, str] = {(): ""}
@@ -48,6 +48,9 @@ class StoreWalk:
     def named(self, name: str) -> int:
         """Return the model's number for a reign, a born or a version."""
         return self.names.setdefault(name, len(self.names) + 1)
+
+    def name(self, number: int) -> str:
+        return list(self.names)[number - 1]
 
     def scheme_of(self, id: str) -> Scheme:
         return next(scheme for scheme, name in self.ids.items() if name == id)
@@ -108,12 +111,11 @@ class StoreWalk:
 
     def change(self, _: int) -> None:
         seen = self.pick(self.records)
-        names = {number: name for name, number in self.names.items()}
         changed = (*seen.scheme, seen.max)
         id = self.ids.setdefault(changed, f"{len(changed)}-{len(self.ids)}")
         done = True
         try:
-            self.store.configure(TAG, scheme={"id": id}, seen=names[seen.version], timeout=1)
+            self.store.configure(TAG, scheme={"id": id}, seen=self.name(seen.version), timeout=1)
         except VersionMoved:
             done = False
         self.seen.add(f"change {done}")

@@ -6,15 +6,13 @@ time: an election stands for eleven days, and where one shall have lapsed the wa
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from issuer import gateway
 from issuer.core.arithmetic import mark
-from tests.lua.hashes import INTACT, OTHER_STORE, TagHash
+from tests.lua.hashes import INTACT, TagHash
 from tests.model import scripts, store
-from tests.model.guards import INTACT as ALL_GUARDS
-from tests.model.guards import Guards
-from tests.model.scripts import GARBAGE, LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme
+from tests.model.scripts import LAPSED, NEVER, NOBODY, NONE, UNKNOWN, Hash, Kept, Node, Reply, Scheme
 from tests.model.state import STORE
 from tests.model.store_walk import REMEMBERED, TAG, StoreWalk
 from tests.servers.ports import free_port
@@ -39,8 +37,6 @@ STEPS = {
     "extend": 12,
     "floor": 3,
     "hand_back": 3,
-    "other_store": 1,
-    "store_is_garbage": 1,
     "election_lapses": 3,
     "period_ends": 1,
     "kept_is_lost": 1,
@@ -73,10 +69,9 @@ class Walk(StoreWalk):
         servers: list[RedisServer],
         seed: int,
         texts: Mapping[str, str] = INTACT,
-        guards: Guards = ALL_GUARDS,
         changing: int = 25,
     ) -> None:
-        super().__init__(seed, guards)
+        super().__init__(seed)
         self.changing = changing
         self.servers = servers
         self.texts = texts
@@ -121,7 +116,6 @@ class Walk(StoreWalk):
     def fields(self, hash: Hash | None) -> dict[str, str]:
         if hash is None:
             return {}
-        names = {number: name for name, number in self.names.items()}
         numbers = hash._asdict()
         found = {
             name: str(value)
@@ -130,19 +124,18 @@ class Walk(StoreWalk):
             and name not in ("fence", "born", "store", "asked", "scheme", "until")
             and "backs" not in name
         }
-        found |= {name: names[numbers[name]] for name in ("fence", "born", "store") if numbers[name] != NONE}
+        found |= {name: self.name(numbers[name]) for name in ("fence", "born", "store") if numbers[name] != NONE}
         if hash.scheme:
             found |= {"scheme": self.ids[hash.scheme], "until": str(hash.until)}
         if hash.backs:
             found |= {name: str(value) for name, value in numbers.items() if "backs" in name}
         return found | ({"asked": "set"} if hash.asked != NOBODY else {})
 
-    def script(self, at: int, name: str, real: list[str], left: scripts.Left, *, words: tuple[int, ...] = ()) -> Reply:
+    def script(self, at: int, name: str, real: list[str], left: scripts.Left, *, words: tuple[int, ...] = ()) -> None:
         """Compare the replies, and take over the hash. `words`: where in them stand names."""
         reply, hash = left
         self.told(at, name, real, reply, words)
         self.put(at, hash)
-        return reply
 
     def told(self, at: int, name: str, real: list[str], reply: Reply, words: tuple[int, ...] = ()) -> None:
         self.log[-1] = f"{name} on {'AB'[at]} -> {' '.join(map(str, real))}"
@@ -179,11 +172,16 @@ class Walk(StoreWalk):
 
     # ------------------------------------------------------------------------------------------------ the scripts
 
-    def next(self, at: int) -> None:
+    def next(self, at: int, name: Literal["next", "lease"] = "next") -> None:
         n, electing = self.chance.randint(1, 6), self.chance.randrange(10) < self.electing
         known = self.knows()
-        real = self.tags[at].next(n, WINDOW if electing else -1, self.ids[known])
-        self.script(at, "next", real, scripts.next(self.nodes[at], self.guards, n, known, electing=electing))
+        real = self.tags[at].call(name, n, WINDOW if electing else -1, self.ids[known])
+        draw = scripts.lease if name == "lease" else scripts.next
+        left = draw(self.nodes[at], self.guards, n, known, electing=electing)
+        self.script(at, name, real, left, words=(3, 4) if name == "lease" else ())
+        if name == "lease" and real[0] == "ok":
+            low, high, born = int(real[1]), int(real[2]), self.named(real[4])
+            self.leased = [*self.leased, (low, high, real[3], born, int(real[5]))][-REMEMBERED:]
 
     def once(self, at: int) -> None:
         key, electing = self.chance.randint(1, KEYS), self.chance.randrange(10) < self.electing
@@ -194,22 +192,14 @@ class Walk(StoreWalk):
         self.put(at, after.hash, after.kept)
 
     def lease(self, at: int) -> None:
-        n, electing = self.chance.randint(1, 6), self.chance.randrange(10) < self.electing
-        known = self.knows()
-        real = self.tags[at].lease(n, WINDOW if electing else -1, self.ids[known])
-        left = scripts.lease(self.nodes[at], self.guards, n, known, electing=electing)
-        self.script(at, "lease", real, left, words=(3, 4))
-        if real[0] == "ok":
-            low, high, born = int(real[1]), int(real[2]), self.named(real[4])
-            self.leased = [*self.leased, (low, high, real[3], born, int(real[5]))][-REMEMBERED:]
+        self.next(at, "lease")
 
     def give_back(self, at: int) -> None:
         if not self.leased:
             return
         low, high, reign, born, backs = self.pick(self.leased)
         used = self.chance.randint(low, high - 1)
-        names = {number: name for name, number in self.names.items()}
-        real = self.tags[at].give_back(used, high, reign=reign, born=names[born], backs=backs)
+        real = self.tags[at].give_back(used, high, reign=reign, born=self.name(born), backs=backs)
         hash = self.nodes[at].hash
         seen = {"reign": self.named(reign), "born": born, "backs": backs, "after": hash.backs + 1 if hash else 0}
         left = scripts.give_back(self.nodes[at], self.guards, used, high, **seen)
@@ -236,8 +226,7 @@ class Walk(StoreWalk):
             return
         held, _ = self.pick(self.reserved)
         _, reign, born = self.pick(self.opened)
-        names = {number: name for name, number in self.names.items()}
-        real = self.tags[at].load(held.low, held.high, mark(held.low, held.high), reign=reign, born=names[born])
+        real = self.tags[at].load(held.low, held.high, mark(held.low, held.high), reign=reign, born=self.name(born))
         left = scripts.load(self.nodes[at], self.guards, held.low, held.high, reign=self.named(reign), born=born)
         self.script(at, "load", real, left)
 
@@ -260,36 +249,6 @@ class Walk(StoreWalk):
     def floor_with_scheme(self, at: int) -> None:
         """A change of the scheme, or a period that begins."""
         self.floor(at, self.knows(), self.ends())
-
-    def other_store(self, at: int) -> None:
-        """Somebody else's store on the same prefix is refused, unless there is no hash yet: then nothing is tried."""
-        hash = self.nodes[at].hash
-        if hash is None or hash.store == NONE:
-            return
-        real = self.tags[at].open(self.fresh(), OTHER_STORE, WINDOW, "claim")
-        left = scripts.open(self.nodes[at], self.guards, NONE, self.named(OTHER_STORE), "claim")
-        self.script(at, "open", real, left, words=(1,) if real[0] == "otherstore" else ())
-
-    def store_is_garbage(self, _: int) -> None:
-        """Nobody but a repair takes a hash for anything that names no store."""
-        at = self.chance.choice(self.masters())
-        hash = self.nodes[at].hash
-        if hash is None:
-            return
-        self.tags[at].set(store=self.chance.choice(("", "garbage", OTHER_STORE.upper(), OTHER_STORE[1:])))
-        self.put(at, hash._replace(store=GARBAGE))
-        real = self.tags[at].open(self.fresh(), self.store_id, WINDOW, "claim", self.ids[hash.scheme])
-        left = scripts.open(self.nodes[at], self.guards, NONE, STORE, "claim", scheme=hash.scheme)
-        self.script(at, "open", real, left)
-        for manner in ("keep", "repair"):
-            born, floor = self.fresh(), max(0, hash.top + self.chance.randint(-3, 3))
-            real = self.tags[at].floor(floor, born, self.store_id, manner)
-            self.script(
-                at,
-                "floor",
-                real,
-                scripts.floor(self.nodes[at], self.guards, floor, self.made_of(born, at), STORE, manner=manner),
-            )
 
     def made_of(self, word: str, at: int) -> int:
         """Return the model's number for the born that the script has just made of a word, if it did."""
