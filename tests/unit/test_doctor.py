@@ -126,11 +126,14 @@ def with_parts(**changes: Any) -> Facts:
 
 
 A_DAY_OF_2000, A_DAY_OF_2500 = {**DAILY, "limit": 2000}, {**DAILY, "limit": 2500}
-CORRUPT: list[dict[str, Any]] = [{"corrupt": "cur"}, {"store": "garbage"}]
 READ_ONLY, CONCERN = "redis-replica-read-only", "store-write-concern"
 AWAY, OUT = RedisUnavailable("no answer in time"), StoreUnavailable("away")
 ONE_REPLICA = {"min_slaves_good_slaves": "1"}
+NEEDS_TWO = {"min-replicas-to-write": "2"}
 KEEPS_UP = ReplicaFacts(name="r:2", read_only=True)
+LAGGING: list[dict[str, Any]] = [{"lag": redis.LAG}, {"behind": redis.BEHIND}, {"state": "wait_bgsave"}]
+REFUSED: list[dict[str, Any]] = [{"status": "notmaster"}, {"error": RedisUnavailable("OOM")}]
+WRITES, BRITTLE = ("rdb_last_bgsave_status", "aof_last_write_status"), (("delete", 2), ("wal", 1))
 
 #: Entries of two hashes.
 ONE, OTHER = (LedgerEntry(tag="orders", low=at, high=at + 9, reason="load", born=f"{at}") for at in (0, 10))
@@ -139,8 +142,12 @@ ONE, OTHER = (LedgerEntry(tag="orders", low=at, high=at + 9, reason="load", born
 CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.reachable, "redis-reachable", "weak", [healthy(redis_error=AWAY), with_server(info=None, error=AWAY)]),
     (redis.info_allowed, "redis-info", "weak", [with_server(info=None, error=FenceError("no +info"))]),
-    (redis.draws, "redis-draw", "weak", [healthy(draw=DrawFacts(status="notmaster"))]),
-    (redis.draws, "redis-draw", "weak", [healthy(draw=DrawFacts(error=RedisUnavailable("OOM")))]),
+    (
+        redis.draws,
+        "redis-draw",
+        "weak",
+        [healthy(draw=DrawFacts(**no)) for no in REFUSED],
+    ),
     (redis.kind, "redis-kind", "weak", [with_server(info) for info in (DRAGONFLY, OLD_DRAGONFLY, ACTIVE_KEYDB)]),
     (redis.kind, "redis-kind", "weak", [with_server({"redis_version": version}) for version in ("6.0.16", "?")]),
     (redis.kind, "redis-kind", "weak", [with_server(KEYDB, settings={"active-replica": "yes"})]),
@@ -152,32 +159,19 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.memory, "redis-memory", "weak", [with_server({"used_memory": "90", "maxmemory": "100"})]),
     (redis.persistence, "redis-persistence", "advice", [with_server({"aof_enabled": "0"})]),
     (redis.persistence, "redis-persistence", "unknown", [with_server({"aof_enabled": "0"}, settings={})]),
-    (redis.persistence, "redis-persistence", "weak", [with_server({"rdb_last_bgsave_status": "err"})]),
-    (redis.persistence, "redis-persistence", "weak", [with_server({"aof_last_write_status": "err"})]),
+    (redis.persistence, "redis-persistence", "weak", [with_server({failed: "err"}) for failed in WRITES]),
     (redis.min_replicas, "redis-min-replicas", "advice", [with_server(replicas=(KEEPS_UP,))]),
     (redis.min_replicas, "redis-min-replicas", "weak", [with_server({"min_slaves_good_slaves": "0"}, settings={})]),
-    (
-        redis.min_replicas,
-        "redis-min-replicas",
-        "weak",
-        [with_server(ONE_REPLICA, settings={"min-replicas-to-write": "2"})],
-    ),
+    (redis.min_replicas, "redis-min-replicas", "weak", [with_server(ONE_REPLICA, settings=NEEDS_TWO)]),
     (redis.read_only, READ_ONLY, "weak", [with_server(replicas=(replace(KEEPS_UP, read_only=False),))]),
     (redis.read_only, READ_ONLY, "weak", [with_server({"role": "slave", "slave_read_only": "0"})]),
     (redis.read_only, READ_ONLY, "unknown", [with_server(replicas=(ReplicaFacts(name="r:2"),))]),
-    (redis.lag, "redis-lag", "advice", [with_server(replicas=(replace(KEEPS_UP, lag=redis.LAG),))]),
-    (redis.lag, "redis-lag", "advice", [with_server(replicas=(replace(KEEPS_UP, behind=redis.BEHIND),))]),
-    (redis.lag, "redis-lag", "advice", [with_server(replicas=(replace(KEEPS_UP, state="wait_bgsave"),))]),
+    (redis.lag, "redis-lag", "advice", [with_server(replicas=(replace(KEEPS_UP, **each),)) for each in LAGGING]),
     (redis.clock, "redis-clock", "advice", [with_server(clock=Clock(APART))]),
     (redis.clock, "redis-clock", "weak", [with_server(clock=Clock(-FAR_APART))]),
     (redis.clock, "redis-clock", "weak", [with_server(clock=None, clock_error=FenceError("no +time"))]),
     (redis.clock, "redis-clock", "unknown", [with_server(clock=None)]),
-    (
-        store.reachable,
-        "store-reachable",
-        "weak",
-        [healthy(store_error=error) for error in (OUT, CorruptState("float"))],
-    ),
+    (store.reachable, "store-reachable", "weak", [healthy(store_error=OUT), healthy(store_error=CorruptState("x"))]),
     (store.lasting, "store-lasting", "weak", [with_store(kind="memory", lasting=False)]),
     (store.lasting, "store-lasting", "unknown", [with_store(lasting=None)]),
     (store.journal, "store-journal", "weak", [healthy(witnessed={"orders": 10**6})]),
@@ -186,8 +180,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.replica_set, "store-replica-set", "advice", [with_store(replica_set=""), with_store(members=2)]),
     (store.retry_writes, "store-retry-writes", "advice", [with_store(retry_writes=False)]),
     (store.regions, "store-regions", "unknown", [with_store(service=name) for name in ("cosmos-ru", "cosmos-vcore")]),
-    (store.durability, "store-durability", "weak", [with_store(journal="delete", synchronous=2)]),
-    (store.durability, "store-durability", "weak", [with_store(journal="wal", synchronous=1)]),
+    (store.durability, "store-durability", "weak", [with_store(journal=j, synchronous=s) for j, s in BRITTLE]),
     (store.clock, "store-clock", "weak", [healthy(store_clock=Clock(FAR_APART))]),
     (store.clock, "store-clock", "unknown", [healthy(store_clock=None)]),
     (store.timeouts, "settings-timeouts", "advice", [healthy(timeout=4)]),
@@ -200,13 +193,12 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (tags.limit, "tag-limit", "weak", [with_scheme(A_DAY_OF_2000, TODAY | 3000, cur=TODAY | 2000)]),
     (tags.limit, "tag-limit", "weak", [with_scheme(DAILY, TODAY | 2**40 - 1), with_scheme(STRIDE, 33, limit=33)]),
     (tags.limit, "tag-limit", "unknown", [with_scheme({**DAILY, "timezone": "Mars/Olympus"}, TODAY)]),
-    (tags.runway, "tag-runway", "advice", [with_tag(rate=1.0)]),
-    (tags.runway, "tag-runway", "advice", [with_tag(rate=5000.0, rated_for=2.0)]),
+    (tags.runway, "tag-runway", "advice", [with_tag(rate=1.0), with_tag(rate=5000.0, rated_for=2.0)]),
     (tags.lease, "tag-lease", "advice", [leased("trend", lease=200), leased("trend", default=1000)]),
     (tags.two_stores, "tag-two-stores", "weak", [with_tag(replace(HASH, store=OTHER_STORE))]),
     (tags.behind, "tag-store-behind", "weak", [with_tag(store_max=1999)]),
     (tags.in_turns, "tag-two-hashes", "weak", [with_tag(hashes=(ONE, OTHER))]),
-    (tags.corrupt, "tag-corrupt", "weak", [with_tag(replace(HASH, **one)) for one in CORRUPT]),
+    (tags.corrupt, "tag-corrupt", "weak", [with_tag(replace(HASH, corrupt="cur")), with_tag(replace(HASH, store="-"))]),
     (tags.corrupt, "tag-corrupt", "weak", [with_tag(None, error=CorruptState("no hash"))]),
 ]
 
@@ -237,10 +229,7 @@ def test_each_check_fires_and_says_what_why_and_what_to_do_and_without_it_nothin
         for facts in bad:
             monkeypatch.setattr(diagnosis, "CHECKS", every)
             [finding] = of(judge(facts), name, level)
-            assert finding.what
-            assert finding.why
-            assert finding.remedy
-            assert finding.subject
+            assert all((finding.what, finding.why, finding.remedy, finding.subject)), name
             monkeypatch.setattr(diagnosis, "CHECKS", tuple(each for each in every if each is not check))
             assert not of(judge(facts), name, level), name
 
@@ -251,30 +240,25 @@ def test_what_is_well_is_found_well_by_every_check() -> None:
         facts = with_server({**info, **replica}, settings={"min-replicas-to-write": "1"}, replicas=(KEEPS_UP,))
         findings = judge(facts)
         assert [finding for finding in findings if finding.level != "ok"] == []
-        told = {finding.check for finding in findings}
-        assert told >= {name for _, name, *_ in CASES if not name.startswith("tag-")} - {
-            "store-durability",
-            "store-regions",
-            "store-journal",
-        }
+        elsewhere = {"store-durability", "store-regions", "store-journal"}
+        names = {name for _, name, *_ in CASES if not name.startswith("tag-")}
+        assert {finding.check for finding in findings} >= names - elsewhere
 
 
-def test_what_only_looks_like_a_weakness_is_well() -> None:
-    for name, facts in (
-        ("redis-eviction", with_server({"maxmemory_policy": "volatile-lru", "maxmemory": "5000000"})),
-        ("redis-persistence", with_server({"aof_enabled": "0"}, settings={"save": "3600 1"})),
-        ("redis-memory", with_server({"used_memory": "89", "maxmemory": "100"})),
-        ("redis-lag", with_server(replicas=(replace(KEEPS_UP, lag=redis.LAG - 1),))),
-        ("redis-clock", with_server(clock=Clock(APART + 50, doubt=51))),
-        ("store-durability", with_store(journal="wal", synchronous=3)),
-        ("store-replica-set", with_store(replica_set="sharded", members=None)),
-        ("store-lasting", with_store(kind="sqlite", time=None, write_concern=None)),
-    ):
-        assert only(facts, name).level == "ok", name
-
-
-def test_what_is_no_weakness_is_not_mentioned() -> None:
+def test_what_only_looks_like_a_weakness_is_none() -> None:
+    of_volatile = {"maxmemory_policy": "volatile-lru", "maxmemory": "5000000"}
+    nearly_late = replace(KEEPS_UP, lag=redis.LAG - 1)
     for name, well in (
+        ("redis-eviction", [with_server(of_volatile)]),
+        ("redis-persistence", [with_server({"aof_enabled": "0"}, settings={"save": "3600 1"})]),
+        ("redis-memory", [with_server({"used_memory": "89", "maxmemory": "100"})]),
+        ("redis-lag", [with_server(replicas=(nearly_late,))]),
+        ("redis-clock", [with_server(clock=Clock(APART + 50, doubt=51))]),
+        ("redis-draw", [healthy(redis=None, servers=[], draw=None)]),
+        ("store-durability", [with_store(journal="wal", synchronous=3)]),
+        ("store-replica-set", [with_store(replica_set="sharded", members=None)]),
+        ("store-lasting", [with_store(kind="sqlite", time=None, write_concern=None)]),
+        ("store-clock", [with_store(kind="sqlite")]),
         ("tag-limit", [with_tag(limit=2501), with_scheme(DAILY, TODAY | 2000), with_scheme(A_DAY_OF_2000, TODAY - 1)]),
         ("tag-limit", [with_scheme(A_DAY_OF_2000, TODAY | 3000, cur=TODAY | 1000), with_scheme(STRIDE, 26, limit=33)]),
         ("tag-limit", [with_scheme({"cycle": True, "start": 1, "limit": 5}, 2000)]),
@@ -286,11 +270,9 @@ def test_what_is_no_weakness_is_not_mentioned() -> None:
         ("tag-store-behind", [with_tag(store_max=2000), with_tag(replace(HASH, store=OTHER_STORE), store_max=1000)]),
         ("tag-two-stores", [with_tag(replace(HASH, store=None)), with_tag(replace(HASH, store=""))]),
         ("tag-corrupt", [with_tag(replace(HASH, store=OTHER_STORE))]),
-        ("redis-draw", [healthy(redis=None, servers=[], draw=None)]),
-        ("store-clock", [with_store(kind="sqlite")]),
     ):
         for facts in well:
-            assert [finding for finding in judge(facts) if finding.check == name] == []
+            assert {finding.level for finding in judge(facts) if finding.check == name} <= {"ok"}, name
 
 
 def test_what_is_to_be_done_about_a_part_is_said_of_its_tag() -> None:
@@ -319,11 +301,9 @@ def test_a_lease_and_the_step_that_it_needs() -> None:
 
 
 def test_findings_come_in_the_same_order_whichever_tag_was_used_last() -> None:
-    tags_of = [
-        TagFacts(record=replace(ORDERS, tag=name), hash=HASH, rate=10.0 * turn) for turn, name in enumerate("bca", 1)
-    ]
-    for looked_at in (tags_of, tags_of[::-1]):
-        found = of(judge(healthy(records=[each.record for each in tags_of], tags=looked_at)), "tag-runway", "advice")
+    for names in ("bca", "acb"):
+        tags_of = [TagFacts(record=replace(ORDERS, tag=name), hash=HASH, rate=10.0) for name in names]
+        found = of(judge(healthy(records=[each.record for each in tags_of], tags=tags_of)), "tag-runway", "advice")
         assert [finding.tag for finding in found] == ["a", "b", "c"]
 
 
@@ -339,19 +319,3 @@ def test_the_worst_comes_first() -> None:
     levels = [finding.level for finding in judge(with_server({**DRAGONFLY, "aof_enabled": "0"}, clock=None))]
     assert levels == sorted(levels, key=["weak", "advice", "unknown", "ok"].index)
     assert len(set(levels)) == len(diagnosis.LEVELS)
-
-
-def test_a_server_is_called_by_its_name() -> None:
-    for named, info in {
-        "Dragonfly df-v1.30.3": DRAGONFLY,
-        "KeyDB 6.3.4 with active-replica": ACTIVE_KEYDB,
-        "Valkey 9.1.2": VALKEY,
-        "Redis 7.0.15": REDIS,
-    }.items():
-        assert only(with_server(info), "redis-kind").what.startswith(named)
-
-
-def test_each_master_of_a_cluster_is_judged_for_itself() -> None:
-    facts = healthy(servers=[server(name="r:1"), server({"maxmemory_policy": "allkeys-lru"}, name="r:2")])
-    found = {(each.subject, each.level) for each in judge(facts) if each.check == "redis-eviction"}
-    assert found == {("r:1", "ok"), ("r:2", "advice")}

@@ -1,7 +1,6 @@
 """A process's hand: each number leaves it once, in order, whoever takes it and however."""
 
 import itertools
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import length_hint
@@ -12,14 +11,8 @@ from hypothesis import strategies as st
 
 from issuer.core import hand as module
 from issuer.core.arithmetic import mark
-from issuer.core.hand import BUFFERS, OPEN, Hand, spend
+from issuer.core.hand import BUFFERS, Hand, spend
 from issuer.persistence.records import HIGHEST
-from tests.audit import repeats
-from tests.unit.together import together
-from tests.waiting import until
-
-#: Of the pieces that threads draw from while they are given back.
-SIZE = 10**7
 
 
 @dataclass(frozen=True)
@@ -30,21 +23,13 @@ class Piece:
     high: int
 
 
-def made(*pieces: tuple[int, int], open: bool = True) -> tuple[Hand[Piece], dict[str, Iterator[int]]]:
+def made(*pieces: tuple[int, int]) -> tuple[Hand[Piece], dict[str, Iterator[int]]]:
     """Return a hand that holds them, and where it lays its numbers open."""
     laid: dict[str, Iterator[int]] = {}
-    hand: Hand[Piece] = Hand("a", laid if open else None)
+    hand: Hand[Piece] = Hand("a", laid)
     for low, high in pieces:
         assert hand.add(Piece(low, high))
     return hand, laid
-
-
-def drawn(hand: Hand[Piece], laid: dict[str, Iterator[int]]) -> int | None:
-    """Draw one number as `next(tag)` does."""
-    for number in laid.get("a", ()):
-        return number
-    taken = hand.take(1)
-    return None if taken is None else taken[1]
 
 
 def test_the_number_at_the_mark_and_the_last_before_a_refill_never_come_out_of_the_open_range() -> None:
@@ -59,25 +44,6 @@ def test_the_number_at_the_mark_and_the_last_before_a_refill_never_come_out_of_t
             else:
                 assert opened == number != at, size
         assert hand.take(1) is None
-
-
-def test_no_more_than_4096_numbers_are_laid_open_at_once() -> None:
-    for size in (5000, 100_000):
-        hand, laid = made((0, size))
-        longest = 0
-        while hand.take(1):
-            longest = max(longest, len(spend(laid["a"])))
-        assert longest == min(OPEN, size - mark(0, size)) <= OPEN == 4096
-
-
-def test_a_piece_used_up_through_the_open_range_makes_room() -> None:
-    hand, laid = made((0, 10), (10, 20))
-    assert not hand.pass_by(20, 30)  # past what it holds
-    hand.take(2)
-    assert list(laid["a"]) == list(range(3, 11))
-    assert hand.add(Piece(20, 30))
-    assert hand.issued == 10
-    assert hand.take(100) == (10, 20)
 
 
 def test_a_second_piece_held_is_not_due_before_its_own_mark() -> None:
@@ -184,26 +150,12 @@ def test_in_any_order_of_calls_each_number_leaves_once_in_order_and_all_is_told_
     assert both.out == sorted(set(both.out))
 
 
-class ReadsFirst(Hand[Piece]):
-    """Reads how far the open range was used before it takes the range away from those who draw from it."""
-
-    def empty(self) -> tuple[tuple[Piece, ...], int]:
-        with self._lock:
-            held, cur, _, shown, issued = self._state
-            used = cur - shown.__length_hint__()  # type: ignore[attr-defined]  # a range's
-            module.spend(shown)
-            self._state = ((), 0, 0, iter(()), max(issued, used))
-            return held, used
-
-
-@pytest.mark.parametrize(("kind", "twice"), [(Hand[Piece], []), (ReadsFirst, [2])])
 def test_a_number_that_another_caller_draws_while_it_is_emptied_is_not_given_back(
-    kind: type[Hand[Piece]], twice: list[int], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    laid: dict[str, Iterator[int]] = {}
-    hand = kind("a", laid)
-    hand.add(Piece(0, 100))
-    came = [drawn(hand, laid)]
+    hand, laid = made((0, 100))
+    assert hand.take(1) == (0, 1)
+    came = [1]
 
     def beside(numbers: Iterator[int]) -> list[int]:
         """Be another thread, which draws right before the range is taken away, and right after."""
@@ -215,36 +167,4 @@ def test_a_number_that_another_caller_draws_while_it_is_emptied_is_not_given_bac
     monkeypatch.setattr(module, "spend", beside)
     _, used = hand.empty()
     assert came == [1, 2]
-    assert [number for number in came if number in range(used + 1, 101)] == twice
-
-
-@pytest.mark.live
-def test_a_number_that_is_given_back_was_not_issued_however_many_draw_meanwhile() -> None:
-    laid: dict[str, Iterator[int]] = {}
-    hand: Hand[Piece] = Hand("a", laid)
-    stop = threading.Event()
-
-    def work() -> list[int]:
-        mine = []
-        while not stop.is_set():
-            number = drawn(hand, laid)
-            if number is not None:
-                mine.append(number)
-        return mine
-
-    def giving_back() -> list[int]:
-        """Return the last number used of each piece; by then some of the piece were drawn."""
-        used = []
-        try:
-            for low in range(0, 20 * SIZE, SIZE):
-                hand.add(Piece(low, low + SIZE))
-                until(lambda low=low: hand.issued > low, timeout=60)  # type: ignore[misc]  # bound at once
-                used.append(hand.empty()[1])
-        finally:
-            stop.set()
-        return used
-
-    used, *came = together(giving_back, work, work, work)
-    numbers = [number for each in came for number in each]
-    assert repeats(numbers) == []
-    assert [number for number in numbers if number > used[(number - 1) // SIZE]] == []
+    assert used == 2

@@ -1,12 +1,10 @@
 """Which tags there may be, and that no two of them share a key."""
 
-import unicodedata
-
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from issuer.errors import InvalidArgument
-from issuer.keys import TAG_BYTES, check_tag, part_tag, redis_key
+from issuer.keys import check_tag, part_tag, redis_key
 from tests.unit.refusals import refused
 
 #: Tags with many of the letters that the encoding has to keep apart.
@@ -20,16 +18,11 @@ def test_any_short_text_without_control_characters_is_a_tag() -> None:
 
 def test_anything_else_is_refused_with_the_reason() -> None:
     problems: dict[str, list[object]] = {
-        "this one 0": [""],
-        "1 to 200 bytes, this one 201": ["x" * 201],
-        "this one 202": ["é" * 101],
+        "1 to 200 bytes, this one (0|201|202)": ["", "x" * 201, "é" * 101],
         "has no blanks around it": [" orders", "orders ", "\u3000a", "a\u00a0", " "],
         "control characters": ["a\nb", "a\0", "\x85", "a\u2028b", "a\u2029b"],
         "is valid text": ["\ud800"],
-        "not bytes": [b"orders"],
-        "not int": [5],
-        "not NoneType": [None],
-        "not list": [["orders"]],
+        "not (bytes|int|NoneType|list)": [b"orders", 5, None, ["orders"]],
     }
     for problem, tags in problems.items():
         for tag in tags:
@@ -38,35 +31,14 @@ def test_anything_else_is_refused_with_the_reason() -> None:
             assert isinstance(error, ValueError)
 
 
-@given(st.text(max_size=250))
-def test_a_tag_is_accepted_exactly_if_its_bytes_and_letters_are_fine(tag: str) -> None:
-    fine = (
-        1 <= len(tag.encode()) <= TAG_BYTES
-        and tag == tag.strip()
-        and not any(unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in tag)
-    )
-    try:
-        accepted = check_tag(tag) == tag
-    except InvalidArgument:
-        accepted = False
-    assert accepted is fine
-
-
 def test_the_key_is_the_prefix_and_the_tag_in_braces() -> None:
     assert redis_key("issuer", "orders") == "issuer:{orders}"
-    assert redis_key("a:b", "{x}%") == "a:b:{%7Bx%7D%25}"
+    assert redis_key("a:b", "{x}%") == "a:b:{%7Bx%7D%25}" != redis_key("a:b:", "{x}%")
 
 
 @given(TAGS, TAGS)
 def test_different_tags_never_share_a_key(one: str, other: str) -> None:
     assert (redis_key("issuer", one) == redis_key("issuer", other)) is (one == other)
-
-
-@given(st.text(st.characters(codec="utf-8", exclude_characters="{}"), min_size=1), TAGS, TAGS)
-def test_different_prefixes_never_share_a_key(prefix: str, one: str, other: str) -> None:
-    longer = prefix + ":"
-    assume(not any(letter in "{}" for letter in longer))
-    assert redis_key(prefix, one) != redis_key(longer, other)
 
 
 @given(TAGS)

@@ -1,12 +1,12 @@
 """Machine numbers in files and in Redis, with a clock that only the test moves."""
 
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from issuer.errors import (
     ClockBehind,
@@ -14,15 +14,10 @@ from issuer.errors import (
     CorruptState,
     NoMachineNumber,
     RedisUnavailable,
-    Unavailable,
 )
-from issuer.machine_calls import machines_key
 from issuer.persistence.opening import open_store
 from issuer.strategies import Instance, Layout
 from issuer.strategies.files import Properties
-from issuer.strategies.local import Copied
-from issuer.strategies.machines import mixed
-from tests.audit import repeats
 from tests.strategies import Desk, Host, each_ms
 from tests.unit.refusals import refused
 
@@ -33,6 +28,19 @@ def elsewhere(host: Host, name: str, tag: str = "orders", **options: Any) -> Des
     """A process of another name, which keeps no file."""
     options = {"machine": "redis", **options}
     return Desk("moved", options, tag=tag, redis=host.server.client(), instance=Instance(name))
+
+
+def once_answered(desk: Desk, word: bytes, then: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do that once, when Redis has answered the first call that has this word."""
+    call, todo = desk.runner.redis.call, [then]
+
+    def called(packed: Any, *args: Any, **more: Any) -> Any:
+        reply = call(packed, *args, **more)
+        if todo and word in packed.packed:
+            todo.pop()()
+        return reply
+
+    monkeypatch.setattr(desk.runner.redis, "call", called)
 
 
 @pytest.mark.covers("3.37")
@@ -50,15 +58,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     refused(CorruptState, "without `=`", file.read)
 
 
-def test_one_at_a_time_has_the_lock(tmp_path: Path) -> None:
-    one, two = Properties(tmp_path / "a"), Properties(tmp_path / "a")
-    one.lock()
-    one.lock()
-    refused(ConfigurationError, "in use", two.lock)
-    one.unlock()
-    two.lock()
-
-
 @pytest.mark.covers("3.34", "3.37")
 def test_a_leased_number_is_copied_into_the_file(host: Host) -> None:
     desk = host.start(found=True, rack_bits=2)
@@ -73,34 +72,29 @@ def test_a_leased_number_is_copied_into_the_file(host: Host) -> None:
     assert int(stopped["last"]) == host.moved.ms
 
 
-@pytest.mark.parametrize("change", [{"boot": "another"}, {"store": "another"}, {"token": ""}, {"machineId": "5000"}])
-def test_with_redis_away_a_file_from_elsewhere_does_not_count(host: Host, change: dict[str, str]) -> None:
+@pytest.mark.parametrize("change", ["boot another", "store another", "lock another", "token ", "machineId 5000"])
+def test_with_redis_away_a_file_from_elsewhere_does_not_count(host: Host, change: str) -> None:
     desk = host.start(found=True)
     host.machine(desk)
     host.crash(desk)
     file = Properties(host.file)
     file.lock()
-    file.write({**file.read(), **change})
+    file.write({**file.read(), **dict([change.split(" ")])})
     file.unlock()
     host.server.connected = False
     refused(RedisUnavailable, "", host.start().next)
 
 
-def test_a_twin_of_the_same_name_has_a_number_of_its_own(host: Host) -> None:
-    one = host.start(found=True)
-    machine = host.machine(one)
-    assert host.machine(host.start()) != machine
-    assert host.machine(host.start(port=8113)) != machine
-
-
-def test_a_heartbeat_keeps_the_number_far_beyond_its_lease(host: Host) -> None:
-    desk = host.start(found=True)
-    machine = host.machine(desk)
+def test_heartbeats_keep_numbers_far_beyond_their_leases_and_twins_of_one_name_have_one_each(host: Host) -> None:
+    desks = [host.start(found=True), host.start(), host.start(port=8113)]
+    machines = [host.machine(desk) for desk in desks]
+    assert len(set(machines)) == 3
     for _ in range(100):
         host.pass_time(5)
-        desk.sweep()
-        desk.next()
-    assert host.machine(desk) == machine
+        for desk in desks:
+            desk.sweep()
+            desk.next()
+    assert [host.machine(desk) for desk in desks] == machines
     assert host.moved.slept < 501
 
 
@@ -113,42 +107,10 @@ def test_without_a_scheduler_the_callers_renew_what_is_over(host: Host, source: 
         assert host.machine(desk) == machine
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_file_counts_no_longer_than_the_lease_or_numbers_are_repeated(
-    host: Host, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
-    """A process with a file is killed, its only number passes on, and with Redis away it starts again."""
-    read = Properties.read
-
-    def for_ever(self: Properties) -> dict[str, str]:
-        known = read(self)
-        return {**known, "lease": "1000000000", "ceiling": str(2**62)} if "lease" in known else known
-
-    if not guarded:
-        monkeypatch.setattr(Properties, "read", for_ever)
-    first = host.start(found=True, **ONE)
-    host.machine(first)
-    host.crash(first)
-    host.pass_time(45)
-    numbers = elsewhere(host, "other", **ONE).take(10)
-    host.server.connected = False
-    again = host.start(**ONE)
-    if guarded:
-        refused(RedisUnavailable, "", again.take, 10)
-    else:
-        assert set(again.take(10)) & set(numbers)
-
-
 @pytest.mark.covers("3.34", "3.38")
 @pytest.mark.parametrize("below_the_floor", [False, True])
-@pytest.mark.parametrize("guarded", [True, False])
-def test_the_copys_ceiling_stays_where_it_was_when_the_clock_is_set_back_or_a_restart_repeats(
-    host: Host, monkeypatch: pytest.MonkeyPatch, below_the_floor: bool, guarded: bool
-) -> None:
+def test_the_copys_ceiling_stays_where_it_was_when_the_clock_is_set_back(host: Host, below_the_floor: bool) -> None:
     """The clock of a host with the only number is set back, the process is killed; another one goes on."""
-    if not guarded:
-        written = Copied._written
-        monkeypatch.setattr(Copied, "_written", lambda self, floor, _before: written(self, floor, 0))
     first = host.start(found=True, **ONE)
     before = [first.next()]
     for _ in range(100):
@@ -172,33 +134,7 @@ def test_the_copys_ceiling_stays_where_it_was_when_the_clock_is_set_back_or_a_re
         with suppress(ClockBehind):
             second.next()
         host.pass_time(57)
-    after = each_ms(second, host.pass_time)
-    if guarded:
-        assert min(after) > max(before)
-    else:
-        assert set(before) & set(after)
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_process_whose_lock_was_removed_leaves_its_number_to_the_twin_or_they_repeat(
-    host: Host, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
-    if not guarded:
-        monkeypatch.setattr(Properties, "_check_lock", lambda _file: None)
-        monkeypatch.setattr(Properties, "identity", "any")  # else the twin believes no file beside another lock
-    first = host.start(found=True)
-    numbers = first.take(10)
-    (lock,) = host.folder.glob("*/*.lock")
-    lock.unlink()
-    second = host.start()
-    for _ in range(100):
-        host.pass_time(0.1)
-        for each in (first, second):
-            with suppress(Unavailable):
-                each.sweep()
-                numbers += each.take(10)
-    assert len(numbers) > 1000
-    assert bool(repeats(numbers)) is not guarded
+    assert min(each_ms(second, host.pass_time)) > max(before)
 
 
 def test_a_namespace_that_redis_may_have_forgotten_has_to_settle(host: Host) -> None:
@@ -207,52 +143,17 @@ def test_a_namespace_that_redis_may_have_forgotten_has_to_settle(host: Host) -> 
     assert host.start(port=1).next()
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_tag_named_like_a_namespace_ends_no_waiting_there_or_numbers_are_repeated(
-    host: Host, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
+def test_a_tag_named_like_a_namespace_ends_no_waiting_there(host: Host) -> None:
     """Redis is emptied, and then somebody makes a tag that is named like the namespace of another one."""
-    if not guarded:
-        own = "issuer.strategies.snowflake.machines_key"
-        monkeypatch.setattr(own, lambda prefix, tag, shared: machines_key(prefix, shared or tag, None))
-    bits = {"machine_bits": 1, "sequence_bits": 21}
-    desks = [elsewhere(host, f"y{n}", "y", namespace="snow", **bits) for n in range(3)]
-    with suppress(NoMachineNumber):
-        desks[0].next()
+    one, two = (elsewhere(host, f"y{n}", "y", namespace="snow") for n in range(2))
+    refused(NoMachineNumber, "none is leased for", one.next)
     host.pass_time(41)
-    numbers = desks[0].take(10)
+    one.next()
     host.server.client().flushall()
-    with elsewhere(host, "snow", "snow", **bits) as snow:
+    with elsewhere(host, "snow", "snow") as snow:
         snow.found()  # and gives its number back
-    for desk in desks[1:]:
-        with suppress(NoMachineNumber):
-            numbers += desk.take(10)
-    numbers += desks[0].take(10)
-    assert bool(repeats(numbers)) is not guarded
-    assert len(numbers) == 20 or not guarded
-
-
-def unequal_leases(host: Host) -> list[int]:
-    """Two tags share the only machine number, one with a long lease; then Redis is emptied."""
-    long, short = (
-        elsewhere(host, tag, tag, namespace="both", lease=lease, **ONE) for tag, lease in (("long", 120), ("short", 5))
-    )
-    with suppress(NoMachineNumber):
-        long.next()
-    host.pass_time(131)
-    numbers = long.take(10)
-    host.server.client().flushall()
-    for seconds in (0, 16):
-        host.pass_time(seconds)
-        with suppress(NoMachineNumber):
-            numbers += short.take(10)
-    return numbers + long.take(10)
-
-
-def test_tags_that_share_a_namespace_have_one_lease(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused(ConfigurationError, "lease can't be set where tags share a namespace", unequal_leases, host)
-    monkeypatch.setattr("issuer.strategies.snowflake.shared_namespace", lambda options: options["namespace"])
-    assert repeats(unequal_leases(host))
+    refused(NoMachineNumber, "none is leased for", two.next)
+    assert one.next()
 
 
 def test_another_stores_tag_of_that_name_is_refused(host: Host) -> None:
@@ -273,27 +174,19 @@ def test_one_that_is_free_is_found_though_others_are_quicker(host: Host, monkeyp
     options: dict[str, Any] = {"machine": "redis", "machine_bits": 5}
     for each in range(15):
         host.start(found=not each, **options).next()
-    slow, once = host.start(port=1, **options), ["seen"]
-    look = slow.runner.redis.call
-
-    def looked(call: Any, *args: Any, **more: Any) -> Any:
-        reply = look(call, *args, **more)
-        if once and b"HGETALL" in call.packed:
-            once.clear()
-            for _ in range(16):
-                host.start(**options).next()
-        return reply
-
-    monkeypatch.setattr(slow.runner.redis, "call", looked)
+    slow = host.start(port=1, **options)
+    once_answered(slow, b"HGETALL", lambda: [host.start(**options).next() for _ in range(16)], monkeypatch)
     assert slow.next()
 
 
-def test_what_lapsed_is_taken_last(host: Host) -> None:
-    options: dict[str, Any] = {"machine": "redis", "machine_bits": 1}
-    lapsed = host.machine(host.start(found=True, **options))
+def test_what_lapsed_is_taken_last_and_when_all_are_held_the_error_says_for_how_long(host: Host) -> None:
+    lapsed = host.machine(host.start(found=True, machine_bits=1))
     host.pass_time(60)
-    assert host.machine(host.start(port=1, **options)) == 1 - lapsed
-    assert host.machine(host.start(port=2, **options)) == lapsed
+    assert host.machine(host.start(port=1, machine_bits=1)) == 1 - lapsed
+    assert host.machine(host.start(port=2, machine_bits=1)) == lapsed
+    third = host.start(port=3, machine_bits=1)
+    error = refused(NoMachineNumber, "all 2 machine numbers.*more machine bits", third.next)
+    assert 30 < error.retry_after <= 41
 
 
 @pytest.mark.parametrize("source", ["redis", "store"])
@@ -306,19 +199,6 @@ def test_of_millions_of_machine_numbers_no_list_is_made(host: Host, source: str)
         tracemalloc.stop()
 
 
-def test_mixed_numbers_are_all_of_them_once() -> None:
-    for size in (1, 2, 3, 12, 255, 1024):
-        assert sorted(mixed(range(size))) == list(range(size))
-
-
-def test_when_all_numbers_are_held_the_error_says_for_how_long(host: Host) -> None:
-    host.start(port=1, found=True, machine_bits=1).next()
-    host.start(port=2, machine_bits=1).next()
-    third = host.start(port=3, machine_bits=1)
-    error = refused(NoMachineNumber, "all 2 machine numbers.*more machine bits", third.next)
-    assert 30 < error.retry_after <= 41
-
-
 def test_a_clock_ahead_of_the_servers_is_told(host: Host) -> None:
     host.moved.step(3_600_000)
     refused(NoMachineNumber, r"clock is 3\.6e\+03 s ahead of Redis's", host.start, found=True)
@@ -328,27 +208,14 @@ def test_a_lost_reply_leaves_the_number_to_nobody(host: Host, monkeypatch: pytes
     first = host.start(port=1, found=True, machine_bits=1)
     first.next()
     second = host.start(port=2, machine_bits=1)
-    claimed = second.runner.redis.call
 
-    losing = ["a claim"]
+    def lost() -> None:
+        raise RedisUnavailable("the reply was lost")
 
-    def lost(call: Any, *args: Any, **options: Any) -> Any:
-        reply = claimed(call, *args, **options)
-        if losing and b"sequence-client.2" in call.packed:
-            losing.clear()
-            raise RedisUnavailable("the reply was lost")
-        return reply
-
-    monkeypatch.setattr(second.runner.redis, "call", lost)
+    once_answered(second, b"sequence-client.2", lost, monkeypatch)
     refused(RedisUnavailable, "the reply was lost", second.next)
     refused(NoMachineNumber, "all 2", second.next)
     host.pass_time(29)
     first.sweep()
     host.pass_time(12)
     assert {host.machine(first), host.machine(second)} == {0, 1}
-
-
-def test_redis_by_its_own_client_is_fine(fake_redis: redis.Redis) -> None:
-    with Desk("snowflake", {}, redis=fake_redis) as desk:
-        desk.found()
-        assert desk.take(3)

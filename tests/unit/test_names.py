@@ -1,7 +1,10 @@
 """The names that `issuer` offers."""
 
+import asyncio
 import inspect
 from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
 
 import pytest
 
@@ -13,10 +16,14 @@ from tests.unit.refusals import refused
 FUNCTIONS = ("next", "take", "issue", "peek", "decode", "reserve", "stream")
 
 
-def test_next_is_not_exported_by_a_star_import() -> None:
+def test_what_is_public_is_there_and_next_is_not_exported_by_a_star_import() -> None:
     assert "next" not in issuer.__all__
     assert all(hasattr(issuer, name) for name in issuer.__all__)
-    assert {*FUNCTIONS} - {"next"} <= {*issuer.__all__}
+    assert {*FUNCTIONS, "Unavailable", "__version__"} - {"next"} <= {*issuer.__all__}
+    assert issuer.__version__ == version("segment-issuer")
+    assert all(issubclass(each, issuer.Unavailable) for each in (issuer.StoreUnavailable, issuer.RedisUnavailable))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        issuer.nonsense  # noqa: B018 - its look-up is what is tried
 
 
 def test_a_function_of_the_module_takes_what_the_method_takes() -> None:
@@ -26,9 +33,8 @@ def test_a_function_of_the_module_takes_what_the_method_takes() -> None:
         theirs = list(inspect.signature(method).parameters.values())[1:]
         if name == "next":
             assert theirs.pop(1).annotation == "None"  # n, which is refused
-        assert [(one.name, one.default, one.annotation) for one in ours] == [
-            (one.name, one.default, one.annotation) for one in theirs
-        ], name
+        said = [[(one.name, one.default, one.annotation) for one in each] for each in (ours, theirs)]
+        assert said[0] == said[1], name
         assert {one.kind for one in ours if one.default is not one.empty} <= {inspect.Parameter.KEYWORD_ONLY}, name
         assert inspect.signature(function).return_annotation == inspect.signature(method).return_annotation, name
         assert f"see Issuer.{name}." in (inspect.getdoc(function) or "")
@@ -49,14 +55,9 @@ def test_the_functions_of_the_module_are_the_default_issuer_s(default: Issuer) -
     assert issuer.take("a", 2) == [3, 4]
     assert issuer.decode("a", "A0002").counter == issuer.decode("a", 2, holder=True).counter == 2
     assert next(issuer.stream("a", timeout=60)) == 5
-    default.create("b")
-    assert issuer.reserve("b", 3) == range(1, 4)
-
-
-def test_the_functions_of_the_module_pass_on_what_is_asked_for(default: Issuer) -> None:
+    assert issuer.reserve("a", 3) == range(1001, 1004)
     default.create("s", shards=True)
     default.create("k", keyed=True, format="{key}/{seq}")
-    default.create("a")
     shard = issuer.decode("s", issuer.next("s", shard_key="alice@example.com")).shard
     assert issuer.issue("s", shard_key="alice@example.com").shard == shard == 41
     assert issuer.peek("s", shard_key="alice@example.com").counter == 3
@@ -65,3 +66,18 @@ def test_the_functions_of_the_module_pass_on_what_is_asked_for(default: Issuer) 
     for call in (issuer.next, issuer.issue):
         refused(issuer.ConfigurationError, "Redis", call, "a", key="order-778")
         refused(issuer.InvalidArgument, "ttl must be", call, "a", key="order-778", ttl=0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 0, 2.5, "3"])
+def test_next_with_a_number_of_numbers_is_refused_and_draws_nothing(n: Any, default: Issuer) -> None:
+    async def awaited() -> None:
+        async with issuer.aconnect(redis="none", store="memory://", scheduler=None) as ids:
+            await ids.create("t")
+            with pytest.raises(issuer.InvalidArgument, match=r"take\(tag, n\)"):
+                await ids.next("t", n)
+            assert await ids.next("t", None, 5.0) == 1
+
+    asyncio.run(awaited())
+    default.create("t")
+    refused(issuer.InvalidArgument, r"take\(tag, n\)", default.next, "t", n)
+    assert default.next("t", None, 5.0) == 1

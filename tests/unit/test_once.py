@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from issuer.clock import Deadline
-from issuer.core.steps import Step, Steps, Wait
+from issuer.core.steps import Step, Wait
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.persistence.memory import MemoryStore
@@ -33,16 +33,14 @@ class Crew(Runner):
         self.go = threading.Event()
         self._pool = pool
 
-    def ask(self, seconds: float) -> Future[None]:
-        deadline = Deadline(seconds)
-        return self._pool.submit(lambda: self.run(self.once.do(self._found, lambda: self.done, deadline), deadline))
+    def ask(self) -> Future[None]:
+        deadline = Deadline(WAIT)
+        steps = self.once.do(lambda: blocking(self._find), lambda: self.done, deadline)
+        return self._pool.submit(lambda: self.run(steps, deadline))
 
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         self.waiting += isinstance(step, Wait)
         return super()._result(step, deadline, tag)
-
-    def _found(self) -> Steps[None]:
-        yield from blocking(self._find)
 
     def _find(self) -> None:
         error = self.works[self.tried]
@@ -61,7 +59,7 @@ def crew() -> Iterator[Callable[..., Crew]]:
 
 def test_one_does_it_for_all(crew: Callable[..., Crew]) -> None:
     asked = crew(None)
-    waiting = [asked.ask(WAIT) for _ in range(4)]
+    waiting = [asked.ask() for _ in range(4)]
     asked.go.set()
     assert [each.result(WAIT) for each in waiting] == [None] * 4
     assert asked.tried == 1
@@ -69,9 +67,9 @@ def test_one_does_it_for_all(crew: Callable[..., Crew]) -> None:
 
 def test_whoever_has_time_left_goes_on_where_another_had_none(crew: Callable[..., Crew]) -> None:
     asked = crew(RedisUnavailable("no answer in time"), None)
-    hasty = asked.ask(WAIT)
+    hasty = asked.ask()
     until(lambda: asked.tried == 1, timeout=WAIT)
-    patient = asked.ask(WAIT)
+    patient = asked.ask()
     until(lambda: asked.waiting == 1, timeout=WAIT)
     asked.go.set()
     refused(RedisUnavailable, "no answer in time", hasty.result, WAIT)
@@ -81,9 +79,9 @@ def test_whoever_has_time_left_goes_on_where_another_had_none(crew: Callable[...
 
 def test_what_asking_again_will_not_better_is_told_to_all(crew: Callable[..., Crew]) -> None:
     asked = crew(ConfigurationError("wrong"), None)
-    first = asked.ask(WAIT)
+    first = asked.ask()
     until(lambda: asked.tried == 1, timeout=WAIT)
-    others = [asked.ask(WAIT) for _ in range(3)]
+    others = [asked.ask() for _ in range(3)]
     until(lambda: asked.waiting == 3, timeout=WAIT)
     asked.go.set()
     errors = [each.exception(WAIT) for each in (first, *others)]

@@ -1,11 +1,15 @@
-"""From a URL to a store, and what of a URL may be shown."""
+"""From a URL to a store or a Redis, what is refused of it, and what of it may be shown."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import redis
 
+from issuer.drivers.routes import Address
+from issuer.drivers.target import from_url
+from issuer.errors import ConfigurationError
 from issuer.persistence.errors import Misconfigured
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.mongodb import MongoStore
@@ -44,35 +48,41 @@ def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
         told = str(refused(Misconfigured, "", open_store, url))
         assert all(form in told for form in FORMS)
         assert "secret" not in told
-    for url in (
-        "sqlite://orders.db",
-        "sqlite:///",
-        "sqlite:///:memory:",
-        "mongodb://",
-        "mongodb://h:99999999",
-        "mongodb://h/db?w=0",
-        "mongodb://h/?readConcernLevel=local&W=0",
-        "mongodb://u:secret@h/admin",
-        "mongodb://h/db?tls=maybe",
-    ):
+    mongo = ("", "h:99999999", "h/db?w=0", "h/?readConcernLevel=local&W=0", "u:secret@h/admin", "h/db?tls=maybe")
+    for url in ("sqlite://orders.db", "sqlite:///", "sqlite:///:memory:", *(f"mongodb://{each}" for each in mongo)):
         assert "secret" not in str(refused(Misconfigured, "", open_store, url))
 
 
 def test_secrets_of_a_url_are_never_shown() -> None:
     for url, shown in {
-        "mongodb://u:p@h/db": "mongodb://u:***@h/db",
         "mongodb://u:p@ss/w:rd@h/db": "mongodb://u:***@h/db",
-        "mongodb://u@h/db": "mongodb://u@h/db",
         "mongodb://h/db?tlsCertificateKeyFilePassword=x&w=1": "mongodb://h/db?tlsCertificateKeyFilePassword=***&w=1",
         "redis://:p@h:6379/0": "redis://:***@h:6379/0",
         "http://h/?a=1&api_token=x": "http://h/?a=1&api_token=***",
-        "sqlite:////tmp/a:b@c.db": "sqlite:////tmp/a:b@c.db",
-        "memory://x": "memory://x",
     }.items():
         assert mask(url) == shown
+    for url in ("mongodb://u@h/db", "sqlite:////tmp/a:b@c.db", "memory://x"):
+        assert mask(url) == url
 
 
 def test_drivers_are_imported_only_when_asked_for() -> None:
     program = "import sys, issuer.persistence.opening; print(sorted({'pymongo', 'sqlite3'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+POOL = redis.ConnectionPool
+SENTINELS = "redis+sentinel://127.0.0.1/mymaster"
+
+
+def test_a_database_that_is_no_number_is_refused_and_not_shown() -> None:
+    """It may be the rest of a password with a / in it."""
+    for url in ("redis://127.0.0.1", "rediss://127.0.0.1:6380", SENTINELS):
+        for path in ("x", "0/x", "-1", "1.0", "\u0661", "half-of-it@127.0.0.1:6379/0"):
+            said = "no number of a database; write %2F"
+            assert path not in str(refused(ConfigurationError, said, from_url, f"{url}/{path}", "main", POOL))
+
+
+def test_a_number_is_the_database() -> None:
+    for path, number in {"": 0, "/": 0, "/3": 3, "/3/": 3, "/3?health_check_interval=0": 3}.items():
+        assert from_url(f"redis://127.0.0.1{path}", "main", POOL).connection(Address(), None).db == number, path

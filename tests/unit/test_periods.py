@@ -3,7 +3,6 @@
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -13,19 +12,8 @@ from issuer.persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 KINDS = ("daily", "weekly", "monthly", "yearly")
-ZONES = (
-    "UTC",
-    "Europe/Vienna",
-    "Pacific/Apia",
-    "Pacific/Kiritimati",
-    "Australia/Lord_Howe",
-    "America/Sao_Paulo",
-    "America/St_Johns",
-    "America/Toronto",
-    "Asia/Kathmandu",
-    "Africa/Casablanca",
-    "America/Havana",
-)
+ZONES = ["UTC", "Europe/Vienna", "Pacific/Apia", "Pacific/Kiritimati", "Australia/Lord_Howe", "America/Sao_Paulo"]
+ZONES += ["America/St_Johns", "America/Toronto", "Asia/Kathmandu", "Africa/Casablanca", "America/Havana"]
 HOUR = 3_600_000
 LAST_MS = 4_102_444_800_000  # 2100-01-01
 
@@ -43,6 +31,7 @@ class TestEveryZone:
     @example("daily", "Pacific/Apia", ms("2011-12-30 09:59:59"))
     @example("daily", "America/Sao_Paulo", ms("2018-11-04 02:59:59"))
     @example("daily", "America/St_Johns", ms("2006-10-29 02:45:00"))
+    @example("daily", "America/St_Johns", ms("2006-10-29 02:30:30"))
     @example("daily", "America/Toronto", 0)
     def test_a_period_ends_at_the_first_moment_that_shows_the_next_one(self, kind: str, zone: str, moment: int) -> None:
         periods = Periods(kind, zone)
@@ -53,27 +42,15 @@ class TestEveryZone:
         assert periods.index(end - 1) <= index < periods.index(end)
         assert periods.end_ms(index - 1) <= moment
 
-    @given(st.sampled_from(KINDS), st.sampled_from(ZONES), st.integers(0, LAST_MS), st.integers(0, 3 * 24 * HOUR))
-    @example("daily", "America/St_Johns", ms("2006-10-29 02:30:30"), HOUR // 2)
-    def test_it_never_falls(self, kind: str, zone: str, moment: int, later: int) -> None:
-        periods = Periods(kind, zone)
-        assert periods.index(moment) <= periods.index(moment + later)
-
     @given(st.sampled_from(KINDS), st.dates(date(1, 1, 8), date(9999, 12, 20)))
     def test_every_day_belongs_to_the_period_that_begins_at_or_before_it(self, kind: str, day: date) -> None:
         periods = Periods(kind)
         index = periods.of(day)
         assert periods.begin(index) <= day
         assert periods.of(periods.begin(index)) == index
-        if kind != "yearly" or day.year < 9999:
-            following = day + timedelta(days=366) if day.year < 9998 else day
-            assert periods.of(following) >= index
-
-    @given(st.sampled_from(KINDS), st.dates(date(1970, 1, 1), date(9999, 12, 20)))
-    def test_the_counters_of_a_period_fit_below_those_of_the_next(self, kind: str, day: date) -> None:
-        index = Periods(kind).of(day)
-        assert 0 < index < 2**22
-        assert (index << PERIOD_BITS | SEQ_MOST) < (index + 1) << PERIOD_BITS <= HIGHEST
+        if day.year >= 1970:
+            assert 0 < index < 2**22
+            assert (index << PERIOD_BITS | SEQ_MOST) < (index + 1) << PERIOD_BITS <= HIGHEST
 
 
 class TestCalendar:
@@ -103,30 +80,19 @@ class TestCalendar:
                 index = periods.of(day)
                 assert periods.end_ms(index) - periods.end_ms(index - 1) == hours * HOUR, (zone, day)
 
-    def test_a_gap_that_swallows_midnight_begins_the_day_where_it_begins(self) -> None:
-        # Toronto, 1919: at 23:30 the clocks were put to 00:30.
-        periods = Periods("daily", "America/Toronto")
-        before = periods.of(date(1919, 3, 30))
-        assert periods.end_ms(before) == ms("1919-03-31 04:30")
-
-    def test_the_zone_decides_the_day(self) -> None:
-        periods = Periods("daily", "Pacific/Kiritimati")
-        assert periods.begin(periods.index(ms("2026-11-21 11:00"))) == date(2026, 11, 22)
+        # Toronto, 1919: at 23:30 the clocks were put to 00:30, and the day begins where the gap does.
+        toronto = Periods("daily", "America/Toronto")
+        assert toronto.end_ms(toronto.of(date(1919, 3, 30))) == ms("1919-03-31 04:30")
 
 
-class TestNames:
-    def test_a_period_is_called_as_people_call_it(self) -> None:
-        names = {"daily": "2027-01-03", "weekly": "2026-W53", "monthly": "2027-01", "yearly": "2027"}
-        for kind, name in names.items():
-            periods = Periods(kind)
-            assert periods.name(periods.of(date(2027, 1, 3))) == name  # a Sunday, of the week that began in December
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_neighbours_have_different_names_in_order(self, kind: str) -> None:
+def test_a_period_is_called_as_people_call_it() -> None:
+    names = {"daily": "2027-01-03", "weekly": "2026-W53", "monthly": "2027-01", "yearly": "2027"}
+    for kind, name in names.items():
         periods = Periods(kind)
-        begin = periods.of(date(2025, 12, 1))
-        names = [periods.name(index) for index in range(begin, begin + 500)]
-        assert names == sorted(set(names))
+        index = periods.of(date(2027, 1, 3))  # a Sunday, of the week that began in December
+        assert periods.name(index) == name
+        following = [periods.name(each) for each in range(index, index + 500)]
+        assert following == sorted(set(following))
 
 
 class TestRefusals:

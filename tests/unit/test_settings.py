@@ -1,13 +1,16 @@
-"""Where a setting comes from, and what is refused."""
+"""Where a setting comes from, what is refused, and that what was forgotten makes nobody count alone without a word."""
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from issuer import settings
+import issuer
+from issuer import wiring
 from issuer.errors import ConfigurationError, InvalidArgument
-from issuer.settings import Setting, load, seconds
+from issuer.settings import STORE_VARIABLES, Setting, load, seconds
 from tests.unit.refusals import refused
 
 #: For every setting four values that differ: from the argument, the environment, the file, and the default.
@@ -29,16 +32,22 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "machine_files": ("argument", "environment", "file", ""),
     "require_servers": (False, True, False, False),
 }
+NUMBERS = ("port_number", "machine", "rack")
+TIMES = ("timeout", "store_timeout", "redis_timeout")
 #: Those whose value in a file is relative to it.
 PATHS = ("journal", "machine_files")
 ALL = list(VALUES)
+NAMED = {"ISSUER_STORE_URL": "memory://x"}
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory and home; the environment is given to each `load`."""
+    """An empty working directory and home of a process that has told nothing yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(wiring, "_told_of_default", False)
     return tmp_path
 
 
@@ -88,31 +97,28 @@ def test_argument_wins_over_environment_over_file_over_default(folder: Path, nam
     assert found.value == (default if default is not None else f"sqlite:///{folder}/data/issuer/issuer.db")
 
 
-def test_variables_of_other_programs_name_the_store_if_ours_does_not() -> None:
-    other = {"MONGO_URL": "mongodb://b"}
-    for source, variables in {
-        "MONGO_URL": other,
-        "MONGODB_URI": {**other, "MONGODB_URI": "mongodb://a"},
-        "ISSUER_STORE_URL": {**other, "MONGODB_URI": "mongodb://a", "ISSUER_STORE_URL": "memory://"},
-    }.items():
-        assert load(environ=variables).store_url == Setting(variables[source], source)
-
-
-def test_a_file_that_names_the_store_wins_over_other_programs_variables(folder: Path) -> None:
+def test_variables_of_other_programs_name_the_store_if_neither_ours_nor_a_file_does(folder: Path) -> None:
+    variables: dict[str, str] = {}
+    for source, url in (
+        ("MONGO_URL", "mongodb://b"),
+        ("MONGODB_URI", "mongodb://a"),
+        ("ISSUER_STORE_URL", "memory://"),
+    ):
+        variables[source] = url
+        assert load(environ=variables).store_url == Setting(url, source)
     (folder / "issuer.toml").write_text('store_url = "memory://file"\n')
     assert load(environ={"MONGODB_URI": "mongodb://a"}).store_url.source == "issuer.toml"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables"),
-    [({"store_url": "memory://"}, {}), ({}, {"ISSUER_STORE_URL": "memory://"}), ({}, {"MONGO_URL": "mongodb://m"})],
-)
-def test_redis_url_counts_only_where_a_store_is_named(arguments: dict[str, str], variables: dict[str, str]) -> None:
-    environ = {**variables, "REDIS_URL": "redis://other"}
-    assert load(arguments, environ=environ).redis_url == Setting("redis://other", "REDIS_URL")
-    assert load(environ={"REDIS_URL": "redis://other"}).redis_url == Setting("none", "default")
-    ours = load(arguments, environ={**environ, "ISSUER_REDIS_URL": "none"})
-    assert ours.redis_url == Setting("none", "ISSUER_REDIS_URL")
+def test_redis_url_counts_only_where_a_store_is_named_and_redis_can_be_switched_off_by_name() -> None:
+    theirs = {"REDIS_URL": "redis://other"}
+    assert load(environ=theirs).redis_url == Setting("none", "default")
+    named = {"ISSUER_STORE_URL": "memory://"}, {"MONGO_URL": "mongodb://m"}
+    for loaded in (load({"store_url": "memory://"}, environ=theirs), *(load(environ=theirs | each) for each in named)):
+        assert loaded.redis_url == Setting("redis://other", "REDIS_URL")
+    for value in ("none", "None", " NONE "):
+        ours = load(environ={**theirs, **named[0], "ISSUER_REDIS_URL": value})
+        assert ours.redis_url == Setting("none", "ISSUER_REDIS_URL")
 
 
 def test_the_first_file_there_is_is_the_only_one_read(folder: Path) -> None:
@@ -162,48 +168,30 @@ def wrong(name: str, value: object, said: str) -> ConfigurationError:
     return refused(ConfigurationError, said, load, {name: value}, environ={"HOME": "/nonexistent"})
 
 
-def test_a_time_that_is_none_names_the_setting_and_its_source() -> None:
-    for name in ("timeout", "store_timeout", "redis_timeout"):
-        times: list[object] = ["-1", "soon", "nan", "inf", -0.1, True, [], float("nan")]
-        for value in times:
-            wrong(name, value, f"{name} from argument: {name} must be a number of seconds, ")
-    assert load({"timeout": 0}, environ={}).timeout.value == 0.0  # the caller's alone may be zero
-    for name in ("store_timeout", "redis_timeout"):
-        wrong(name, 0, "above 0")
+#: What is no value of a setting: its name, what the error says, and values.
+WRONG: list[tuple[str, str, Sequence[object]]] = [
+    *((name, "must be a number of seconds, ", ["-1", "soon", "nan", "inf", -0.1, True, []]) for name in TIMES),
+    *((name, "above 0", [0]) for name in TIMES[1:]),  # the caller's alone may be zero
+    *((name, "must be a whole number, not ", ["one", "1.5", 1.5, True, []]) for name in NUMBERS),
+    ("prefix", "prefix", ["", "a{b", "a}", "a\n", "\x7f", 5]),
+    *((name, "scheme", ["localhost:6379"]) for name in ("redis_url", "store_url")),
+]
+
+
+def test_what_is_no_value_names_the_setting_and_its_source(folder: Path) -> None:
+    for name, said, values in WRONG:
+        for value in values:
+            wrong(name, value, f"{name} from argument: .*{said}")
+    assert load({"timeout": 0}, environ={}).timeout.value == 0.0
+    (folder / "issuer.toml").write_text('rack = "one"\n')
+    refused(ConfigurationError, "rack from .*issuer.toml: must be a whole", load, environ=_environ(folder))
     for time in (-1, float("inf"), float("nan"), True, "1", None):
         refused(InvalidArgument, "", seconds, time, "timeout", zero=True)
-
-
-def test_a_number_that_is_none_names_the_setting_and_its_source(folder: Path) -> None:
-    for name in ("port_number", "machine", "rack"):
-        numbers: list[object] = ["one", "1.5", 1.5, True, []]
-        for value in numbers:
-            wrong(name, value, f"{name} from argument: must be a whole number, not ")
-        (folder / "issuer.toml").write_text(f'{name} = "one"\n')
-        said = f"{name} from .*issuer.toml: must be a whole number, not "
-        refused(ConfigurationError, said, load, environ=_environ(folder))
-        (folder / "issuer.toml").unlink()
 
 
 def test_what_has_no_name_may_be_a_secret_and_is_not_told() -> None:
     for text in ("a very secret secret", "k1=0123456789abcdef,a very secret secret"):
         assert "very" not in str(wrong("keys", text, 'as in "k1=secret,k2=secret"'))
-
-
-def test_a_prefix_that_cannot_stand_before_the_braces_is_refused() -> None:
-    for value in ("", "a{b", "a}", "a\n", "\x7f", 5):
-        wrong("prefix", value, "prefix from argument: ")
-
-
-def test_a_url_without_a_scheme_is_refused_with_that_reason() -> None:
-    for name in ("redis_url", "store_url"):
-        wrong(name, "localhost:6379", "scheme")
-
-
-def test_redis_can_be_switched_off_by_name() -> None:
-    for value in ("none", "None", " NONE "):
-        environ = {"ISSUER_REDIS_URL": value, "ISSUER_STORE_URL": "memory://"}
-        assert load(environ=environ).redis_url == Setting("none", "ISSUER_REDIS_URL")
 
 
 def test_redis_without_a_store_is_refused_wherever_it_was_named(folder: Path) -> None:
@@ -215,33 +203,71 @@ def test_redis_without_a_store_is_refused_wherever_it_was_named(folder: Path) ->
 
 
 def test_tags_are_made_by_themselves_only_where_nobody_named_a_server() -> None:
-    embedded: list[tuple[dict[str, Any], dict[str, str]]] = [
-        ({}, {}),
-        ({"prefix": "p", "timeout": 1}, {}),
-        ({}, {"REDIS_URL": "redis://r"}),
-    ]
-    named: list[tuple[dict[str, Any], dict[str, str]]] = [
-        ({"redis_url": "none", "store_url": "memory://"}, {}),
-        ({"store_url": "memory://"}, {}),
-        ({}, {"MONGO_URL": "mongodb://m"}),
-    ]
-    assert all(load(arguments, environ=environ).embedded for arguments, environ in embedded)
-    assert not any(load(arguments, environ=environ).embedded for arguments, environ in named)
-
-
-def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ISSUER_PREFIX", "process")
-    assert settings.load().prefix == Setting("process", "ISSUER_PREFIX")
+    for environ, embedded in (({}, True), ({"REDIS_URL": "redis://r"}, True), ({"MONGO_URL": "mongodb://m"}, False)):
+        assert load({"prefix": "p", "timeout": 1}, environ=environ).embedded is embedded, environ
+    assert not load({"store_url": "memory://"}, environ={}).embedded
 
 
 def test_a_variable_of_ours_that_means_nothing_is_refused_but_for_those_of_kubernetes() -> None:
     home = {"HOME": "/nonexistent"}
-    refused(ConfigurationError, "ISSUER_STORE;", load, environ={"ISSUER_STORE": "mongodb://localhost", **home})
     # What Kubernetes sets beside a service of our name.
-    for variable in (
-        *("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"),
-        *("REDIS_SERVICE_HOST", "REDIS_PORT_6379_TCP_PROTO"),
-    ):
-        assert load(environ={f"ISSUER_{variable}": "10.0.0.1", **home}) == load(environ=home), variable
-    for variable in ("ISSUER_REDIS_ULR", "ISSUER_PORTS", "ISSUER_HOST", "ISSUER_STORE_PORT_X"):
+    for service in ("", "_REDIS"):
+        for what in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"):
+            variable = f"ISSUER{service}_{what}"
+            assert load(environ={variable: "10.0.0.1", **home}) == load(environ=home), variable
+    for variable in ("ISSUER_STORE", "ISSUER_REDIS_ULR", "ISSUER_PORTS", "ISSUER_HOST", "ISSUER_STORE_PORT_X"):
         refused(ConfigurationError, variable, load, environ={variable: "10.0.0.1", **home})
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_a_variable_that_is_empty_is_refused(empty: str) -> None:
+    ours = [f"ISSUER_{name.upper()}" for name in load(environ={}).named()]
+    for name in (*ours, "ISSUER_CONFIG", *STORE_VARIABLES):
+        refused(ConfigurationError, f"{name} is empty", load, environ={name: empty})
+    refused(ConfigurationError, "REDIS_URL is empty", load, environ={**NAMED, "REDIS_URL": empty})
+    # Variables of others that nobody looks at may be empty.
+    assert load(environ={"REDIS_URL": ""}).embedded
+    assert load(environ={**NAMED, "MONGODB_URI": ""}).store_url.value == "memory://x"
+
+
+@pytest.mark.parametrize("make", [issuer.connect, issuer.aconnect])
+def test_what_a_missing_variable_gives_is_refused(make: Any) -> None:
+    for given in ({"redis": None}, {"store": None}, {"redis": None, "store": None}, {"redis": "none", "store": None}):
+        refused(ConfigurationError, "is None: leave it out", make, **given)
+    refused(ConfigurationError, "no store is named", make, redis="none")
+
+
+def test_the_default_is_told_once_by_the_name_of_its_file(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    caplog.set_level(logging.WARNING)
+    for _ in range(2):
+        issuer.connect(scheduler=None).close()
+        issuer.connect(scheduler=None, store="memory://").close()
+    (told,) = caplog.records
+    assert str(tmp_path / "issuer" / "issuer.db") in told.getMessage()
+
+
+def test_the_default_is_refused_where_servers_are_required() -> None:
+    for said in ("1", "true", "yes"):
+        required = {"ISSUER_REQUIRE_SERVERS": said}
+        refused(ConfigurationError, r"require_servers \(ISSUER_REQUIRE_SERVERS\)", load, environ=required)
+        assert load(environ={**required, **NAMED}).require_servers.value
+    assert load(environ={"ISSUER_REQUIRE_SERVERS": "0"}).embedded
+    refused(ConfigurationError, "true or false", load, environ={"ISSUER_REQUIRE_SERVERS": "perhaps"})
+
+
+def test_relative_paths_of_a_settings_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    (etc / "issuer.toml").write_text('store_url = "sqlite:///ids.db"\njournal = "j"\nmachine_files = "m"\n')
+    for here, named in ((tmp_path, "etc/issuer.toml"), (etc, "issuer.toml"), (etc, None)):
+        monkeypatch.chdir(here)
+        found = load(config=named, environ={})
+        values = (found.store_url.value, found.journal.value, found.machine_files.value)
+        assert values == (f"sqlite:///{etc}/ids.db", f"{etc}/j", f"{etc}/m")
+
+
+def test_absolute_paths_and_those_of_variables_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "issuer.toml").write_text('store_url = "sqlite:////var/ids.db"\njournal = "/var/j"\n')
+    found = load(environ={})
+    assert (found.store_url.value, found.journal.value) == ("sqlite:////var/ids.db", "/var/j")
+    assert load(environ={"ISSUER_STORE_URL": "sqlite:///ids.db"}).store_url.value == "sqlite:///ids.db"

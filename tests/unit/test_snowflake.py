@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from issuer.errors import ClockBehind, ConfigurationError, IssuerError, StrategyFailed, Unavailable
-from issuer.strategies import Instance, Layout, Serving, Snowflake
+from issuer.errors import ClockBehind, ConfigurationError, IssuerError, Unavailable
+from issuer.strategies import Instance, Layout, Snowflake
 from issuer.strategies.machines import Tenure
 from issuer.strategies.ticks import OVER, Ticks
 from tests.audit import repeats
@@ -23,18 +23,13 @@ def snowflake(desk: Desk) -> Snowflake:
     return found
 
 
-def test_a_number_says_when_and_where_it_was_made(desk: Opener, moved: MovedClock) -> None:
+def test_a_number_says_when_and_where_it_was_made_and_a_full_millisecond_waits_for_the_next_one(
+    desk: Opener, moved: MovedClock
+) -> None:
     ids = desk(machine=513)
-    number = started(ids)
-    assert Layout().decompose(number).machine == 513
-    assert Layout().decompose(number).timestamp == moved.ms
-    assert [each - number for each in ids.take(3)] == [1, 2, 3]
-
-
-def test_a_full_millisecond_waits_for_the_next_one(desk: Opener, moved: MovedClock) -> None:
-    ids = desk()
     numbers = [started(ids), *(ids.next() for _ in range(4095))]
-    assert len({Layout().decompose(number).timestamp for number in numbers}) == 1
+    made = {(Layout().decompose(number).timestamp, Layout().decompose(number).machine) for number in numbers}
+    assert made == {(moved.ms, 513)}
     slept = moved.slept
     numbers.append(ids.next())
     assert 0 < moved.slept - slept <= 0.001
@@ -64,6 +59,12 @@ def test_a_call_without_time_left_is_refused_when_the_millisecond_is_full(desk: 
     assert len(error.drawn) == 4095
 
 
+def test_the_very_first_number_is_not_0(moved: MovedClock) -> None:
+    ticks = Ticks(Layout(epoch=moved.ms), moved.clock)
+    assert ticks.begin(Tenure(0, moved.ms - 1, moved.ms))
+    assert next(ticks) == 1
+
+
 def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, moved: MovedClock) -> None:
     refused(ConfigurationError, "outside of the layout.*ends 2020-01-01", desk, time_bits=10)
     refused(ConfigurationError, "outside of the layout", desk, epoch=NEW_YEAR + 1)
@@ -72,11 +73,6 @@ def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, mov
     moved.sleep(1.5)
     ids.sweep()
     refused(ConfigurationError, "outside of the layout", ids.next)
-
-
-def test_the_very_first_number_is_not_0(desk: Opener) -> None:
-    ids = desk(machine=0, epoch=NEW_YEAR)
-    assert min(ids.take(5000)) > 0
 
 
 @pytest.mark.covers("3.38")
@@ -128,8 +124,9 @@ def test_an_alarm_hook_that_fails_changes_nothing(moved: MovedClock, tmp_path: P
         refused(ClockBehind, "", ids.next)
 
 
-def back_and_forth(ids: Desk, moved: MovedClock) -> list[int]:
-    """Numbers, then the clock goes back, numbers again as far as they are given."""
+@pytest.mark.covers("3.38")
+def test_a_clock_that_goes_back_and_forth_repeats_nothing(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
     numbers = ids.take(4096)
     moved.step(-2)
     for _ in range(4):
@@ -138,27 +135,7 @@ def back_and_forth(ids: Desk, moved: MovedClock) -> list[int]:
         except Unavailable as error:
             numbers += error.drawn
         moved.step(1)
-    return numbers
-
-
-@pytest.mark.covers("3.38")
-def test_without_the_guard_a_clock_that_went_back_repeats(
-    desk: Opener, moved: MovedClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    intact = back_and_forth(desk(), moved)
-    assert len(intact) == len(set(intact))
-    turn = Ticks.turn
-
-    def unguarded(self: Ticks) -> int:
-        self._used = 0
-        return turn(self)
-
-    monkeypatch.setattr(Ticks, "turn", unguarded)
-    # A second guard, for every strategy: it finds out what `take` gives.
-    refused(StrategyFailed, "none of them was issued", back_and_forth, desk(machine=3), moved)
-    monkeypatch.setattr(Serving, "_checked", lambda *given: list(given[1]))
-    broken = back_and_forth(desk(machine=2), moved)
-    assert len(broken) > len(set(broken))
+    assert not repeats(numbers)
 
 
 def test_threads_get_every_number_once_and_each_sees_them_rise(desk: Opener) -> None:

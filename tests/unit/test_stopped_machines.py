@@ -1,20 +1,19 @@
-"""What a kill and an orderly stop leave of a leased machine number, in Redis and in the file."""
+"""What is kept of a machine number, in Redis and in files: kills, stops, clocks set, locks removed."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from issuer.clock import Deadline
-from issuer.core.steps import Steps
-from issuer.errors import ClockBehind, NoMachineNumber, RedisUnavailable
-from issuer.strategies.local import Copied
-from issuer.strategies.machines import Leased, Tenure
+from issuer.errors import ClockBehind, ConfigurationError, NoMachineNumber, RedisUnavailable, Unavailable
+from issuer.strategies import Layout
 from tests.audit import repeats
-from tests.strategies import Desk, Host
+from tests.strategies import Desk, Host, MovedClock, Opener, each_ms, started
 from tests.unit.refusals import refused
-from tests.unit.test_machine_numbers import ONE, elsewhere
 
 
 def stopped(_host: Host, desk: Desk) -> None:
@@ -109,30 +108,6 @@ def test_what_an_orderly_stop_leaves_lapses_by_itself(host: Host) -> None:
     assert host.machine(host.start(3, machine_bits=1)) == machine
 
 
-@pytest.mark.parametrize("guarded", [True, False])
-def test_a_number_that_an_orderly_stop_leaves_is_nobody_elses_or_numbers_are_repeated(
-    host: Host, monkeypatch: pytest.MonkeyPatch, guarded: bool
-) -> None:
-    """The only number is left by a stop; another process asks for it; then Redis is away, and the first restarts."""
-    release = Copied.release
-
-    def given_back(self: Copied, tenure: Tenure, used: int) -> Steps[None]:
-        yield from release(self, tenure, used)
-        yield from Leased.release(self, tenure, used)
-
-    if not guarded:
-        monkeypatch.setattr(Copied, "release", given_back)
-    first = host.start(found=True, **ONE)
-    numbers = first.take(10)
-    first.close()
-    with suppress(NoMachineNumber):
-        numbers += elsewhere(host, "other", **ONE).take(10)
-    host.server.connected = False
-    numbers += host.start(**ONE).take(10)
-    assert len(numbers) == (20 if guarded else 30)
-    assert bool(repeats(numbers)) is not guarded
-
-
 def test_a_renewal_that_ends_after_the_stop_leaves_the_file_to_the_next_process(host: Host) -> None:
     first = host.start(found=True)
     host.machine(first)
@@ -144,3 +119,127 @@ def test_a_renewal_that_ends_after_the_stop_leaves_the_file_to_the_next_process(
     host.pass_time(5)
     assert first.run(machines.renew(tenure), Deadline(60)) is None
     assert host.file.read_text() == written
+
+
+def killed(desk: Desk) -> None:
+    """What a kill leaves: the file, and no lock."""
+    strategy: Any = desk.serving.strategy
+    strategy._machines._file.unlock()
+
+
+def the_file(desk: Opener, kind: str = "properties") -> Path:
+    (found,) = desk.directory.glob(f"*.{kind}")
+    return found
+
+
+@pytest.mark.covers("3.38")
+@pytest.mark.parametrize("end", [Desk.close, killed])
+def test_a_restart_goes_on_above_the_last_timestamp_though_the_clock_went_back(
+    desk: Opener, moved: MovedClock, end: Any
+) -> None:
+    first = desk()
+    before = first.take(10)
+    end(first)
+    moved.step(-2000)
+    second, after = desk(), list[int]()
+    for _ in range(8):
+        with suppress(Unavailable):
+            after += second.take(10)
+        moved.sleep(1)
+        second.sweep()
+    assert min(after) > max(before)
+
+
+@pytest.mark.covers("3.38")
+def test_after_a_kill_the_next_process_waits_three_seconds_at_most_and_no_alarm_is_raised(
+    desk: Opener, moved: MovedClock
+) -> None:
+    first = desk()
+    before = first.take(10)
+    killed(first)
+    second, slept = desk(), moved.slept
+    refused(ClockBehind, "", second.take, 1, timeout=1)
+    assert second.next() > max(before)
+    assert 2.9 < moved.slept - slept <= 3.01
+    assert second.alarms == []
+    moved.step(-2000)
+    refused(ClockBehind, "", second.next)
+    assert len(second.alarms) == 1
+
+
+@pytest.mark.covers("3.38")
+def test_a_heartbeat_after_the_clock_was_set_back_keeps_the_ceiling(desk: Opener, moved: MovedClock) -> None:
+    first = desk()
+    before = first.take(10)
+    for _ in range(100):
+        moved.sleep(0.01)
+        before.append(first.next())
+    moved.step(-5500)
+    moved.sleep(1.1)
+    first.sweep()
+    killed(first)
+    assert min(each_ms(desk(), moved.sleep)) > max(before)
+
+
+def test_the_ceiling_is_written_before_it_is_used(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
+    started(ids)
+    for _ in range(5):
+        moved.sleep(10)
+        number = ids.next()
+        last = dict(line.split("=") for line in the_file(desk).read_text().splitlines())["last"]
+        assert Layout().decompose(number).timestamp <= int(last)
+
+
+def test_a_file_that_cannot_be_written_stops_the_numbers(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
+    started(ids)
+    file = the_file(desk)
+    file.with_name(file.name + ".new").mkdir()
+    moved.sleep(2)
+    assert ids.next()
+    moved.sleep(2)
+    refused(Unavailable, "can't be written", ids.next)
+    file.with_name(file.name + ".new").rmdir()
+    assert ids.next()
+
+
+def test_a_process_whose_lock_was_removed_stops_where_a_twin_begins(desk: Opener, moved: MovedClock) -> None:
+    first = desk()
+    numbers = first.take(10)
+    the_file(desk, "lock").unlink()
+    second = desk()
+    for _ in range(100):
+        moved.sleep(0.1)
+        for each in (first, second):
+            with suppress(Unavailable, ConfigurationError):
+                each.sweep()
+                numbers += each.take(10)
+    assert not repeats(numbers)
+    refused(ConfigurationError, "in use: another process of this host", first.next)
+
+
+def test_a_lock_that_was_removed_is_taken_again_if_nobody_else_has(desk: Opener, moved: MovedClock) -> None:
+    ids = desk()
+    numbers = ids.take(10)
+    lock = the_file(desk, "lock")
+    lock.unlink()
+    for _ in range(10):
+        moved.sleep(1)
+        ids.sweep()
+        with suppress(Unavailable):
+            numbers += ids.take(10)
+    assert len(numbers) > 10
+    assert not repeats(numbers)
+    assert lock.exists()
+
+
+def test_a_lock_that_is_held_looks_used(desk: Opener, moved: MovedClock) -> None:
+    """What tidies up goes by the age of files."""
+    ids = desk()
+    started(ids)
+    lock = the_file(desk, "lock")
+    os.utime(lock, (0, 0))
+    moved.sleep(2)
+    ids.sweep()
+    assert lock.stat().st_mtime > 0

@@ -15,18 +15,13 @@ def refused(_: threading.Thread) -> None:
 def test_where_no_thread_can_begin_the_caller_asks_in_person(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     with issuer.connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("b", step=1)
         monkeypatch.setattr(threading.Thread, "start", refused)
+        assert ids.take("b", 50) == list(range(1, 51))  # threads that there are go on
         ids.create("a", step=10)
         assert ids.take("a", 3) == [1, 2, 3]
         with pytest.raises(issuer.UnknownTag):
-            ids.next("b")
+            ids.next("c")
     record = store.get("a", timeout=1)
     assert record is not None
     assert record.max == 3, "what was left is given back"
-
-
-def test_threads_that_there_are_go_on_where_no_other_can_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    with issuer.connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
-        ids.create("a", step=1)
-        monkeypatch.setattr(threading.Thread, "start", refused)
-        assert ids.take("a", 50) == list(range(1, 51))

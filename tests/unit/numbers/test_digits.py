@@ -25,11 +25,6 @@ class TestBases:
         assert HEXADECIMAL.encode(number) == f"{number:X}"
         assert int(BASE36.encode(number), 36) == number
 
-    @given(st.integers(0, 2**40), st.integers(0, 2**40))
-    def test_texts_of_equal_width_sort_as_their_numbers_do(self, one: int, other: int) -> None:
-        for base in BASES:
-            assert (base.encode(one, 40) < base.encode(other, 40)) == (one < other)
-
     def test_known_numbers(self) -> None:
         assert BASE36.encode(HIGHEST) == "1Y2P0IJ32E8E7"
         assert BASE62.encode(HIGHEST) == "AzL8n0Y58m7"
@@ -53,8 +48,7 @@ class TestChecks:
         assert verify("mod97", "3214282912345698765432161182")  # an IBAN, rearranged
         assert not verify("luhn", "0")  # check digits alone are no number
         assert not verify("mod97", "97")
-
-    def test_signs_that_are_no_digits_are_passed_over(self) -> None:
+        # Signs that are no digits are passed over.
         assert luhn("BIZ-79-9273 9871é") == luhn("7992739871")
         assert damm("5.7.2") == "4"
         assert mod97("5493-001k jtii/GC8Y1R") == "12"

@@ -14,6 +14,7 @@ from tests.unit.numbers.test_scheme import KEYS, Issued, make, record
 from tests.unit.refusals import refused
 
 DAILY: dict[str, Any] = {"restart": "daily", "format": "{date:%Y%m%d}-{seq}"}
+STRICT: dict[str, Any] = {**DAILY, "order": "strict"}
 
 
 def change(scheme: dict[str, Any], max: int, limit: int | None = None, **said: Any) -> dict[str, Any]:
@@ -35,6 +36,12 @@ SENSELESS: list[tuple[str, list[dict[str, Any]]]] = [
     ("keyed", [{"keyed": "yes"}]),
     ("timezone", [{"timezone": "Europe/Wien"}, {"timezone": 5}]),
     ("restart", [{**DAILY, "restart": "hourly"}, DAILY]),  # the second one isn't strict
+    ("restart", [{**STRICT, "format": None}]),
+    ("restart", [{**STRICT, "cycle": True}, {**STRICT, "stride": 2, "offset": 1}]),
+    ("shards", [{**STRICT, "shards": True}]),
+    ("format", [{**STRICT, "format": "{seq}"}, {**STRICT, "format": "{date:%Y}-{seq}"}]),
+    ("format", [{**STRICT, "restart": "weekly", "format": "{date:%Y%V}-{seq}"}]),
+    ("timezone", [{**STRICT, "timezone": "Mars/Olympus"}]),
     ("stride", [{"stride": 0, "offset": 1}, {"stride": True, "offset": 1}, {**STRIDED, **SCRAMBLED}]),
     ("offset", [{"stride": 2}, {"offset": 2}, {"stride": 2, "offset": 3}, {"stride": 2, "offset": 0}]),
     ("stride_above", [{"stride_above": 2}, {"stride_above": 0}, {"stride_above": 9, "stride": None}]),
@@ -63,6 +70,7 @@ HARMFUL: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
     ("scramble", [SHARDED, KEYED, SNOWFLAKE, STRIDED], [SCRAMBLED]),
     ("scramble", [DAILY], [{**SCRAMBLED, "scramble_strict": True}]),
     ("scramble", [{**CYCLE, **SCRAMBLED}], [{"scramble": "k2"}]),
+    ("scramble", [SCRAMBLED], [{"scramble": [(1, "k1"), (51, "k2")]}]),  # its digits are not all used up
     ("limit", [SHARDED, KEYED, CYCLE], [{"limit": 888}]),
     ("limit", [SCRAMBLED], [{"limit": 500}]),
     ("shards", [{}], [SHARDED]),
@@ -99,6 +107,10 @@ class TestRefusals:
         for setting, senseless in SENSELESS:
             for said in senseless:
                 assert refused(SchemeError, f"^{setting}: ", make, limit=999_999, **said).setting == setting
+        assert refused(SchemeError, "", make, cycle=True).setting == "cycle"  # without a limit
+        for options in ({"above": 0, "lease": 10}, {"above": 5, "lease": None}):
+            error = refused(SchemeError, "", made, DAILY, tag="a", order="strict", limit=99, keys=KEYS, **options)
+            assert error.setting == "restart", options
 
     def test_what_would_change_numbers_that_were_given_is_refused(self) -> None:
         for setting, firsts, changes in HARMFUL:
@@ -107,41 +119,8 @@ class TestRefusals:
                 for then in changes:
                     assert refused(SchemeError, "", change, scheme, 50, **then).setting == setting, first
 
-    def test_the_application_may_be_said_twice_if_it_is_the_same(self) -> None:
-        twice = make(limit=HIGHEST, shards={"app": 1, "app_bits": 4}, app=1)
-        assert twice == make(limit=HIGHEST, shards={"app_bits": 4}, app=1)
-        assert twice["shards"]["app"] == 1
-
-    def test_a_cycle_needs_a_limit(self) -> None:
-        assert refused(SchemeError, "", make, cycle=True).setting == "cycle"
-
-    def test_a_setting_of_another_name_is_a_mistake_of_the_program(self) -> None:
-        refused(TypeError, "formt", make, formt="x")
-
-    def test_restart_excludes_what_it_cannot_go_with(self) -> None:
-        for also in ({"cycle": True}, {"shards": True}, STRIDED):
-            refused(SchemeError, "restart", make, limit=999, order="strict", **DAILY, **also)
-        for said in ({"lease": 10}, {"above": 5}):
-            options = {"above": 0, "lease": None, **said}
-            error = refused(SchemeError, "", made, DAILY, tag="a", order="strict", limit=99, keys=KEYS, **options)
-            assert error.setting == "restart", said
-
-    def test_a_format_that_does_not_show_the_period_is_refused(self) -> None:
-        wrong: list[tuple[str, dict[str, str | None]]] = [
-            ("restart", {"format": None}),
-            ("format", {"format": "{seq}"}),
-            ("format", {"format": "{date:%Y}-{seq}"}),
-            ("format", {"restart": "weekly", "format": "{date:%Y%V}-{seq}"}),
-            ("timezone", {"timezone": "Mars/Olympus"}),
-        ]
-        for setting, said in wrong:
-            assert refused(SchemeError, "", make, order="strict", **{**DAILY, **said}).setting == setting
-
-    def test_a_secret_is_shown_by_no_error(self) -> None:
-        options: dict[str, Any] = {"tag": "a", "order": "trend", "limit": 9, "above": 0, "lease": None}
-        with pytest.raises(SchemeError) as caught:
-            made(SCRAMBLED, keys={"k1": b"my secret"}, **options)
-        assert "my secret" not in f"{caught.value}{caught.value.value!r}"
+        # The application may be said twice if it is the same.
+        assert make(shards={"app": 1, "app_bits": 4}, app=1) == make(shards={"app_bits": 4}, app=1)
 
     def test_another_key_by_the_same_name_is_refused(self) -> None:
         scheme = record(make(scramble="k1"), max=5)
@@ -160,26 +139,17 @@ class TestId:
             assert change(scheme, 10, **other)["id"] != scheme["id"], other
         assert "id" not in change({}, 10, format="B{seq}")
 
-    def test_a_setting_that_is_said_again_adds_no_piece(self) -> None:
-        for said in (STRIDED, SCRAMBLED):
-            scheme = make(**said)
-            assert change(scheme, 10, **said) == scheme
+        scrambled = make(777, scramble="k1")
+        assert change(scrambled, 500, 777, **SCRAMBLED) == scrambled
+        assert change(scrambled, 500, 778)["id"] != scrambled["id"]
 
-    @pytest.mark.parametrize("said", [{**DAILY}, {"stride": 2, "offset": 1}])
-    def test_another_limit_alone_keeps_the_part_that_names_the_values(self, said: dict[str, Any]) -> None:
-        before = make(limit=999, order="strict", **said)
-        ids = [before["id"]]
-        for limit in (5000, 700):
-            before = change(before, 0, limit=limit)
-            ids.append(before["id"])
-        assert len(set(ids)) == 3
-        assert [turn(each) for each in ids] == [1, 2, 3]
-        assert {each.split("-")[1] for each in ids} == {ids[0].split("-")[1]}
-
-    def test_raising_the_limit_of_a_scrambled_tag_gives_a_fresh_one(self) -> None:
-        scheme = make(777, scramble="k1")
-        assert change(scheme, 500, 777)["id"] == scheme["id"]
-        assert change(scheme, 500, 778)["id"] != scheme["id"]
+    def test_another_limit_alone_keeps_the_part_that_names_the_values(self) -> None:
+        for said in (DAILY, STRIDED):
+            scheme = make(limit=999, order="strict", **said)
+            raised = change(scheme, 0, limit=5000)
+            ids = [each["id"] for each in (scheme, raised, change(raised, 0, limit=700))]
+            assert [turn(each) for each in ids] == [1, 2, 3]
+            assert len({each.split("-")[1] for each in ids}) == 1
 
 
 class TestMadeAgain:
@@ -192,15 +162,9 @@ class TestMadeAgain:
         return continued(old.scheme, scheme)
 
     def test_with_the_same_settings(self) -> None:
-        for said in (
-            SCRAMBLED,
-            {"scramble": [(1, "k1"), (1000, "k2")]},
-            {"stride": 3, "offset": 2},
-            {"cycle": True},
-            {"format": "A{seq}"},
-            {"shards": True, "app": 9},
-            {"strategy": "snowflake", "options": {"epoch": "2021-01-01"}},
-        ):
+        sharded, twice = {**SHARDED, "app": 9}, {"scramble": [(1, "k1"), (1000, "k2")]}
+        options = {**SNOWFLAKE, "options": {"epoch": "2021-01-01"}}
+        for said in (SCRAMBLED, twice, STRIDED, CYCLE, {"format": "A{seq}"}, sharded, options):
             for above in (0, 99):
                 old = record(make(5000, above, **said), max=200)
                 assert self.again(old, 5000, above, **said) == old.scheme, (above, said)
@@ -224,5 +188,4 @@ class TestMadeAgain:
         assert self.again(record(make(stride=2, offset=1)), stride=2, offset=2) is None
         assert self.again(old, 5000) is None
         cycle = record(make(500, cycle=True))
-        assert self.again(cycle, 500, 99, cycle=True) is None
-        assert self.again(cycle, 600, cycle=True) is None
+        assert self.again(cycle, 500, 99, cycle=True) is self.again(cycle, 600, cycle=True) is None

@@ -1,6 +1,8 @@
-"""Schemes: from the counter to the number and text that users see, and back; changes that touch no number given."""
+"""Schemes: from the counter to the number and text that users see, and back; changes and strides that repeat nothing."""
 
+from contextlib import suppress
 from datetime import date
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import FormatOverflow, InvalidArgument, LimitReached, NotDecodable, SchemeError
 from issuer.numbers.given import changed, made
 from issuer.numbers.scheme import Scheme
+from issuer.numbers.stride import Piece, Strides
+from issuer.numbers.stride import changed as followed
 from issuer.persistence.records import HIGHEST, Order, Tag
 from tests.unit.refusals import refused
 
@@ -50,14 +54,6 @@ class Issued:
         scheme, last = changed(self.record, said, limit=limit, keys=KEYS)
         self.record = record(scheme, max=self.record.max, limit=self.record.limit if last is None else last)
 
-    def try_to_change(self, **said: Any) -> str:
-        """Return the setting that was refused, "" if none was."""
-        try:
-            self.change(**said)
-        except SchemeError as error:
-            return error.setting
-        return ""
-
     def check(self) -> None:
         """Nothing came twice, all of it decodes, and the scheme of now says the same of it."""
         scheme = Scheme.of(self.record, KEYS)
@@ -69,14 +65,9 @@ class Issued:
 
 
 class TestPlain:
-    def test_the_value_is_the_counter(self) -> None:
+    def test_the_value_is_the_counter_and_a_format_alone_leaves_it_without_an_id(self) -> None:
         assert make() == {}
-        scheme = ready({})
-        assert (scheme.value(1), scheme.decode(7).counter, scheme.text(7, today=DAY)) == (1, 7, "7")
-        assert scheme.parse("7").counter == 7
-        assert scheme.period_name(7) is None
-
-    def test_a_format_alone_leaves_it_without_an_id(self) -> None:
+        assert (ready({}).value(1), ready({}).decode(7).counter, ready({}).parse("7").counter) == (1, 7, 7)
         scheme = make(format="A{seq:04d}")
         assert scheme == {"format": "A{seq:04d}"}
         assert ready(scheme).text(7, today=DAY) == "A0007"
@@ -116,7 +107,8 @@ class TestChanges:
         tag = Issued(above, 50_000, **({} if plain else {"scramble": "k1"}))
         for n, what in steps:
             tag.issue(n)
-            assert tag.try_to_change(**what) in ("", "scramble", "limit")
+            with suppress(SchemeError):
+                tag.change(**what)
         tag.issue(300)
         tag.check()
         assert all(above < value <= tag.record.limit for value in tag.given.values())
@@ -134,72 +126,6 @@ class TestChanges:
         tag.issue(limit)
         tag.check()
         assert sorted(tag.given.values()) == list(range(1, limit + 1))
-
-    @given(st.integers(0, 50), st.lists(st.tuples(st.integers(0, 50), st.integers(1, 6)), max_size=5), st.data())
-    def test_whatever_strides_follow_each_other_nothing_repeats(
-        self, above: int, steps: list[tuple[int, int]], data: st.DataObject
-    ) -> None:
-        tag = Issued(above, stride=2, offset=1)
-        for n, stride in steps:
-            tag.issue(n)
-            offset = data.draw(st.integers(1, stride))
-            skip = data.draw(st.sampled_from([{}, {"stride_above": 2000}, {"stride_above": 9000}]))
-            said = tag.try_to_change(stride=stride, offset=offset, **skip)
-            assert said in ("", "stride_above")
-            assert said or all(value % stride == offset % stride for value in tag.issue(5))
-        tag.check()
-        assert all(value > above for value in tag.given.values())
-
-    @given(st.integers(1, 40), st.integers(1, 2000), st.integers(1, 2000), st.data())
-    def test_a_stride_keeps_the_values_within_the_limit(
-        self, stride: int, limit: int, other: int, data: st.DataObject
-    ) -> None:
-        tag = Issued(0, limit, stride=stride, offset=data.draw(st.integers(1, stride)))
-        tag.issue(3000)
-        if other > limit:
-            tag.change(limit=other)
-            tag.issue(3000)
-        tag.check()
-        assert all(value <= max(limit, other) for value in tag.given.values())
-        assert len(tag.given) in (max(limit, other) // stride, max(limit, other) // stride + 1)
-
-    def test_a_change_of_the_stride_keeps_the_limit_of_the_values(self) -> None:
-        tag = Issued(0, stride=2, offset=1)
-        tag.change(stride=3, offset=1)
-        tag.change(stride=1)
-        assert (tag.record.scheme.get("limit", HIGHEST), tag.record.limit) == (HIGHEST, HIGHEST)
-        other = Issued(0, 1000, stride=2, offset=1)
-        other.issue(10)
-        other.change(stride=10, offset=3)
-        assert max(other.issue(1000)) == 993
-
-
-class TestBorders:
-    """Where `changed` lets a key or a limit begin; anywhere lower numbers come again."""
-
-    def test_a_key_that_begins_below_the_border_repeats_and_is_refused(self) -> None:
-        tag = Issued(scramble="k1")
-        shown = tag.issue(150)
-        first, second = make(scramble="k1")["scramble"][0], make(scramble="k2")["scramble"][0]
-        wrong = ready({"scramble": [first, {**second, "from": 151}]})
-        assert set(shown) & {wrong.value(counter) for counter in range(151, 1000)}
-        error = refused(SchemeError, "begin at 1000", tag.change, scramble=[(1, "k1"), (151, "k2")])
-        assert error.setting == "scramble"
-        tag.change(scramble=[(1, "k1"), (1000, "k2")])
-        assert [piece["from"] for piece in tag.record.scheme["scramble"]] == [1, 1000]
-
-    def test_a_raised_limit_has_a_piece_of_its_own_without_which_numbers_repeat(self) -> None:
-        tag = Issued(0, 777, scramble="k1")
-        shown = tag.issue(300)
-        tag.change(limit=5000)
-        tag.change(scramble=[(1, "k1"), (2000, "k2")])
-        pieces = tag.record.scheme["scramble"]
-        assert [piece["from"] for piece in pieces] == [1, 778, 2000]
-        wrong = ready({"scramble": [{**pieces[0], "limit": 5000}, pieces[2]]})
-        assert set(shown) & {wrong.value(counter) for counter in range(301, 1000)}
-        tag.issue(4700)
-        tag.check()
-        assert sorted(tag.given.values()) == list(range(1, 5001))
 
 
 TEMPLATES = [
@@ -227,47 +153,31 @@ class TestPeriods:
         assert scheme.value(counter) == number
         assert scheme.decode(number).counter is None
 
-    def test_texts_show_the_first_day_of_their_period(self) -> None:
-        scheme = ready(make(order="strict", restart="monthly", format="{date:%Y%m%d}-{seq}"))
-        counter = Periods("monthly").of(DAY) << PERIOD_BITS | 5
-        assert scheme.parse(scheme.text(counter, today=DAY)).counter == counter
-        refused(NotDecodable, "first day", scheme.parse, "20261121-5")
-
-    def test_a_limit_holds_in_each_period(self) -> None:
-        scheme = ready(make(limit=999, order="strict", restart="daily", format="{date:%Y%m%d}-{seq}"))
-        begin = Periods("daily").of(DAY) << PERIOD_BITS
-        assert scheme.value(begin + 999) == 999
-        refused(LimitReached, "", scheme.value, begin + 1000)
-        refused(NotDecodable, "", scheme.parse, "20261121-1000")
-
-    def test_scrambled_numbers_of_a_day_are_all_numbers_of_that_day(self) -> None:
-        said: dict[str, Any] = {"restart": "daily", "format": "{date:%Y%m%d}-{seq}", "scramble": "k1"}
+    def test_scrambled_numbers_of_a_period_are_all_of_its_numbers_up_to_the_limit_of_each(self) -> None:
+        said: dict[str, Any] = {"restart": "monthly", "format": "{date:%Y%m%d}-{seq}", "scramble": "k1"}
         scheme = ready(make(limit=500, order="strict", scramble_strict=True, **said))
-        begin = Periods("daily").of(DAY) << PERIOD_BITS
+        begin = Periods("monthly").of(DAY) << PERIOD_BITS
         assert sorted(scheme.value(begin + number) for number in range(1, 501)) == list(range(1, 501))
-        text = scheme.text(begin + 17, today=DAY)
-        assert scheme.parse(text).counter == begin + 17
+        assert scheme.parse(scheme.text(begin + 17, today=DAY)).counter == begin + 17
+        refused(LimitReached, "", scheme.value, begin + 501)
+        refused(NotDecodable, "", scheme.parse, "20261101-501")
+        refused(NotDecodable, "first day", scheme.parse, "20261121-5")
 
     def test_a_day_is_that_of_the_zone(self) -> None:
         assert ready(make(timezone="Asia/Tokyo")).day(1_795_273_200_000) == date(2026, 11, 22)
         assert ready({}).day(1_795_273_200_000) == date(2026, 11, 21)
 
 
-class TestCycle:
-    def test_after_the_limit_the_values_begin_anew_at_the_start(self) -> None:
-        scheme = ready(make(limit=103, above=99, cycle=True))
-        assert [scheme.value(counter) for counter in range(100, 110)] == [100, 101, 102, 103] * 2 + [100, 101]
-        assert scheme.decode(103).counter is None
-        for value in (99, 104):
-            refused(NotDecodable, "", scheme.decode, value)
-
-    @pytest.mark.parametrize("above", [0, 149])
-    def test_a_scrambled_cycle_uses_each_number_once_a_round(self, above: int) -> None:
-        scheme = ready(make(limit=500, above=above, cycle=True, scramble="k1"))
-        size = 500 - above
-        rounds = [[scheme.value(above + size * n + counter) for counter in range(1, size + 1)] for n in range(3)]
-        assert rounds[0] == rounds[1] == rounds[2]
-        assert sorted(rounds[0]) == list(range(above + 1, 501))
+def test_after_the_limit_the_values_of_a_cycle_begin_anew_at_the_start_also_if_they_are_scrambled() -> None:
+    scheme = ready(make(limit=103, above=99, cycle=True))
+    assert [scheme.value(counter) for counter in range(100, 110)] == [100, 101, 102, 103] * 2 + [100, 101]
+    assert scheme.decode(103).counter is None
+    for value in (99, 104):
+        refused(NotDecodable, "", scheme.decode, value)
+    scheme = ready(make(limit=500, above=149, cycle=True, scramble="k1"))
+    rounds = [[scheme.value(149 + 351 * n + counter) for counter in range(1, 352)] for n in range(3)]
+    assert rounds[0] == rounds[1] == rounds[2]
+    assert sorted(rounds[0]) == list(range(150, 501))
 
 
 class TestShards:
@@ -285,25 +195,98 @@ class TestShards:
     def test_numbers_of_another_application_are_none_of_the_tags(self) -> None:
         one, other = ready(make(shards=True, app=1)), ready(make(shards=True, app=2))
         refused(NotDecodable, "application 1", other.decode, one.sharded(5, 3))
-        values = [
-            scheme.sharded(number, shard) for scheme in (one, other) for number in range(1, 40) for shard in range(64)
-        ]
-        assert len(set(values)) == len(values)
         refused(SchemeError, "256 doesn't fit", make, shards=True, app=256)
-
-    @pytest.mark.covers("4.7")
-    def test_fields_that_do_not_fit_are_refused(self) -> None:
-        scheme = ready(make(shards=True, app=17, format="{shard:02d}-{seq}"))
         for sequence, shard in ((2**49, 0), (1, 64), (1, -1), (-1, 0)):
-            refused(InvalidArgument, "", scheme.sharded, sequence, shard)
+            refused(InvalidArgument, "", one.sharded, sequence, shard)
+        shown = ready(make(shards=True, format="{shard:02d}-{seq}"))
         for text in ("64-5", f"03-{2**49}", "03-0"):
-            refused(NotDecodable, "", scheme.parse, text)
-        assert scheme.parse(scheme.text(5, today=DAY, shard=41)).value == 5 << 14 | 41 << 8 | 17
+            refused(NotDecodable, "", shown.parse, text)
 
 
-class TestKeyed:
-    @given(st.from_regex(r"[abcXYZ09_äß]([abcXYZ 09_äß]{0,18}[abcXYZ09_äß])?", fullmatch=True), st.integers(1, 9999))
-    def test_a_text_tells_the_key_and_whose_counter_it_is(self, key: str, counter: int) -> None:
-        scheme = ready(make(keyed=True, format="{key}-{seq:04d}"))
-        found = scheme.parse(scheme.text(counter, today=DAY, key=key))
-        assert (found.key, found.counter, found.part) == (key, counter, f"a#{key}")
+@given(st.from_regex(r"[abcXYZ09_äß]([abcXYZ 09_äß]{0,18}[abcXYZ09_äß])?", fullmatch=True), st.integers(1, 9999))
+def test_a_text_tells_the_key_and_whose_counter_it_is(key: str, counter: int) -> None:
+    scheme = ready(make(keyed=True, format="{key}-{seq:04d}"))
+    found = scheme.parse(scheme.text(counter, today=DAY, key=key))
+    assert (found.key, found.counter, found.part) == (key, counter, f"a#{key}")
+
+
+CLASS = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
+
+
+class TestSeries:
+    @pytest.mark.covers("1.12")
+    def test_two_sites_give_the_odd_and_the_even_numbers(self) -> None:
+        assert Issued(stride=2, offset=1).issue(3) == [1, 3, 5]
+        assert Issued(stride=2, offset=2).issue(3) == [2, 4, 6]
+
+    @pytest.mark.covers("2.2")
+    @given(st.lists(st.tuples(st.integers(0, 200), CLASS), min_size=1, max_size=5), st.integers(1, 3000))
+    def test_whatever_strides_follow_each_other_each_keeps_its_class_and_what_was_given_decodes_and_nothing_else(
+        self, changes: list[tuple[int, tuple[int, int]]], limit: int
+    ) -> None:
+        pieces: tuple[Piece, ...] = ()
+        counter, values = 0, list[int]()
+        for n, (stride, offset) in changes:
+            pieces = followed(pieces, counter, stride, offset)
+            fresh = [Strides(pieces).value(counter + k) for k in range(1, n + 1)]
+            assert all(value % stride == offset % stride for value in fresh)
+            assert {after - before for before, after in pairwise(fresh)} <= {stride}
+            values += fresh
+            counter += n
+        strides = Strides(pieces)
+        assert values == sorted(set(values)) == [strides.value(each) for each in range(1, counter + 1)]
+        assert [strides.counter(value) for value in values] == list(range(1, counter + 1))
+        for value in sorted(set(range(1, max(values, default=0))) - set(values))[:100]:
+            refused(NotDecodable, "", strides.counter, value)
+        highest = strides.highest(limit)
+        assert strides.value(highest + 1) > limit
+        assert highest == 0 or strides.value(highest) <= limit
+
+
+def test_a_stride_keeps_the_values_within_the_limit() -> None:
+    tag = Issued(0, 1000, stride=3, offset=2)
+    assert tag.issue(3000)[-1] == 998
+    tag.change(limit=2000)
+    assert tag.issue(3000)[-1] == 2000
+    tag.change(stride=4, offset=1)
+    assert tag.issue(3000) == []
+
+
+class TestWidening:
+    @pytest.mark.covers("1.13")
+    @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20)), max_size=60), st.permutations([0, 1, 2]))
+    def test_from_two_sites_to_three_while_all_issue_repeats_nothing(
+        self, load: list[tuple[int, int]], order: list[int]
+    ) -> None:
+        sites = [Issued(stride=2, offset=1), Issued(stride=2, offset=2)]
+        for which, n in load:
+            if which < 2:
+                sites[which].issue(n)
+        border = max(max(site.given.values(), default=0) for site in sites) + 500
+        sites.append(Issued(stride=3, offset=3, stride_above=border))
+        widened = {2}
+        for which in order:
+            if which < 2:
+                sites[which].issue(7)
+                sites[which].change(stride=3, offset=which + 1, stride_above=border)
+                widened.add(which)
+            for each, n in load[:10]:
+                if each in widened:
+                    sites[each].issue(n)
+        together = [value for site in sites for value in (*site.given.values(), *site.issue(300))]
+        assert len(together) == len(set(together))
+
+    def test_a_site_that_has_passed_the_border_is_refused(self) -> None:
+        site = Issued(stride=2, offset=1)
+        site.issue(100)
+        error = refused(SchemeError, "up to 199", site.change, stride=3, offset=1, stride_above=198)
+        assert error.setting == "stride_above"
+        site.change(stride=3, offset=1, stride_above=199)
+        assert site.issue(2) == [202, 205]
+
+
+def test_pieces_that_would_repeat_are_refused() -> None:
+    alone = [[Piece(0, 1, 2)], [Piece(10, 9, 2)], [Piece(1, HIGHEST + 1, 2)]]
+    after_one = [[Piece(1, 1, 2), second] for second in (Piece(1, 100, 2), Piece(11, 19, 3), Piece(0, 100, 1))]
+    for pieces in (*alone, *after_one):
+        assert refused(SchemeError, "", Strides, pieces).setting == "stride"

@@ -1,7 +1,6 @@
 """Templates: what is formatted is parsed again, what is too wide or could not be told apart is refused."""
 
 import re
-from collections.abc import Callable
 from datetime import date, timedelta
 from itertools import combinations
 
@@ -22,41 +21,27 @@ DAYS = st.dates(date(2000, 1, 1), date(2099, 12, 31))
 
 class TestExamples:
     @pytest.mark.covers("U.7")
-    @pytest.mark.parametrize(
-        ("template", "text"),
-        [
-            (BIZ, "BIZ261121-0047116"),
-            ("{seq}", "4711"),
-            ("{seq:d}", "4711"),
-            ("{seq:06d}", "004711"),
-            ("{seq:6}", "004711"),
-            ("{seq:06X}", "001267"),
-            ("{seq:b36}", "3MV"),
-            ("{seq:6b36}", "0003MV"),
-            ("{seq:8b62}", "000001Dz"),
-            ("{seq:7c32}", "00004K7"),
-            ("{seq:7c32}{check:mod97}", "00004K787"),
-            ("INV-{date:%Y/%j}-{seq:05d}{check:damm}/A", "INV-2026/325-047113/A"),
-            ("{date:%G-W%V-%u}.{seq}", "2026-W47-6.4711"),
-            ("{{{seq}}} 100%", "{4711} 100%"),
-            ("{shard:02d}-{seq}", "07-4711"),
-            ("{key}/{seq}", "site 9/4711"),
-        ],
-    )
-    def test_a_number_becomes_the_text_and_the_text_the_number(self, template: str, text: str) -> None:
-        compiled = Template(template)
-        assert compiled.format(seq=4711, date=DAY, shard=7, key="site 9") == text
-        parsed = compiled.parse(text)
-        assert parsed.seq == 4711
-        assert parsed.shard == (7 if "shard" in compiled.fields else None)
-        assert parsed.key == ("site 9" if "key" in compiled.fields else None)
-
-    def test_crockford_is_read_as_people_write_it(self) -> None:
-        template = Template("C-{seq:7c32}{check:mod97}")
-        text = template.format(seq=1_107_296_322)
-        assert text == "C-1100022" + text[-2:]
-        for written in ("ll00022", "1IOo022", "11ooO22"):
-            assert template.parse("C-" + written + text[-2:]).seq == 1_107_296_322
+    def test_a_number_becomes_the_text_and_the_text_the_number(self) -> None:
+        for template, text in {
+            BIZ: "BIZ261121-0047116",
+            "{seq}": "4711",
+            "{seq:06d}": "004711",
+            "{seq:06X}": "001267",
+            "{seq:b36}": "3MV",
+            "{seq:8b62}": "000001Dz",
+            "{seq:7c32}{check:mod97}": "00004K787",
+            "INV-{date:%Y/%j}-{seq:05d}{check:damm}/A": "INV-2026/325-047113/A",
+            "{date:%G-W%V-%u}.{seq}": "2026-W47-6.4711",
+            "{{{seq}}} 100%": "{4711} 100%",
+            "{shard:02d}-{seq}": "07-4711",
+            "{key}/{seq}": "site 9/4711",
+        }.items():
+            compiled = Template(template)
+            assert compiled.format(seq=4711, date=DAY, shard=7, key="site 9") == text
+            parsed = compiled.parse(text)
+            assert parsed.seq == 4711
+            assert parsed.shard == (7 if "shard" in compiled.fields else None)
+            assert parsed.key == ("site 9" if "key" in compiled.fields else None)
 
     def test_the_date_is_the_first_day_that_shows_it(self) -> None:
         assert Template("{date:%Y}-{seq}").parse("2026-1").date == date(2026, 1, 1)
@@ -127,20 +112,6 @@ class TestInverse:
             return
         assert template.format(seq=parsed.seq, date=parsed.date, key=parsed.key) == candidate
 
-    @given(st.integers(0, 999_999), st.integers(0, 15), st.sampled_from("0123456789"))
-    def test_a_digit_that_was_copied_wrongly_is_told(self, seq: int, place: int, digit: str) -> None:
-        template = Template(BIZ)
-        text = template.format(seq=seq, date=DAY)
-        wrong = text[:place] + digit + text[place + 1 :]
-        if wrong != text:
-            refused(NotDecodable, "", template.parse, wrong)
-
-    def test_the_date_of_the_last_number_is_not_the_date_of_the_next(self) -> None:
-        template = Template(BIZ)
-        for n in range(6):
-            day = DAY + timedelta(days=n // 2)
-            assert template.parse(template.format(seq=n, date=day)).date == day
-
 
 class TestOverflow:
     @pytest.mark.covers("U.7")
@@ -188,36 +159,22 @@ REFUSED = {
     "mod97": ["{seq:6b36}{check}", "{seq:6X}{check:damm}"],
     "where {seq} ends and {key} begins": ["{seq}{key}"],
     "where {key} ends and {seq} begins": ["{key}{seq}"],
-    "where {seq} ends and {shard} begins": [
-        "{seq}{date:%Y}{shard}",
-        "{seq}12{shard}",
-        "{seq:b36}Z{shard}",
-        "{seq:c32}o{shard}",
-    ],
+    "where {seq} ends and {shard} begins": ["{seq}{date:%Y}{shard}", "{seq}12{shard}", "{seq:c32}o{shard}"],
 }
 
 
-class TestRefusedFormats:
-    def test_they_are_refused_at_once_and_the_field_is_named(self) -> None:
-        for says, templates in REFUSED.items():
-            for template in templates:
-                error = refused(SchemeError, re.escape(says), Template, template)
-                assert (error.setting, error.value) == ("format", template)
+def test_they_are_refused_at_once_and_the_field_is_named() -> None:
+    for says, templates in REFUSED.items():
+        for template in templates:
+            error = refused(SchemeError, re.escape(says), Template, template)
+            assert (error.setting, error.value) == ("format", template)
 
 
 class TestDates:
     def test_dates_that_never_were_do_not_decode(self) -> None:
-        for codes, texts in {
-            "%Y%m%d": ["20260231"],
-            "%Y%m": ["202613"],
-            "%Y%j": ["2026366"],
-            "%G%V%u": ["2026541", "2026478"],
-            "%Y%m%d%u": ["202611217"],
-            "%Y": ["0000"],
-            "%Y%m%d%Y": ["202611212025"],
-        }.items():
-            for text in texts:
-                refused(NotDecodable, "", Template(f"{{date:{codes}}}-{{seq}}").parse, text + "-1")
+        wrong = {"%Y%m%d": "20260231", "%Y%m": "202613", "%Y%j": "2026366", "%G%V": "202654", "%G%V%u": "2026478"}
+        for codes, text in {**wrong, "%Y%m%d%u": "202611217", "%Y": "0000", "%Y%m%d%Y": "202611212025"}.items():
+            refused(NotDecodable, "", Template(f"{{date:{codes}}}-{{seq}}").parse, text + "-1")
 
     @given(DAYS)
     def test_codes_show_what_strftime_shows(self, day: date) -> None:
@@ -230,33 +187,19 @@ KINDS = ("daily", "weekly", "monthly", "yearly")
 
 def first_days(restart: str) -> list[date]:
     """Return the first day of each period of 28 years, in which the days of the week come round."""
+    begins = {"daily": "", "weekly": "Monday", "monthly": "-01 ", "yearly": "-01-01 "}[restart]
     days = [date(2000, 1, 1) + timedelta(days=n) for n in range(28 * 366)]
-    first: dict[str, Callable[[date], bool]] = {
-        "daily": lambda _day: True,
-        "weekly": lambda day: day.weekday() == 0,
-        "monthly": lambda day: day.day == 1,
-        "yearly": lambda day: (day.month, day.day) == (1, 1),
-    }
-    return [day for day in days if first[restart](day)]
+    return [day for day in days if begins in f"{day:%Y-%m-%d %A}"]
 
 
 class TestShowsPeriod:
     def test_the_codes_must_tell_the_periods_apart(self) -> None:
-        for codes, periods in {
-            "%Y%m%d": {*KINDS},
-            "%y%j": {*KINDS},
-            "%G%V%u": {*KINDS},
-            "%G%V": {"weekly"},
-            "%Y%V": {"yearly"},
-            "%y%m": {"monthly", "yearly"},
-            "%Y": {"yearly"},
-            "%m%d": set(),
-            "%j": set(),
-            "%G": set(),
-        }.items():
+        every = ("%Y%m%d", "%y%j", "%G%V%u")
+        few = {"%G%V": ["weekly"], "%Y%V": ["yearly"], "%y%m": ["monthly", "yearly"], "%Y": ["yearly"]}
+        for codes in (*every, *few, "%m%d", "%j", "%G"):
             template = Template(f"{{date:{codes}}}-{{seq}}")
-            assert {each for each in KINDS if template.shows_period(each)} == periods, codes
-        assert not Template("{seq}").shows_period("yearly")
+            telling = KINDS if codes in every else few.get(codes, ())
+            assert [each for each in KINDS if template.shows_period(each)] == [*telling], codes
 
     @pytest.mark.parametrize("restart", KINDS)
     def test_where_they_do_no_two_periods_look_alike(self, restart: str) -> None:

@@ -1,4 +1,4 @@
-"""The snippets of docs/snowflake.md run, and what its table says of defaults is so."""
+"""docs/errors.md has every public error as it is; the snippets of docs/snowflake.md run, and its defaults are so."""
 
 import re
 from pathlib import Path
@@ -6,12 +6,43 @@ from typing import Any
 
 import pytest
 
+import issuer
+from issuer.cli.exits import _CODES, FAILED
+from issuer.errors import IssuerError
 from issuer.strategies import Layout, known, registry, stored
 from issuer.strategies.machines import LEASE, MARGIN
 from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
 from tests.strategies import Desk
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "snowflake.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE, TEXT = ((DOCS / name).read_text(encoding="utf-8") for name in ("errors.md", "snowflake.md"))
+ROW = re.compile(r"^\| `(\w+)` \| (\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+
+
+def public() -> dict[str, type[IssuerError]]:
+    found = {name: getattr(issuer, name) for name in issuer.__all__}
+    return {name: each for name, each in found.items() if isinstance(each, type) and issubclass(each, IssuerError)}
+
+
+def every(kind: type[IssuerError]) -> set[type[IssuerError]]:
+    return {kind}.union(*(every(each) for each in kind.__subclasses__() if each.__module__ == "issuer.errors"))
+
+
+def test_every_error_that_users_meet_is_public() -> None:
+    assert set(public().values()) == every(IssuerError)
+    tree = issuer.errors.__doc__ or ""
+    assert {name for name in public() if not re.search(rf"\b{name}\b", tree)} == set()
+
+
+def test_the_page_has_a_row_for_each_with_what_to_do() -> None:
+    rows = ROW.findall(PAGE)
+    assert sorted(name for name, *_ in rows) == sorted(public())
+    for name, code, says, do in rows:
+        error = public()[name]
+        expected = next((number for kind, number in _CODES if issubclass(error, kind)), FAILED)
+        assert int(code) == expected, name
+        assert says.strip()
+        assert do.strip()
 
 
 @pytest.mark.covers("3.6")
