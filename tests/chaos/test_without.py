@@ -38,8 +38,8 @@ HARM = [
     # Who leases a number that is held starts above its holder, who then leases it back in the same way, and so on.
     ("held", "F9j", 2, ""),
 ]
-#: Quick, and no matter of luck; together they do each kind of harm. lua/test_mutations, lua/test_lease_mutations and
-#: model/test_mutations take the other guards out as well.
+#: Quick, and no matter of luck; together they do each kind of harm. model/test_mutations takes the other guards out
+#: as well, and tests/lua shows each refusal.
 CERTAIN = {"fence", "reserved", "version", "rejoin", "fork", "kept", "set-back"}
 #: How many runs without the guard may pass before its harm is found. They are short, and mostly the first one finds it.
 TRIES = 12

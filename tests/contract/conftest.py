@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a MongoDB."""
+    """Mark what starts a MongoDB by a parameter."""
     for item in items:
         callspec = getattr(item, "callspec", None)
-        uses = {"mongo_url", "mongo_server", "mongo_bench"}.intersection(getattr(item, "fixturenames", ()))
-        if uses or (callspec is not None and "mongo" in callspec.params.values()):
+        if callspec is not None and "mongo" in callspec.params.values():
             item.add_marker(pytest.mark.live)
 
 
@@ -53,23 +52,15 @@ def sqlite_bench(tmp_path: Path) -> Iterator[SQLiteBench]:
     bench.close()
 
 
-@pytest.fixture
-def memory_bench() -> MemoryBench:
-    return MemoryBench()
-
-
-@pytest.fixture
-def journalled_bench(tmp_path: Path) -> Iterator[JournalledBench]:
-    bench = JournalledBench(tmp_path / "store.db")
-    yield bench
-    bench.close()
-
-
 @pytest.fixture(params=["memory", "sqlite", "journalled", "mongo"])
-def bench(request: pytest.FixtureRequest) -> Bench:
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Each kind of store in turn."""
-    found: Bench = request.getfixturevalue(f"{request.param}_bench")
-    return found
+    if request.param in {"memory", "journalled"}:
+        made = MemoryBench() if request.param == "memory" else JournalledBench(tmp_path / "store.db")
+        yield made
+        made.close()
+    else:
+        yield request.getfixturevalue(f"{request.param}_bench")
 
 
 @pytest.fixture

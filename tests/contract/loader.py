@@ -1,7 +1,7 @@
 """A process of its own that reserves in a loop: loader.py URL TAG COUNT STEP [JOURNAL]. Prints "low high" per segment.
 
-COUNT 0: until it is killed; COUNT `id`: nothing, it prints the store's id. STEP -: the tag's own. JOURNAL: with a
-journal, which is rotated every few lines. Waits for a line on its standard input before it begins.
+COUNT 0: until it is killed. STEP -: the tag's own. JOURNAL: with a journal, which is rotated every few lines. Waits for
+a line on its standard input before it begins.
 """
 
 import sys
@@ -18,9 +18,7 @@ def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:
         store = Journalled(store, journal, rotate_at=10_000)
     print("ready", flush=True)
     sys.stdin.readline()
-    if count == "id":
-        print(store.store_id(timeout=60))
-    left = 0 if count == "id" else int(count) or sys.maxsize
+    left = int(count) or sys.maxsize
     while left:
         try:
             got = store.reserve(tag, None if size == "-" else int(size), reason="loader", timeout=60)

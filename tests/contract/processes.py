@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _LOADER = Path(__file__).with_name("loader.py")
 
 
-def run_python(arguments: Sequence[str], **options: str) -> Program:
+def run_python(arguments: Sequence[str]) -> Program:
     """Start Python on a program of the tests, in the checkout."""
-    environment = {**os.environ, "PYTHONWARNINGS": "error", **options}
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
     return Program(*arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment, cwd=REPOSITORY)
 
 
 def start_loaders(
-    url: str, how_many: int, count: int | str, *, tag: str = "orders", size: str = "-", journal: str = ""
+    url: str, how_many: int, count: int, *, tag: str = "orders", size: str = "-", journal: str = ""
 ) -> list[Program]:
     """Start loaders, see loader.py; all are ready and wait for a line when this returns."""
     arguments = [str(_LOADER), url, tag, str(count), size, journal]

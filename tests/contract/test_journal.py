@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
+import operator
 import os
 import random
+import shutil
 import threading
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from issuer.persistence import journal as journal_
 from issuer.persistence.contract import Deadline
-from issuer.persistence.errors import Damaged, Misconfigured, StoreError, Unavailable
+from issuer.persistence.errors import Damaged, Misconfigured, Unavailable
 from issuer.persistence.journal import Journal, Journals, about, decoded, encoded, read
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore
@@ -72,9 +73,6 @@ def fill(store: Store, count: int = 5) -> None:
     create(store, step=10, order="trend")
     for _ in range(count - 1):
         reserve(store)
-
-
-# ------------------------------------------------------------------------------------------------------ what it knows
 
 
 @pytest.mark.covers("3.29")
@@ -144,13 +142,8 @@ def test_each_line_is_synced_before_it_counts(store: Journalled, path: Path, mon
     assert tops(read([path])) == {"orders": 10}
 
 
-# ------------------------------------------------------------------------------------------------ torn and damaged
-
-
 @pytest.mark.covers("3.29")
-def test_a_tail_torn_at_any_byte_is_ignored_and_the_next_line_stands_behind_it(
-    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tail_torn_at_any_byte_is_ignored_and_the_next_line_stands_behind_it(store: Journalled, path: Path) -> None:
     fill(store, 3)
     content = path.read_bytes()
     ends = [at for at, byte in enumerate(content) if byte == ord("\n")]
@@ -165,50 +158,24 @@ def test_a_tail_torn_at_any_byte_is_ignored_and_the_next_line_stands_behind_it(
         assert tops(read([path])) == {"orders": high}
         assert path.read_bytes().startswith(content[: ends[-2] + 1])
         assert path.read_bytes().count(b"\n") == len(ends) + (cut == ends[-1])
-    # The guard taken out: a torn line that isn't mended becomes a damaged one in the middle.
-    path.write_bytes(content[:-20])
-    monkeypatch.setattr(Journal, "_mend", lambda *_: None)
-    for _ in range(2):
-        reserve(store)
-    with pytest.raises(Damaged):
-        read([path])
 
 
-def _damages(content: bytes) -> list[tuple[int, bytes]]:
-    """Each byte in turn: a bit of it flipped, and as the bytes that mean something."""
-    return [
-        (at, content[:at] + bytes([other]) + content[at + 1 :])
-        for at, byte in enumerate(content)
-        for other in {byte ^ 1, byte ^ 128, ord("\n"), ord("}"), ord("9")} - {byte}
-    ]
-
-
-def test_damage_at_any_byte_is_found_and_its_line_named(
-    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_at_any_byte_is_found_and_its_line_named(store: Journalled, path: Path) -> None:
     fill(store, 2)
     content = path.read_bytes()
     right = tops(taken_from(content))
     unnoticed, found = set(), []
-    for at, damaged in _damages(content):
-        try:
-            assert tops(taken_from(damaged)) == right
-            unnoticed.add(at)
-        except Damaged as error:
-            found.append((content.count(b"\n", 0, at) + 1, error))
+    for at, byte in enumerate(content):
+        # A bit of it flipped, and as the bytes that mean something.
+        for other in {byte ^ 1, byte ^ 128, ord("\n"), ord("}"), ord("9")} - {byte}:
+            try:
+                assert tops(taken_from(content[:at] + bytes([other]) + content[at + 1 :])) == right
+                unnoticed.add(at)
+            except Damaged as error:
+                found.append((content.count(b"\n", 0, at) + 1, error))
     # The newline of the last line: the line itself is whole.
     assert unnoticed == {len(content) - 1}
     assert all((told.path, told.line) == ("journal", line) and f"line {line}" in str(told) for line, told in found)
-
-    # The guard taken out: without the checksum damage lowers the max.
-    monkeypatch.setattr(journal_, "crc32", lambda _: 0)
-    unsummed = journal_._LINE.sub(rb'\1,"crc":"00000000"}', content)
-    assert tops(taken_from(unsummed)) == right
-    wrong = 0
-    for _, damaged in _damages(unsummed):
-        with suppress(StoreError):
-            wrong += tops(taken_from(damaged)).get("orders", 0) < right["orders"]
-    assert wrong > 0
 
 
 def test_a_line_that_nobody_writes_is_damage_too(store: Journalled, path: Path) -> None:
@@ -233,24 +200,20 @@ def test_a_line_that_nobody_writes_is_damage_too(store: Journalled, path: Path) 
             read([path])
 
 
-# --------------------------------------------------------------------------------------------- what is not for writing
-
-
 def test_the_journal_of_another_store_is_refused_before_anything_is_asked(store: Journalled, path: Path) -> None:
     fill(store)
     before = path.read_bytes()
     memory = MemoryStore()
     create(memory, step=10)
     other = Journalled(memory, path)
-    changes: list[Callable[[], object]] = [
-        lambda: reserve(other),
-        lambda: create(other, "users"),
-        lambda: other.configure("orders", step=5, timeout=TIMEOUT),
-        lambda: other.delete("orders", timeout=TIMEOUT),
-        lambda: other.recover("orders", at_least=99, timeout=TIMEOUT),
-    ]
     records = memory.snapshot()
-    for change in changes:
+    for change in (
+        partial(reserve, other),
+        partial(create, other, "users"),
+        partial(other.configure, "orders", step=5, timeout=TIMEOUT),
+        partial(other.delete, "orders", timeout=TIMEOUT),
+        partial(other.recover, "orders", at_least=99, timeout=TIMEOUT),
+    ):
         with pytest.raises(Misconfigured, match="another store"):
             change()
     assert memory.snapshot() == records
@@ -281,9 +244,6 @@ def test_a_newer_format_or_a_path_where_nothing_can_be_written_costs_no_number(t
     assert get(memory).max == 0
 
 
-# ----------------------------------------------------------------------------------------------- lock, rotation, fork
-
-
 def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, path: Path) -> None:
     fill(store)
     before = path.read_bytes()
@@ -297,13 +257,8 @@ def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, p
     assert reserve(store).low <= 50
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
-def test_who_waited_while_it_was_rotated_appends_to_the_new_file(
-    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
-) -> None:
+def test_who_waited_while_it_was_rotated_appends_to_the_new_file(store: Journalled, path: Path) -> None:
     fill(store)
-    if not guarded:  # it doesn't look again whether the file is the one at the path: the line goes to the old one
-        monkeypatch.setattr(Journal, "_is_there", lambda *_: True)
     rotating = Journal(path)
     full = rotating._locked(Deadline(TIMEOUT))
     waiting = threading.Thread(target=lambda: reserve(store))
@@ -313,8 +268,8 @@ def test_who_waited_while_it_was_rotated_appends_to_the_new_file(
     journal_._close(full)
     waiting.join(TIMEOUT)
     assert not waiting.is_alive()
-    assert tops(read([path])) == {"orders": 50 if guarded else 40}
-    assert tops(read(files(path)[:1])) == {"orders": 40 if guarded else 50}
+    assert tops(read([path])) == {"orders": 50}
+    assert tops(read(files(path)[:1])) == {"orders": 40}
 
 
 def test_a_damaged_file_is_not_rotated_away_and_no_number_is_reserved(path: Path) -> None:
@@ -342,51 +297,35 @@ def test_many_tags_are_carried_over_once_not_at_every_line(path: Path) -> None:
     assert len(tops(read([path]))) == 30
 
 
-def _forked_child_that_waits() -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.read(_never, 1)
-        finally:
-            os._exit(0)
-    return pid
-
-
-_never, _never_written = os.pipe()
-
-
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_doesnt_keep_the_lock_of_a_parent_that_died(
-    store: Journalled, path: Path, *, guarded: bool
-) -> None:
+def test_a_forked_child_doesnt_keep_the_lock_of_a_parent_that_died(store: Journalled, path: Path) -> None:
     fill(store)
     descriptor = Journal(path)._locked(Deadline(TIMEOUT))
-    if not guarded:
-        journal_._descriptors.clear()
-    child = _forked_child_that_waits()
+    never, never_written = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.read(never, 1)
+        finally:
+            os._exit(0)
     try:
         # What the kernel does for a process that is killed: it closes, without unlocking.
         os.close(descriptor)
         journal_._descriptors.discard(descriptor)
-        if guarded:
-            assert reserve(store).low == 40
-        else:
-            with pytest.raises(Unavailable):
-                store.reserve("orders", None, reason="test", timeout=0.3)
+        assert reserve(store).low == 40
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+        os.close(never)
+        os.close(never_written)
 
 
 def _failing(*_: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
 @pytest.mark.parametrize("disk", ["broken", "full"])
 def test_a_disk_that_fails_costs_one_segment_however_often_it_is_tried(
-    path: Path, monkeypatch: pytest.MonkeyPatch, disk: str, *, guarded: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, disk: str
 ) -> None:
     memory, write = MemoryStore(), os.write
     store = Journalled(memory, path)
@@ -400,14 +339,12 @@ def test_a_disk_that_fails_costs_one_segment_however_often_it_is_tried(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, line[:room])
 
-    if not guarded:
-        monkeypatch.setattr(journal_, "_try_to_write", lambda _: None)
     with monkeypatch.context() as broken:
         broken.setattr(*((os, "fsync", _failing) if disk == "broken" else (os, "write", full)))
         for _ in range(5):
             with pytest.raises(Unavailable, match=r"Input/output error|No space left"):
                 reserve(store)
-        assert get(memory).max == 20 + (10 if guarded else 50)
+        assert get(memory).max == 30
         assert path.read_bytes() == before
     assert reserve(store).low == get(memory).max - 10
     assert tops(read([path])) == {"orders": get(memory).max}
@@ -426,22 +363,13 @@ def test_a_hand_back_that_cant_be_journalled_is_done_all_the_same_and_told(
     assert tops(read([path])) == {"orders": 20}
 
 
-# ------------------------------------------------------------------------------------- a journal for a store in use
-
-
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
-def test_a_new_journal_knows_the_tags_that_nobody_uses_any_more(
-    path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
-) -> None:
+def test_a_new_journal_knows_the_tags_that_nobody_uses_any_more(path: Path) -> None:
     memory = MemoryStore()
     create(memory, "quiet", above=4000, step=10)
     create(memory, step=10)
     reserve(memory)
-    if not guarded:
-        monkeypatch.setattr(MemoryStore, "tags", lambda *_, **__: [])
     reserve(Journalled(memory, path))
-    expected = {"quiet": 4000, "orders": 20} if guarded else {"orders": 20}
-    assert tops(read([path])) == expected
+    assert tops(read([path])) == {"quiet": 4000, "orders": 20}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -466,9 +394,6 @@ def test_a_journal_that_is_moved_away_is_followed_by_one_that_knows_as_much(
     assert tops(read([moved])) == {"orders": 40, "quiet": 99}
 
 
-# ------------------------------------------------------------------------------------------------------------- schemes
-
-
 def test_it_knows_the_scheme_of_a_tag_after_each_change(path: Path) -> None:
     memory = MemoryStore()
     create(memory, step=10, scheme=SCHEME)
@@ -483,16 +408,6 @@ def test_it_knows_the_scheme_of_a_tag_after_each_change(path: Path) -> None:
         assert scheme_in(path.read_bytes()) == scheme == get(store).scheme
     store.delete("orders", timeout=TIMEOUT)
     assert scheme_in(path.read_bytes()) == SCHEME
-
-
-def test_a_tail_torn_at_any_byte_leaves_the_scheme_before(store: Journalled, path: Path) -> None:
-    create(store, step=10, scheme={"format": "A{seq}"})
-    before = len(path.read_bytes())
-    store.configure("orders", scheme=SCHEME, timeout=TIMEOUT)
-    content = path.read_bytes()
-    for cut in range(before, len(content) + 1):
-        # The line without its newline is whole.
-        assert scheme_in(content[:cut]) == (SCHEME if cut >= len(content) - 1 else {"format": "A{seq}"})
 
 
 def test_lines_of_a_program_that_knew_of_no_scheme_are_of_plain_tags_and_change_no_scheme(
@@ -522,9 +437,6 @@ def test_the_longest_scheme_fits_into_the_room_that_is_tried_for(store: Journall
     assert max(map(len, path.read_bytes().splitlines())) < journal_._LINE_MOST
 
 
-# ------------------------------------------------------------- read while others append, and mend: that is not damage
-
-
 class Meddled(io.FileIO):
     """A file of which something happens once after the read that `when` picks by its length."""
 
@@ -542,50 +454,21 @@ class Meddled(io.FileIO):
         return length
 
 
-def meddled(path: Path, what: Callable[[], object]) -> dict[str, int]:
-    """Return what a journal knows, read while that happens between two reads of the file."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Path, "open", lambda self, _: io.BufferedReader(Meddled(self, bool, what)))
-        return tops(read([path]))
-
-
-def test_a_line_that_is_ended_between_two_reads_is_not_damaged(store: Journalled, path: Path) -> None:
-    fill(store, 2)
-    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
-
-    def more() -> None:
-        with path.open("ab") as file:
-            file.write(b"\n")
-
-    journals = Journals()
-    # The end of the file was read, so that the line is taken as it is; then its newline came.
-    with io.BufferedReader(Meddled(path, lambda length: length == 0, more)) as file:
-        journals.take(file, str(path))
-    assert tops(journals) == {"orders": 10}
-
-
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "mutation"])
-def test_a_torn_line_that_is_cut_off_between_two_reads_is_not_damage(
-    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch, *, guarded: bool
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "cut off"])
+def test_a_line_that_is_mended_between_two_reads_is_not_damage(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch, *, ended: bool
 ) -> None:
     fill(store, 4)
-    path.write_bytes(path.read_bytes()[:-30])  # the next line, which is longer, will stand in its place
-    if guarded:
-        assert meddled(path, lambda: reserve(store)) == {"orders": 40}
-        return
-    monkeypatch.setattr(journal_, "_READ_LOCK", 0.01)  # without it a second look is none
-    with path.open("rb") as holder:
-
-        def cut_off_and_stop() -> None:
-            reserve(store)
-            fcntl.flock(holder, fcntl.LOCK_EX)
-
-        with pytest.raises(Damaged, match="line 5"):
-            meddled(path, cut_off_and_stop)
-    assert tops(read([path])) == {"orders": 40}
+    whole = shutil.copy(path, path.with_name("whole"))
+    path.write_bytes(path.read_bytes()[: -1 if ended else -30])
+    # The end of the file was read, so that the line is taken as it is, and then its newline comes; or it is cut off,
+    # and the next line, which is longer, stands in its place.
+    when, what = (operator.not_, partial(shutil.copy, whole, path)) if ended else (bool, partial(reserve, store))
+    monkeypatch.setattr(Path, "open", lambda self, _: io.BufferedReader(Meddled(self, when, what)))
+    assert tops(read([path])) == {"orders": 30 if ended else 40}
 
 
-def test_an_empty_file_tells_nothing_and_is_refused_as_a_witness(store: Journalled, path: Path, tmp_path: Path) -> None:
+def test_an_empty_file_is_no_witness_and_a_pipe_is_read(store: Journalled, path: Path, tmp_path: Path) -> None:
     path.touch()
     fill(store, 2)
     assert sorted(tmp_path.iterdir()) == [path]  # it became the journal
@@ -596,18 +479,12 @@ def test_an_empty_file_tells_nothing_and_is_refused_as_a_witness(store: Journall
             read(named)
     empty.write_bytes(path.read_bytes()[:1])
     assert tops(read([path, empty])) == {"orders": 10}
-
-
-def test_a_journal_may_come_through_a_pipe(store: Journalled, path: Path) -> None:
-    fill(store, 2)
+    # A pipe has no size, and yet may bring a journal.
     reading, writing = os.pipe()
     os.write(writing, path.read_bytes())
     os.close(writing)
     assert tops(read([Path(f"/dev/fd/{reading}")])) == {"orders": 10}
     os.close(reading)
-
-
-# ---------------------------------------------------------------------- processes that share a journal, and die at it
 
 
 @pytest.fixture

@@ -163,13 +163,10 @@ def test_a_process_that_comes_while_another_one_makes_the_store_is_not_refused(
     assert mongo_bench.database["issuer_meta"].count_documents({}) == 1
 
 
-@pytest.mark.parametrize("prefix", ["a.b", "system$", "a b", "x" * 41])
-def test_what_cant_begin_a_collections_name_is_refused(prefix: str) -> None:
-    with pytest.raises(Misconfigured, match="collection prefix"):
-        MongoStore.open(f"mongodb://localhost/x?appName=a&collectionPrefix={prefix}")
-
-
 def test_the_option_is_ours_and_pymongo_never_sees_it() -> None:
+    for prefix in ("a.b", "system$", "a b", "x" * 41):
+        with pytest.raises(Misconfigured, match="collection prefix"):
+            MongoStore.open(f"mongodb://localhost/x?appName=a&collectionPrefix={prefix}")
     for url, left in (
         ("mongodb://h/d?collectionPrefix=a_&w=1", "mongodb://h/d?w=1"),
         ("mongodb://h/d?w=1&collectionprefix=a_&ssl=true", "mongodb://h/d?w=1&ssl=true"),

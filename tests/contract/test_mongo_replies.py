@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pymongo
@@ -18,7 +17,7 @@ from pymongo.uri_parser import parse_uri
 from issuer.persistence.errors import Misconfigured, Unavailable
 from issuer.persistence.mongo_server import service
 from issuer.persistence.mongodb import MongoStore
-from tests.contract.benches import PATIENT, TIMEOUT, MongoBench, create, get, ranges, reserve, spans
+from tests.contract.benches import PATIENT, TIMEOUT, MongoBench, create, get, reserve, spans
 from tests.servers.mongo_wire import MongoProxy
 from tests.waiting import until
 
@@ -100,10 +99,9 @@ def test_a_store_that_was_replaced_meanwhile_is_looked_at_again(
     assert reserve(store).low >= 20
 
 
-REFUSALS = [(13, "not authorized on x"), (18, "Authentication failed."), (8000, "user is not allowed")]
-
-
-@pytest.mark.parametrize(("code", "message"), REFUSALS)
+@pytest.mark.parametrize(
+    ("code", "message"), [(13, "not authorized on x"), (18, "Authentication failed."), (8000, "user is not allowed")]
+)
 def test_a_refusal_says_misconfigured_only_if_nothing_can_have_changed(
     mongo_bench: MongoBench, wire: MongoProxy, far: Callable[[], MongoStore], code: int, message: str
 ) -> None:
@@ -128,23 +126,6 @@ def test_a_refusal_says_misconfigured_only_if_nothing_can_have_changed(
                 reserve(store)
             wire.pass_through()
             assert get(mongo_bench.store).max == before + 30
-
-
-def test_pymongo_sends_a_write_again_by_itself_and_it_is_a_gap_at_most(
-    mongo_bench: MongoBench, wire: MongoProxy, far: Callable[[], MongoStore]
-) -> None:
-    create(mongo_bench.store, step=10)
-    store = far()
-    got = spans([reserve(store)])
-    for command in ("findAndModify", "insert"):
-        wire.drop_replies(match=command.encode(), times=1)
-        try:
-            got += spans([reserve(store)])
-        except Unavailable:  # the stand-in for mongod keeps no record of what it has done
-            assert command == "insert"
-    got += spans([reserve(store)])
-    assert all(one[1] <= two[0] for one, two in pairwise(got))
-    assert set(got) <= set(ranges(mongo_bench.store))
 
 
 @pytest.mark.parametrize(

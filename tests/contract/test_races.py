@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from issuer.persistence.errors import LimitHit, StoreError, TagPresent
+from issuer.persistence.errors import StoreError, TagPresent
 from issuer.persistence.records import Reservation, Tag
 from tests.contract.benches import TIMEOUT, Bench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, kill, let_go, lines, segments, start_loaders
@@ -89,38 +89,8 @@ def test_creating_a_tag_at_once_makes_one_and_so_does_bringing_it_back(bench: Be
         bench.store.delete("orders", timeout=TIMEOUT)
 
 
-def test_the_last_numbers_below_the_limit_are_given_once(bench: Bench) -> None:
-    create(bench.store, step=10, limit=35)
-    answers = at_once([partial(reserve, store) for store in stores_of(bench)])
-    check_contiguous(spans(each for each in answers if isinstance(each, Reservation)), 0, 35)
-    assert [type(each) for each in answers if isinstance(each, StoreError)] == [LimitHit] * (THREADS - 4)
-
-
-def test_handing_back_beside_reserving_gives_nothing_twice(bench: Bench) -> None:
-    """A number that is kept belongs to one reservation only, however many tails are given back beside it."""
-    create(bench.store, step=10)
-
-    def keep_half(store: Store) -> list[int]:
-        kept: list[int] = []
-        for _ in range(4):
-            got = reserve(store)
-            kept += range(got.low + 1, got.low + 6)
-            store.hand_back([got], got.low + 5, timeout=TIMEOUT)
-        return kept
-
-    numbers: list[int] = []
-    for answer in at_once([partial(keep_half, store) for store in stores_of(bench)]):
-        assert isinstance(answer, list), answer
-        numbers += answer
-    assert len(numbers) == len(set(numbers)) == THREADS * 4 * 5
-    assert max(numbers) <= get(bench.store).max
-    # And the ledger names one owner for each.
-    kept = [number for low, high in ranges(bench.store) for number in range(low + 1, high + 1)]
-    assert sorted(kept) == sorted(numbers)
-
-
 @pytest.mark.live
-@pytest.mark.covers("2.13")
+@pytest.mark.covers("2.9", "2.13")
 def test_a_loader_killed_in_the_middle_leaves_nothing_to_be_given_twice(
     shared_bench: SQLiteBench | MongoBench,
 ) -> None:
@@ -133,7 +103,8 @@ def test_a_loader_killed_in_the_middle_leaves_nothing_to_be_given_twice(
     for loader in loaders:
         got += kill(loader)
     known = ranges(shared_bench.store)
-    got += spans(reserve(shared_bench.store) for _ in range(5))
+    opened = shared_bench.open()
+    got += spans(reserve(opened) for _ in range(5))
     assert all(older[1] <= newer[0] for older, newer in pairwise(sorted(got)))
     # What was given is in the ledger, and a gap is at most what was on its way: one segment for each that died.
     assert set(got[:-5]) <= set(known)

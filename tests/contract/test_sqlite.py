@@ -1,11 +1,16 @@
-"""What only the SQLite store promises: about its file, and about forks."""
+"""What only the SQLite store promises: about forks, and its files, also with two names or taken away while open."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +18,10 @@ import issuer.persistence.sqlite
 from issuer.persistence.errors import Misconfigured, Unavailable
 from issuer.persistence.sqlite import SQLiteStore
 from issuer.persistence.sqlite_schema import SCHEMA
-from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
-from tests.contract.processes import finish, kill, let_go, lines, run_python, segments, start_loaders
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, reserve, spans
+from tests.contract.processes import finish, let_go, run_python, segments, start_loaders
+from tests.servers.absent import absent
+from tests.servers.disks import find_mounting
 
 
 def test_directories_are_made_for_the_owner_only(tmp_path: Path) -> None:
@@ -38,16 +42,6 @@ def test_it_is_durable_in_wal_mode_and_tells_what_is_in_force(sqlite_bench: SQLi
     store.close()
 
 
-def test_a_newer_schema_is_refused(sqlite_bench: SQLiteBench) -> None:
-    create(sqlite_bench.store)
-    sqlite_bench.close()
-    connection = sqlite_bench.connect()
-    connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-    connection.close()
-    with pytest.raises(Misconfigured, match="newer"):
-        get(sqlite_bench.open())
-
-
 def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     text, below = tmp_path / "text", tmp_path / "text" / "below"
     text.write_text("not a database, but long enough to be taken for one\n" * 100)
@@ -56,9 +50,15 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path)
         connection.execute("CREATE TABLE tags (name TEXT)")
         connection.execute(f"PRAGMA user_version = {version}")
         connection.close()
+    store = SQLiteStore(tmp_path / "newer")
+    create(store)
+    store.close()
+    newer = sqlite3.connect(tmp_path / "newer")
+    newer.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    newer.close()
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     for path in (*before, tmp_path, below):
-        with pytest.raises(Misconfigured):
+        with pytest.raises(Misconfigured, match="newer" if path.name == "newer" else None):
             create(SQLiteStore(path))
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
     for name in ("", ":memory:"):
@@ -125,21 +125,12 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 
 _FORKS = """
 import os, sys
-from issuer.persistence import sqlite
 from issuer.persistence.sqlite import SQLiteStore
-path, hooks = sys.argv[1], sys.argv[2]
-if hooks == "without":
-    sqlite.CHECKPOINT_AFTER = 1000  # else the log that is deleted holds nothing that is lost with it
-store = SQLiteStore(path)
-if hooks == "without":
-    sqlite._stores.clear()  # as if nothing were done before the fork
-    SQLiteStore._check_files = lambda _: None  # nor looked at the log, which is deleted under the child
+store = SQLiteStore(sys.argv[1])
 print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, reason="parent", timeout=60)), flush=True)
 asks, told = os.pipe()
 ready, go = os.pipe()
 if (child := os.fork()) == 0:
-    if hooks == "without":
-        inherited, store._connection = store._connection, None
     got = store.reserve("orders", 1, reason="child", timeout=60)
     os.write(told, b"open")
     os.read(ready, 1)  # until the parent has closed
@@ -155,17 +146,14 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.covers("U.14")
-@pytest.mark.parametrize("hooks", ["with", "without"])
-def test_a_forked_child_never_gets_what_others_got(sqlite_bench: SQLiteBench, hooks: str) -> None:
+def test_a_forked_child_never_gets_what_others_got(sqlite_bench: SQLiteBench) -> None:
     """Parent and child reserve, the parent closes, the child goes on; then somebody else reserves."""
     create(sqlite_bench.store, step=1)
     sqlite_bench.close()
-    got = segments(finish(run_python(["-c", _FORKS, str(sqlite_bench.path), hooks])))
+    got = segments(finish(run_python(["-c", _FORKS, str(sqlite_bench.path)])))
     sqlite_bench.store = sqlite_bench.open()
     got += spans(reserve(sqlite_bench.store) for _ in range(5))
-    # Unless the connection is closed before a fork, ranges are given twice.
-    assert (len(set(got)) == len(got)) is (hooks == "with")
-    assert len(got) == 9
+    assert len(set(got)) == len(got) == 9
 
 
 def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) -> None:
@@ -188,16 +176,95 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
         get(store)
 
 
-@pytest.mark.live
-@pytest.mark.covers("2.9")
-def test_restarting_after_kill_keeps_every_segment_that_was_given(sqlite_bench: SQLiteBench) -> None:
+def elsewhere(bench: SQLiteBench) -> int:
+    """Reserve in a process of its own, which is the only one then as far as SQLite's locks tell."""
+    [loader] = start_loaders(bench.url, 1, 1)
+    let_go([loader])
+    [(_, high)] = segments(finish(loader))
+    return high
+
+
+def test_a_file_with_two_names_is_refused_under_each(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, step=10)
+    other = sqlite_bench.path.with_name("other.db")
+    os.link(sqlite_bench.path, other)
+    for name in (sqlite_bench.path, other):
+        with pytest.raises(Misconfigured, match="has 2 names"):
+            SQLiteStore(name).get("orders", timeout=TIMEOUT)
+    assert reserve(sqlite_bench.store).high == 10  # the one that has it open goes on
+    other.unlink()
+    again = sqlite_bench.make()
+    assert reserve(again).high == 20
+    again.close()
+
+
+def test_a_symbolic_link_is_the_same_name(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, step=10)
+    link = sqlite_bench.path.with_name("link.db")
+    link.symlink_to(sqlite_bench.path)
+    linked = SQLiteStore(link)
+    highs = [reserve(each).high for each in (sqlite_bench.store, linked, sqlite_bench.store, linked)]
+    assert highs == [10, 20, 30, 40]
+    linked.close()
+
+
+def test_a_file_that_is_itself_mounted_is_refused(sqlite_bench: SQLiteBench, tmp_path: Path) -> None:
     create(sqlite_bench.store, step=10)
     sqlite_bench.close()
-    got: list[tuple[int, int]] = []
-    for _ in range(3):
-        [loader] = start_loaders(sqlite_bench.url, 1, 0)
-        let_go([loader])
-        got += segments(lines(loader, 20)) + kill(loader)
-    known = ranges(sqlite_bench.open())
-    assert set(got) <= set(known)
-    check_contiguous(known, 0, get(sqlite_bench.open()).max)
+    mounting = find_mounting() or absent("a mount namespace")
+    inner = tmp_path / "with blank" / "ids.db"
+    inner.parent.mkdir()
+    inner.touch()
+    look = f"""
+import sys; sys.path.insert(0, {str(Path.cwd())!r})
+from issuer.persistence.sqlite import SQLiteStore
+print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
+"""
+    script = f'mount --bind "{sqlite_bench.path}" "{inner}" && exec "$0" -c "$1"'
+    done = subprocess.run(
+        [*mounting, "sh", "-c", script, sys.executable, look], capture_output=True, text=True, check=False
+    )
+    assert "is itself a mount point" in done.stderr, done.stdout + done.stderr
+
+
+def test_a_log_that_another_process_deletes_is_found_out(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, step=10)
+    issued = {reserve(sqlite_bench.store).high}
+    # Closing the copied file drops this process's locks on it, as POSIX has it.
+    shutil.copy(sqlite_bench.path, sqlite_bench.path.with_name("copy.db"))
+    issued.add(elsewhere(sqlite_bench))
+    assert len(issued) == 2
+    with pytest.raises(Misconfigured, match="replaced or removed while it was open"):
+        reserve(sqlite_bench.store)
+    assert elsewhere(sqlite_bench) not in issued
+
+
+@pytest.mark.parametrize("suffixes", [("-wal", "-shm"), ("-wal",), ("-shm",)], ids="".join)
+def test_a_log_that_is_removed_takes_no_reservation_with_it(
+    sqlite_bench: SQLiteBench, suffixes: tuple[str, ...]
+) -> None:
+    create(sqlite_bench.store, step=10)
+    issued = {reserve(sqlite_bench.store).high for _ in range(3)}
+    for suffix in suffixes:
+        Path(f"{sqlite_bench.path}{suffix}").unlink()
+    with pytest.raises(Misconfigured, match="replaced or removed while it was open"):
+        reserve(sqlite_bench.store)
+    assert elsewhere(sqlite_bench) not in issued
+
+
+def test_a_log_that_goes_within_the_transaction_costs_a_gap(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    write = store._write
+
+    def late(*arguments: object) -> object:
+        Path(f"{sqlite_bench.path}-wal").unlink()
+        Path(f"{sqlite_bench.path}-shm").unlink()
+        return write(*arguments)
+
+    monkeypatch.setattr(store, "_write", late)
+    with pytest.raises(Misconfigured, match="replaced or removed while it was open"):
+        reserve(sqlite_bench.store)
+    assert elsewhere(sqlite_bench) in (10, 20)  # nobody has 1 to 10, or nobody else

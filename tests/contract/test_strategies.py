@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,18 +17,17 @@ from typing import Any
 
 import pytest
 
+import issuer
 from issuer.clock import Deadline
+from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
+from issuer.persistence.opening import open_store
 from issuer.persistence.records import HIGHEST
-from issuer.strategies import Context, Instance, Serving, Snowflake, Strategy, registry
+from issuer.strategies import Context, Instance, Snowflake, Strategy, register, registry
 from issuer.strategies.machines import Clock, Leased
-from issuer.strategies.ticks import OVER
 from tests.audit import repeats
-from tests.contract.processes import finish
-from tests.contract.strategy_kinds import GIVEN, KINDS, LEASED, open_kind
-from tests.programs import PIPE, REPOSITORY, Program
 from tests.servers.fake import FencedFakeServer
-from tests.strategies import DESKS, AwaitedDesk, Desk, MovedClock
+from tests.strategies import DESKS, AwaitedDesk, Desk, MovedClock, Opening
 from tests.waiting import until
 
 # CPython warns that a fork in a process with threads may deadlock: those that a desk has don't keep locks.
@@ -34,6 +37,66 @@ Open = Callable[..., Desk]
 
 _LONGEST = 60.0
 
+TAG = "orders"
+
+#: Those whose machine number is given: a forked child has none.
+GIVEN = ("snowflake-fixed", "snowflake-ordinal")
+#: Those that lease it.
+LEASED = ("snowflake-redis", "snowflake-file")
+STORED = "snowflake-store"
+KINDS = ("segment", *GIVEN, *LEASED, STORED, "own")
+
+
+class Counted(Strategy):
+    """A user's own: a counter in a file."""
+
+    def prepare(self) -> None:
+        self.path = Path(str(self.context.options["path"]))
+        self.path.touch()
+
+    def generate(self, n: int) -> list[int]:
+        with self.path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last = int(file.read() or 0)
+            file.seek(0)
+            file.write(str(last + n))
+        return list(range(last + 1, last + n + 1))
+
+
+register("counted", Counted)
+
+
+def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening = Desk) -> Desk:
+    """Open it for process `index` of those that share the place and the server."""
+    opening = partial(opening, timeout=60.0)  # on a machine busy with other things
+    instance = Instance("tests", 8000 + index, "192.0.2.5", machine=None, directory=str(place))
+    if kind == "segment":
+        return _segment(place, opening)
+    if kind == "own":
+        return opening("counted", {"path": str(place / "counter")})
+    options: dict[str, Any] = {"machine": kind.removeprefix("snowflake-")}
+    if kind in LEASED or kind == STORED:
+        place.mkdir(exist_ok=True)
+        store = open_store(f"sqlite:///{place}/machines.db")
+        leasing = redis if kind in LEASED else None
+        return opening("snowflake", options, redis=leasing, instance=instance, store=store)
+    if kind == "snowflake-ordinal":
+        socket.gethostname = lambda: f"orders-{index}"
+    else:
+        instance = Instance("tests", 0, "192.0.2.5", machine=index, directory=str(place))
+    return opening("snowflake", options, instance=instance)
+
+
+def _segment(place: Path, opening: Opening) -> Desk:
+    ids = issuer.connect(redis="none", store=f"sqlite:///{place}/store.db", scheduler=None)
+    with suppress(issuer.TagExists):
+        ids.create(TAG)
+
+    def draw(n: int, deadline: Deadline) -> Steps[Sequence[int]]:
+        return (yield from ask(lambda _store, _seconds: ids.take(TAG, min(n, 1000), timeout=deadline.left())))
+
+    return opening("segment", draw=draw)
+
 
 @pytest.fixture(params=[pytest.param(kind, marks=[pytest.mark.live] if kind in LEASED else []) for kind in KINDS])
 def kind(request: pytest.FixtureRequest) -> str:
@@ -41,9 +104,10 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=list(DESKS))
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def colour(kind: str) -> str:
+    """One for each strategy, by turns: they know nothing of it."""
+    return list(DESKS)[KINDS.index(kind) % 2]
 
 
 @pytest.fixture
@@ -74,9 +138,6 @@ def opened(
         desk.__exit__(None, None, None)
 
 
-# ------------------------------------------------------------------------------------------------ every strategy
-
-
 @pytest.mark.covers("3.6", "3.39")
 def test_exactly_as_many_numbers_as_asked_for_rising_until_it_is_closed(opened: Open, colour: str) -> None:
     opened(2, colour).close()  # never used
@@ -87,61 +148,32 @@ def test_exactly_as_many_numbers_as_asked_for_rising_until_it_is_closed(opened: 
         numbers += [*desk.take(n), desk.next()]
         desk.sweep()
     assert len(numbers) == 1 + 5008 + 3
-    assert all(one < two for one, two in pairwise(numbers))
     assert all(0 < number <= HIGHEST for number in numbers)
-    desk.close()
-    for ask in (desk.next, lambda: desk.take(3)):
-        with pytest.raises(IssuerError, match="closed"):
-            ask()
-    desk.close()
-
-
-def in_threads(calls: list[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_LONGEST)
-
-
-def test_threads_never_get_the_same_number_and_each_sees_them_rise(opened: Open, colour: str) -> None:
-    desk = opened(1, colour)
-    drawn: list[list[int]] = [[] for _ in range(8)]
+    drawn: list[list[int]] = [numbers, *([] for _ in range(8))]
 
     def draw(mine: list[int]) -> None:
         for _ in range(15):
-            mine.append(desk.next())
-            mine.extend(desk.take(5))
+            mine += [desk.next(), *desk.take(5)]
 
-    in_threads([partial(draw, mine) for mine in drawn])
-    numbers = [number for mine in drawn for number in mine]
-    assert len(numbers) == 8 * 15 * 6
-    assert not repeats(numbers)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(draw, drawn[1:]))
+    assert [len(mine) for mine in drawn[1:]] == [15 * 6] * 8
+    assert not repeats([number for mine in drawn for number in mine])
     assert all(one < two for mine in drawn for one, two in pairwise(mine))
+    desk.close()
+    for call in (desk.next, lambda: desk.take(3)):
+        with pytest.raises(IssuerError, match="closed"):
+            call()
+    desk.close()
 
 
-@pytest.mark.live
-@pytest.mark.covers("3.34")
-def test_processes_never_get_the_same_number(opened: Open, kind: str, redis_of: str, tmp_path: Path) -> None:
-    desk = opened(1)
-    numbers = desk.take(10)
-    command = ["tests.contract.strategy_kinds", kind, str(tmp_path), redis_of or "-"]
-    others = [Program("-m", *command, str(index), "1000", cwd=REPOSITORY, stdout=PIPE, stderr=PIPE) for index in (2, 3)]
-    for other in others:
-        numbers += [int(word) for word in finish(other).split()]
-        numbers += desk.take(500)
-    assert len(numbers) == 10 + 2 * 1500
-    assert not repeats(numbers)
-
-
-def in_a_child(desk: Desk, count: int) -> list[int] | str:
-    """Fork; return the numbers that the child drew, or the name of its error."""
+def in_a_child(work: Callable[[], list[int]]) -> list[int] | str:
+    """Fork; return the numbers that the child draws, or the name of its error."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            desk.after_fork()
-            said = " ".join(map(str, [desk.next(), *desk.take(count - 1)]))
+            said = " ".join(map(str, work()))
         except BaseException as error:  # noqa: BLE001 - the parent looks at it
             said = type(error).__name__
         os.write(writing, said.encode())
@@ -153,18 +185,31 @@ def in_a_child(desk: Desk, count: int) -> list[int] | str:
     return [int(word) for word in said.split()] if said[:1].isdigit() else said
 
 
-def test_a_forked_child_shares_no_number_with_its_parent(opened: Open, kind: str) -> None:
+@pytest.mark.covers("3.34")
+def test_processes_and_forked_children_never_get_the_same_number(
+    opened: Open, kind: str, redis_of: str, tmp_path: Path
+) -> None:
     desk = opened(1)
     numbers = desk.take(10)
-    drawn = in_a_child(desk, 500)
-    if kind in GIVEN:
-        # The number is the parent's, and there is no other one to be had.
-        assert drawn == ConfigurationError.__name__
-        drawn = []
-    assert isinstance(drawn, list)
-    numbers += drawn + desk.take(500)
+
+    def forked() -> list[int]:
+        desk.after_fork()
+        return [desk.next(), *desk.take(499)]
+
+    def another(index: int) -> list[int]:
+        with open_kind(kind, tmp_path, redis_of, index) as own:
+            return [own.next(), *own.take(499)]
+
+    for work in (forked, partial(another, 2), partial(another, 3)):
+        drawn = in_a_child(work)
+        if work is forked and kind in GIVEN:
+            # The number is the parent's, and there is no other one to be had.
+            assert drawn == ConfigurationError.__name__
+            drawn = []
+        assert isinstance(drawn, list), drawn
+        numbers += drawn + desk.take(500)
+    assert len(numbers) == 10 + 3 * 1000 - 500 * (kind in GIVEN)
     assert not repeats(numbers)
-    assert len(numbers) == (510 if kind in GIVEN else 1010)
 
 
 def test_a_loop_goes_on_while_a_blocking_strategy_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,9 +227,6 @@ def test_a_loop_goes_on_while_a_blocking_strategy_takes_its_time(monkeypatch: py
         )
         desk.loop.call_soon_threadsafe(go.set)  # by the loop: it isn't blocked
         assert under_way.result(_LONGEST) == [1, 2, 3]
-
-
-# ------------------------------------------------------------------------------------------------ a user's own
 
 
 class Scripted(Strategy):
@@ -211,10 +253,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
 
 
 @pytest.mark.covers("3.39")
-def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(
-    scripted: type[Scripted], colour: str
-) -> None:
-    with DESKS[colour]("scripted") as desk:
+def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(scripted: type[Scripted]) -> None:
+    with Desk("scripted") as desk:
         assert scripted.prepared == 0
         scripted.trouble = OSError("no disk")
         with pytest.raises(StrategyFailed, match="strategy 'scripted' failed: OSError: no disk") as caught:
@@ -229,7 +269,10 @@ def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(
         assert (desk.next(), scripted.prepared) == (1000, 3)
 
 
-def test_numbers_that_break_the_contract_are_not_issued(scripted: type[Scripted]) -> None:
+def test_what_breaks_the_contract_issues_nothing(scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._registered, "wrong", lambda context: context)
+    with pytest.raises(ConfigurationError, match="which is no Strategy"):
+        Desk("wrong")
     for gives, problem in (
         ([], "0 numbers instead of 2"),
         ([1, 2, 3], "3 numbers instead of 2"),
@@ -251,6 +294,7 @@ def test_numbers_that_break_the_contract_are_not_issued(scripted: type[Scripted]
             desk.next()
 
 
+@pytest.mark.parametrize("colour", DESKS)
 def test_blocking_methods_run_one_at_a_time(scripted: type[Scripted], colour: str) -> None:
     """Fifteen lines of a user needn't be safe for threads."""
     state = {"last": 0, "inside": 0, "asking": 0}
@@ -265,47 +309,23 @@ def test_blocking_methods_run_one_at_a_time(scripted: type[Scripted], colour: st
         state["inside"] -= 1
         return list(range(last + 1, last + n + 1))
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         with counting:
             state["asking"] += 1
         found.extend(desk.take(3, _LONGEST))
 
     counting = threading.Lock()
     scripted.gives = staticmethod(careless)
-    with DESKS[colour]("scripted") as desk:
-        in_threads([ask] * 12)
+    with DESKS[colour]("scripted") as desk, ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask, range(12)))
     assert sorted(found) == list(range(1, 37))
-
-
-def test_a_factory_that_makes_no_strategy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._registered, "wrong", lambda context: context)
-    with pytest.raises(ConfigurationError, match="which is no Strategy"):
-        Desk("wrong")
-
-
-# ------------------------------------------------------------------------------------------------ without each guard
-
-
-def test_without_the_guard_a_forked_child_repeats_its_parents_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moved = MovedClock()
-    monkeypatch.setattr("issuer.clock.sleep", moved.sleep)
-    monkeypatch.setitem(registry._registered, "moved", lambda context: Snowflake(context, clock=moved.clock))
-    with Desk("moved", {}, instance=Instance(ip="192.0.2.5", machine=5, directory=str(tmp_path))) as desk:
-        desk.take(5)
-        assert in_a_child(desk, 50) == ConfigurationError.__name__
-        monkeypatch.setattr(Serving, "_after_fork", lambda _serving: None)
-        drawn = in_a_child(desk, 50)
-        assert isinstance(drawn, list)
-        assert len(repeats(drawn + desk.take(50))) == 50
 
 
 def test_a_lease_counts_from_before_the_request_was_sent(
     fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is over here before it is over there, however long the reply took."""
-    moved = MovedClock(Clock().ms())
+    moved, asked = MovedClock(Clock().ms()), []
 
     def made(context: Context) -> Strategy:
         leased = Leased("issuer:machines:{orders}", context.instance.key, [5], clock=moved.clock, own=True)
@@ -313,10 +333,15 @@ def test_a_lease_counts_from_before_the_request_was_sent(
 
     monkeypatch.setitem(registry._registered, "leased", made)
     with Desk("leased", {}, redis=fake_server.client(), instance=Instance(port=1, ip="192.0.2.5")) as desk:
+        send = desk.runner.redis.call
+
+        def slow(*arguments: Any, **options: Any) -> Any:
+            asked.append(moved.seconds)
+            answer = send(*arguments, **options)
+            moved.seconds += 7
+            return answer
+
+        monkeypatch.setattr(desk.runner.redis, "call", slow)
         desk.found()
         strategy: Any = desk.serving.strategy
-        assert strategy._ticks.tenure.until == moved.seconds + 30
-        moved.seconds += 29.9
-        assert strategy._ticks.turn() != OVER
-        moved.seconds += 0.1
-        assert strategy._ticks.turn() == OVER
+        assert strategy._ticks.tenure.until == asked[-1] + 30

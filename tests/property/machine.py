@@ -4,14 +4,14 @@ Draws, leases, streams, extensions that hang in between, crashes, Redis going ba
 fork, a restored store.
 
 The servers are doubles and time is virtual, so that hypothesis may try thousands of orders, and a seed names each of
-them; the real ones are in tests/faults.
+them.
 """
 
 import copy
 import itertools
 import random
-import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +29,8 @@ from issuer.keys import redis_key
 from issuer.persistence.errors import StoreError
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Order
-from tests.property.virtual import BEGIN, VirtualTime
 from tests.servers.fake import FencedFakeServer
-
-#: The time of all that happens in a search, which must run within it.
-TIME = VirtualTime()
+from tests.virtual.turns import virtual
 
 TAGS = ("strict", "trend")
 ORDERS: dict[str, Order] = {"strict": "strict", "trend": "trend"}
@@ -46,6 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "open": {"lease": 5},
 }
 AHEAD = ("leased", "open")
+REFUSALS = (issuer.StoreUnavailable, issuer.RedisUnavailable, issuer.StoreBehind)
 PROCESSES = 4
 
 tags = st.sampled_from(TAGS)
@@ -75,16 +73,6 @@ def lay_open(ids: Issuer) -> None:
     ids._make_line = ids._roster._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
 
 
-def insist(holds: bool, harm: str) -> None:
-    """Fail if the promise doesn't hold."""
-    if not holds:
-        raise AssertionError(harm)
-
-
-def scheduler_threads() -> set[threading.Thread]:
-    return {each for each in threading.enumerate() if each.name.startswith(("issuer", "APScheduler"))}
-
-
 class ServedStore(MemoryStore):
     """A memory store that stands for a server: a forked child shares it with its parent."""
 
@@ -100,10 +88,10 @@ class IssuerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.threads = scheduler_threads()
-        TIME.now = BEGIN
+        self.ends = ExitStack()
+        turns = self.ends.enter_context(virtual())
         self.server = FencedFakeServer()
-        self.server.clock = TIME.redis
+        self.server.clock = turns.wall
         self.store = ServedStore()
         self.kinds = list(self.begins_with)
         self.ids = [self.process(number) for number in range(PROCESSES)]
@@ -122,8 +110,6 @@ class IssuerMachine(RuleBasedStateMachine):
         self.random = random.Random(0)
         self.steps_without_redis = 0
 
-    # ------------------------------------------------------------------ what the tests replace to take a guard out
-
     def process(self, number: int) -> Issuer:
         kind = self.kinds[number]
         settings = {"redis": self.server.client(), **KINDS[kind]}
@@ -135,17 +121,6 @@ class IssuerMachine(RuleBasedStateMachine):
     def operated_by(self, process: int) -> Issuer:
         return self.operator if self.kinds[process] == "direct" else self.ids[process]
 
-    def fork_resets(self, child: Issuer) -> None:
-        child._after_fork()
-
-    def gives_back(self, ids: Issuer) -> None:
-        ids.close()
-
-    def recover_after_restore(self, tag: str) -> None:
-        self.operator.recover(tag, at_least=max(self.issued[tag], default=0), timeout=5)
-
-    # ------------------------------------------------------------------ the promise
-
     def check(self, process: int, tag: str, numbers: list[int]) -> None:
         record = self.store.get(tag, timeout=1)
         assert record is not None
@@ -155,13 +130,13 @@ class IssuerMachine(RuleBasedStateMachine):
             ahead = kind in AHEAD and tag == "trend"
             retired = self.knows.get(process, 0) if ahead else self.retired[tag]
         for number in numbers:
-            insist(number > retired, f"RETIRED: {number} of {tag}, though recover has retired all up to {retired}")
-            insist(number not in self.issued[tag], f"REPEAT: {number} of {tag}")
-            insist(number <= record.max, f"ABOVE MAX: {number} of {tag}, max {record.max}")
+            assert number > retired, f"RETIRED: {number} of {tag}, though recover has retired all up to {retired}"
+            assert number not in self.issued[tag], f"REPEAT: {number} of {tag}"
+            assert number <= record.max, f"ABOVE MAX: {number} of {tag}, max {record.max}"
             if tag == "strict":
-                insist(number > self.last[tag], f"ORDER: {number} of {tag} after {self.last[tag]}")
+                assert number > self.last[tag], f"ORDER: {number} of {tag} after {self.last[tag]}"
             before = self.own_last.get((process, tag), 0)
-            insist(number > before, f"ORDER: {number} of {tag} after {before} in one process")
+            assert number > before, f"ORDER: {number} of {tag} after {before} in one process"
             self.issued[tag].add(number)
             self.last[tag] = max(self.last[tag], number)
             self.own_last[process, tag] = number
@@ -172,8 +147,6 @@ class IssuerMachine(RuleBasedStateMachine):
         self.random.seed(100 * seed + more)
         self.operator.create("strict", step=3, timeout=5)
         self.operator.create("trend", step=4, order="trend", timeout=5)
-
-    # ------------------------------------------------------------------ ordinary life
 
     @invariant()
     def life_goes_on(self) -> None:
@@ -201,7 +174,7 @@ class IssuerMachine(RuleBasedStateMachine):
                     numbers += self.ids[process]._roster.line(tag).draw(n - len(numbers), Deadline(0.02))
         except issuer.UnknownTag:
             self.streams.pop(process, None)
-        except (issuer.StoreUnavailable, issuer.RedisUnavailable, issuer.StoreBehind):
+        except REFUSALS:
             # Somebody else is elected and hangs, or Redis is away, or a restored store was found out.
             self.streams.pop(process, None)
             self.server.time_offset += 10
@@ -234,15 +207,13 @@ class IssuerMachine(RuleBasedStateMachine):
             return
         record = self.store.get("trend", timeout=1)
         assert record is not None
-        insist(self.issued["trend"].isdisjoint(numbers), f"REPEAT: {numbers} of trend")
+        assert self.issued["trend"].isdisjoint(numbers), f"REPEAT: {numbers} of trend"
         assert numbers[-1] <= record.max
         self.issued["trend"].update(numbers)
 
     @rule(process=processes, tag=tags, step=st.integers(1, 6), above=st.none() | st.integers(0, 40))
     def configure(self, process: int, tag: str, step: int, above: int | None) -> None:
         self.attempt(lambda: self.operated_by(process).configure(tag, step=step, above=above, timeout=0.02))
-
-    # ------------------------------------------------------------------ an extension that hangs before its load
 
     @precondition(lambda self: len(self.in_flight) < 3)
     @rule(process=processes, tag=tags)
@@ -285,8 +256,6 @@ class IssuerMachine(RuleBasedStateMachine):
         assert redis is not None
         self.attempt(lambda: redis.call(step.call, Deadline(0.02)))
 
-    # ------------------------------------------------------------------ processes come and go
-
     @rule(process=processes)
     def crash(self, process: int) -> None:
         self.ids[process]._roster.closed = True  # nothing is given back
@@ -295,7 +264,7 @@ class IssuerMachine(RuleBasedStateMachine):
 
     @rule(process=processes, kind=kinds)
     def stop(self, process: int, kind: str) -> None:
-        self.gives_back(self.ids[process])
+        self.ids[process].close()
         self.kinds[process] = kind
         self.renew(process)
 
@@ -320,18 +289,13 @@ class IssuerMachine(RuleBasedStateMachine):
             twin.hand = None if supply.hand is None else twin_of(supply.hand, born._open)
         if parent in self.streams:
             self.streams[child] = itertools.chain(born._open.get("trend", ()), born.stream("trend"))
-        self.fork_resets(born)
-
-    # ------------------------------------------------------------------ Redis goes back, away, empty
-
-    def dump(self) -> dict[bytes, dict[bytes, bytes]]:
-        with self.server.client() as client:
-            return {key: client.hgetall(key) for key in client.scan_iter()}
+        born._after_fork()
 
     @precondition(lambda self: self.server.connected)
     @rule()
     def take_snapshot(self) -> None:
-        self.snapshot = self.dump()
+        with self.server.client() as client:
+            self.snapshot = {key: client.hgetall(key) for key in client.scan_iter()}
 
     @precondition(lambda self: self.server.connected)
     @rule(failover=st.booleans())
@@ -370,8 +334,6 @@ class IssuerMachine(RuleBasedStateMachine):
     def the_clock_of_redis_jumps_back(self) -> None:
         self.server.time_offset -= 100
 
-    # ------------------------------------------------------------------ operators
-
     @rule(process=processes, tag=tags)
     def recover(self, process: int, tag: str) -> None:
         def retire() -> None:
@@ -401,32 +363,16 @@ class IssuerMachine(RuleBasedStateMachine):
             record = self.store.get(tag, timeout=1)
             if record is None or record.deleted:
                 self.operator.create(tag, step=3, order=ORDERS[tag], timeout=5)
-            self.recover_after_restore(tag)
-
-    @invariant()
-    def the_ledger_has_no_overlaps(self) -> None:
-        for tag in TAGS:
-            entries = sorted((entry.low, entry.high) for entry in self.store.ledger(tag, newest=10**6, timeout=1))
-            filled = [(low, high) for low, high in entries if low < high]
-            for (_, end), (begin, _) in itertools.pairwise(filled):
-                insist(end <= begin, f"OVERLAP in the ledger of {tag} at {begin}")
+            self.operator.recover(tag, at_least=max(self.issued[tag], default=0), timeout=5)
 
     def attempt(self, call: Any) -> None:
         try:
             call()
-        except (
-            issuer.UnknownTag,
-            issuer.TagExists,
-            issuer.StoreUnavailable,
-            issuer.RedisUnavailable,
-            issuer.StoreBehind,
-            issuer.InvalidArgument,
-        ):
+        except (issuer.UnknownTag, issuer.TagExists, issuer.InvalidArgument, *REFUSALS):
             self.server.time_offset += 10
 
     def teardown(self) -> None:
         for ids in (*self.ids, self.operator):
             ids._roster.closed = True
             facade._living.discard(ids)
-        left = scheduler_threads() - self.threads
-        assert not left, f"threads that nobody stops: {left}"
+        self.ends.close()
