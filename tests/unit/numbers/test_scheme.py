@@ -1,4 +1,4 @@
-"""Schemes: from the counter to the number and text that users see, and back; changes and strides that repeat nothing."""
+"""Schemes: from the counter to the number and text that users see, and back; changes that repeat nothing."""
 
 from contextlib import suppress
 from datetime import date
