@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import pytest
@@ -22,13 +21,31 @@ Connect = Callable[..., Issuer]
 _LONGEST = 60.0
 
 
-class Awaited:
-    """An AsyncIssuer whose methods any thread may call: they run in an event loop, which has a thread of its own."""
+class Looped:
+    """What has an event loop, which has a thread of its own."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def _begin_loop(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="asyncio-issuer", daemon=True)
         self._thread.start()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it in the loop and return what it returns."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_LONGEST)
+
+    def _end_loop(self) -> None:
+        self.wait(self._loop.shutdown_asyncgens())
+        self.wait(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_LONGEST)
+        self._loop.close()
+
+
+class Awaited(Looped):
+    """An AsyncIssuer whose methods any thread may call."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._begin_loop()
         try:
             self._ids = self.wait(_opened(settings))
         except BaseException:
@@ -38,7 +55,7 @@ class Awaited:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the issuer, which must leave no task behind, then its loop."""
         try:
             self.wait(self._ids.close())
@@ -55,21 +72,9 @@ class Awaited:
         return found
 
     def stream(self, tag: str, **options: Any) -> Iterator[int]:
-        """Iterate over the tag's numbers."""
         numbers = self._ids.stream(tag, **options)
         while True:
             yield self.wait(anext(numbers))  # type: ignore[arg-type]  # an async generator's is a coroutine
-
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it in the loop and return what it returns."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_LONGEST)
-
-    def _end_loop(self) -> None:
-        self.wait(self._loop.shutdown_asyncgens())
-        self.wait(self._loop.shutdown_default_executor())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_LONGEST)
-        self._loop.close()
 
 
 async def _opened(settings: Mapping[str, Any]) -> AsyncIssuer:
@@ -86,7 +91,6 @@ async def _cancelled() -> set[asyncio.Task[Any]]:
 
 
 def connect_awaited(**settings: Any) -> Issuer:
-    """Make an AsyncIssuer that looks like an Issuer."""
     return cast("Issuer", Awaited(settings))
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,7 @@ from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.servers.tls import Certificates, make_certificates, openssl, tls_server
 
-_LIVE_FIXTURES = {
-    "start_redis",
-    "start_tls",
-    "mongo_url",
-    "pools",
-}
+_LIVE_FIXTURES = {"start_redis", "start_tls", "mongo_url", "pools"}
 _NONE = "none-found"
 _MONGO = "a MongoDB server (mongod, or the wire server that `make wire` sets up)"
 
@@ -94,13 +89,11 @@ class Pools:
     standing: dict[Path, RedisServer] = field(default_factory=dict)
 
     def redis(self, binary: Path) -> RedisServer:
-        """Return the session's server of that kind."""
         if binary not in self.standing:
             self.standing[binary] = RedisServer(binary).__enter__()
         return self.standing[binary]
 
     def end(self) -> None:
-        """End all that was started."""
         for pool in (self.sentinels, self.clusters, self.mongos):
             pool.end()
         for server in self.standing.values():
@@ -182,51 +175,45 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
         yield start
 
 
-@pytest.fixture
-def sentinels(pools: Pools) -> Iterator[SentinelServers]:
-    """A master, two replicas and three Sentinels, to do with as one likes; they ask for passwords."""
-    with pools.sentinels.borrowed() as group:
-        yield group
+@contextmanager
+def _starting(pool: Pool[Any], kind: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Let a test borrow groups, or start one of its own if there are arguments, which are those of its kind."""
+    with ExitStack() as ends:
 
+        def start(*args: str, binary: Path | None = None, **options: Any) -> Any:
+            own = args or binary or options
+            return ends.enter_context(kind(binary or _primary(), *args, **options) if own else pool.borrowed())
 
-@pytest.fixture
-def cluster(pools: Pools) -> Iterator[ClusterServers]:
-    """A Cluster of three masters with a replica each, to do with as one likes; it asks for a password."""
-    with pools.clusters.borrowed() as group:
-        yield group
+        yield start
 
 
 @pytest.fixture
 def start_sentinels(pools: Pools) -> Iterator[Callable[..., SentinelServers]]:
-    """Borrow groups of Sentinels; start one of one's own if there are arguments, which are those of SentinelServers."""
-    with ExitStack() as ends:
-
-        def start(*args: str, binary: Path | None = None, **options: Any) -> SentinelServers:
-            if args or binary or options:
-                return ends.enter_context(SentinelServers(binary or _primary(), *args, **options))
-            return ends.enter_context(pools.sentinels.borrowed())
-
+    with _starting(pools.sentinels, SentinelServers) as start:
         yield start
 
 
 @pytest.fixture
 def start_cluster(pools: Pools) -> Iterator[Callable[..., ClusterServers]]:
-    """Borrow Clusters; start one of one's own if there are arguments, which are those of ClusterServers."""
-    with ExitStack() as ends:
-
-        def start(*args: str, binary: Path | None = None, **options: Any) -> ClusterServers:
-            if args or binary or options:
-                return ends.enter_context(ClusterServers(binary or _primary(), *args, **options))
-            return ends.enter_context(pools.clusters.borrowed())
-
+    with _starting(pools.clusters, ClusterServers) as start:
         yield start
+
+
+@pytest.fixture
+def sentinels(start_sentinels: Callable[..., SentinelServers]) -> SentinelServers:
+    """A master, two replicas and three Sentinels, to do with as one likes; they ask for passwords."""
+    return start_sentinels()
+
+
+@pytest.fixture
+def cluster(start_cluster: Callable[..., ClusterServers]) -> ClusterServers:
+    """A Cluster of three masters with a replica each, to do with as one likes; it asks for a password."""
+    return start_cluster()
 
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """An authority of our own, and what it signed."""
-    if openssl() is None:
-        absent("the openssl program")
+    assert openssl() or absent("the openssl program")
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
@@ -236,9 +223,7 @@ def start_tls(certificates: Certificates) -> Iterator[Callable[..., RedisServer]
     with ExitStack() as ends:
 
         def start(*args: str, **options: Any) -> RedisServer:
-            binary = tls_server()
-            if binary is None:
-                absent("a redis-server that was built with TLS")
+            binary = tls_server() or absent("a redis-server that was built with TLS")
             return ends.enter_context(RedisServer(binary, *args, tls=certificates, **options))
 
         yield start
@@ -256,7 +241,6 @@ def fake_server() -> FencedFakeServer:
 
 @pytest.fixture
 def fake_redis(fake_server: FencedFakeServer) -> Iterator[fakeredis.FakeRedis]:
-    """A client of `fake_server`."""
     with fake_server.client() as client:
         yield client
 
@@ -271,18 +255,15 @@ def mongo_url(pools: Pools) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="module")
-def standing_mongo(pools: Pools) -> Iterator[MongoServer]:
-    """The module's MongoDB, never one that ISSUER_TEST_MONGO_URL names. Tests that stop it use `mongo_server`."""
+def _mongo(pools: Pools) -> Iterator[MongoServer]:
     with pools.mongos.borrowed() as server:
         yield server
 
 
-@pytest.fixture
-def mongo_server(pools: Pools) -> Iterator[MongoServer]:
-    """A MongoDB that nobody else uses meanwhile, to be killed and started again."""
-    with pools.mongos.borrowed() as server:
-        yield server
+#: The module's MongoDB, never one that ISSUER_TEST_MONGO_URL names; and one that nobody else uses meanwhile, to be
+#: killed and started again.
+standing_mongo = pytest.fixture(scope="module", name="standing_mongo")(_mongo)
+mongo_server = pytest.fixture(name="mongo_server")(_mongo)
 
 
 @pytest.fixture(params=list(COLOURS))

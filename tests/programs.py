@@ -1,16 +1,9 @@
 """Programs that tests start: forked from a process that has imported everything, instead of a fresh interpreter each.
 
-    with Program("-m", "issuer", "keeper", env=environment) as keeper:
-        assert keeper.stdout.readline() == "..."
-        keeper.send_signal(signal.SIGTERM)
-        assert keeper.wait(30) == 0
-
 The arguments are those that would follow `python`. A start takes some 15 ms where an interpreter that imports the
 command line takes 450 ms of processor time. What is about the interpreter itself (its start, its closed streams,
 PYTHONPATH, another Python) takes `subprocess` and `sys.executable`.
 """
-
-from __future__ import annotations
 
 import atexit
 import contextlib
@@ -29,29 +22,21 @@ from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self
+from unittest import mock
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 
 _context = multiprocessing.get_context("forkserver")
+_OURS = ("cli.group", "wiring", "drivers.blocking.runner", "drivers.asyncio.runner")
+_STORES = ("mongodb", "sqlite", "memory", "journalled")
+_LIBRARIES = ("redis.asyncio", "redis.sentinel", "redis.cluster", "pymongo", "apscheduler.schedulers.background")
 _context.set_forkserver_preload(
     [
-        "tests.programs",
-        "issuer.cli.group",
-        "issuer.wiring",
-        "issuer.drivers.blocking.runner",
-        "issuer.drivers.asyncio.runner",
-        "redis.asyncio",
-        "redis.sentinel",
-        "redis.cluster",
-        "pymongo",
-        "apscheduler.schedulers.background",
-        "issuer.persistence.mongodb",
-        "issuer.persistence.sqlite",
-        "issuer.persistence.memory",
-        "issuer.persistence.journalled",
+        *("tests.programs", *_LIBRARIES),
+        *(f"issuer.{name}" for name in _OURS),
+        *(f"issuer.persistence.{name}" for name in _STORES),
     ]
 )
 
@@ -104,7 +89,7 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill it if it runs, wait for its end, and close its streams."""
         self.kill()
         self.wait()
@@ -213,17 +198,9 @@ def _end_all() -> None:
 def _start(process: ForkServerProcess) -> None:
     """Start it; the server from which it is forked finds the modules of the checkout, whatever the test has set."""
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *([before] if before else [])])
-    try:
+    path = os.pathsep.join([str(REPOSITORY), *([before] if before else [])])
+    with mock.patch.dict(os.environ, PYTHONPATH=path):
         process.start()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
-# ------------------------------------------------------------------------------------------------ in the program itself
 
 
 def _run(arguments: tuple[str, ...], streams: list[Any], env: dict[str, str], cwd: str, new_session: bool) -> None:

@@ -3,7 +3,6 @@
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -30,7 +29,7 @@ class Stopwatch:
         self._began = time.monotonic()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         took = time.monotonic() - self._began
         lost = (after - before for before, after in zip(self._before, _stolen(), strict=True))
         self.stolen = max(lost, default=0.0)

@@ -1,19 +1,12 @@
 """Strategies at work, for tests: under both drivers behind one face, with clocks that a test can move."""
 
-from __future__ import annotations
-
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import pytest
 
-from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
 from issuer.drivers.asyncio.connections import Connections as AsyncConnections
@@ -26,14 +19,13 @@ from issuer.persistence.contract import Store
 from issuer.persistence.opening import open_store
 from issuer.strategies import Context, Instance, Serving, Snowflake, registry
 from issuer.strategies.machines import Clock
+from tests.colours import Looped
 from tests.servers.fake import FencedFakeServer
 
 T = TypeVar("T")
 
 #: 2024-01-01, in ms since 1970.
 NEW_YEAR = 1_704_067_200_000
-
-_LONGEST = 30.0
 
 #: Of desks that don't name one: those that lease from one Redis have to have one store.
 _STORE = open_store("memory://")
@@ -120,16 +112,17 @@ class Desk:
         return self.run(self.serving.take(n, deadline), deadline)
 
     def found(self) -> None:
-        deadline = Deadline(self.timeout)
-        self.run(self.serving.found(deadline), deadline)
+        self._do(self.serving.found)
 
     def sweep(self) -> None:
-        deadline = Deadline(self.timeout)
-        self.run(self.serving.sweep(deadline), deadline)
+        self._do(self.serving.sweep)
 
     def close(self) -> None:
+        self._do(self.serving.close)
+
+    def _do(self, steps: Callable[[Deadline], Steps[Any]]) -> None:
         deadline = Deadline(self.timeout)
-        self.run(self.serving.close(deadline), deadline)
+        self.run(steps(deadline), deadline)
 
     def after_fork(self) -> None:
         """What the facade does in a forked child."""
@@ -140,24 +133,26 @@ class Desk:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class AwaitedDesk(Desk):
+class AwaitedDesk(Looped, Desk):
     """The same for tasks: everything runs in a loop that has a thread of its own."""
 
     _runner = AsyncRunner
     _flight = staticmethod(new_async_flight)
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self.thread.start()
+        async def begun() -> None:
+            Desk.__init__(self, *args, **options)
+
+        self._begin_loop()
+        self.loop = self._loop
         try:
-            self._in_loop(partial(super().__init__, *args, **options))
+            self.wait(begun())
         except BaseException:
-            self._end()
+            self._end_loop()
             raise
 
     @staticmethod
@@ -165,31 +160,16 @@ class AwaitedDesk(Desk):
         return None if redis is None else AsyncConnections.from_url(redis, timeout, redis)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
-        done: T = self._wait(self.runner.run(steps, deadline))
+        done: T = self.wait(self.runner.run(steps, deadline))
         return done
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(_LONGEST)
-
-    def _in_loop(self, call: Callable[[], object]) -> None:
-        async def called() -> None:
-            call()
-
-        self._wait(called())
-
-    def _end(self) -> None:
-        self._wait(self.loop.shutdown_default_executor())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(_LONGEST)
-        self.loop.close()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.close()
             if self.runner.redis is not None:
-                self._wait(self.runner.redis.close())
+                self.wait(self.runner.redis.close())
         finally:
-            self._end()
+            self._end_loop()
 
 
 class Host:
@@ -275,17 +255,3 @@ class Opening(Protocol):
 
 
 DESKS: Mapping[str, Opening] = {"blocking": Desk, "asyncio": AwaitedDesk}
-
-__all__ = [
-    "DESKS",
-    "NEW_YEAR",
-    "AwaitedDesk",
-    "Desk",
-    "Host",
-    "MovedClock",
-    "Opener",
-    "Opening",
-    "clock",
-    "each_ms",
-    "started",
-]

@@ -393,13 +393,19 @@ class Source:
         hand = self.hand
         return max(self.seen, self._reserved, 0 if hand is None else hand.issued)
 
-    def refuse_backwards(self, low: int, before: int) -> None:
-        """Raise CorruptState if a strict tag's draw began below `before`, the highest number seen when it was sent.
+    def went_back(self, low: int, before: int) -> bool:
+        """Whether a strict tag's draw began below `before`, the highest number seen when it was sent.
 
-        Within a reign Redis counts upwards: the hash was taken away and an older one put in its place (RENAME, MOVE,
-        COPY, SWAPDB, RESTORE), which carries the same fence. What was drawn may be another caller's, and is a gap.
+        Within a reign Redis counts upwards: another hash was put in the place of the tag's (RENAME, MOVE, COPY, SWAPDB,
+        RESTORE), an older one with the same fence, or another store's. What was drawn may be another caller's.
         """
-        if low < before and (self._record is None or self._record.order == "strict"):
+        return low < before and (self._record is None or self._record.order == "strict")
+
+    def refuse_backwards(self, low: int, before: int) -> Steps[None]:
+        """Raise ForeignHash or CorruptState if a draw went back."""
+        if self.went_back(low, before):
+            self.owned = False
+            yield from self.refuse_foreign(probe=True)
             raise CorruptState(
                 f"Redis key {self.key} went back: after {before} it gave numbers from {low + 1}. An older hash was put "
                 f"in its place; run `issuer recover {self.tag}`, then see who renames, moves, copies or restores keys",

@@ -119,7 +119,7 @@ class Supply(Refill):
                     drawn_as, before = self.scheme_id, self.seen
                     first = yield from send(gateway.draw(self.key, n, self.window, drawn_as), probe=probe)
                     if first.status == "ok":
-                        self.refuse_backwards(first.low, before)
+                        yield from self.refuse_backwards(first.low, before)
                 drawn, self._redis_trouble = first, ""
             except RedisUnavailable as error:
                 first = None
@@ -196,7 +196,7 @@ class Supply(Refill):
                 raise StoreBehind(self.tag, max=record.max, scheme=drawn.scheme)
         if drawn.status in ("again", "ok"):
             if drawn.status == "ok":
-                self.refuse_backwards(drawn.number - 1, before)
+                yield from self.refuse_backwards(drawn.number - 1, before)
             self.seen = max(self.seen, drawn.number)
             if drawn.extend:
                 self.elected()

@@ -1,97 +1,116 @@
 """python -m tests.benchmarks [row ...] [--quick] [--json FILE] [--picture FILE] [--list]."""
 
-from __future__ import annotations
-
-import argparse
+import os
+import platform
+import re
+import sqlite3
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
-from tests.benchmarks import report
+import click
+
 from tests.benchmarks.awaited import awaited
 from tests.benchmarks.border import border
 from tests.benchmarks.direct import direct
-from tests.benchmarks.figures import Figure
-from tests.benchmarks.inside import inside
+from tests.benchmarks.figures import Figure, heading, line, summary, write
 from tests.benchmarks.local import leased, stream
-from tests.benchmarks.machine import describe
 from tests.benchmarks.people import people
 from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
-from tests.benchmarks.strict import many, one, take
+from tests.benchmarks.strict import inside, many, one, take
+from tests.servers.binaries import primary_server, version
 
-Row = Callable[[Effort], Iterator[Figure]]
+#: The distributions whose speed is in the figures.
+LIBRARIES = ("redis", "hiredis", "pymongo", "uuid-utils", "python-ulid", "snowflake-id", "psycopg")
+
+
+def describe() -> dict[str, str]:
+    """Return processor, operating system, Python, servers and libraries, by name."""
+    found = {
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "sqlite": sqlite3.sqlite_version,
+    }
+    if server := primary_server():
+        found["redis-server"] = version(server).partition(" sha=")[0]
+    installed = {each.name: each.version for each in metadata.distributions()}
+    return found | {library: installed.get(library, "not installed") for library in LIBRARIES}
+
+
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    text = information.read_text(encoding="utf-8") if information.exists() else ""
+    named = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return named[1] if named else platform.processor() or "unknown processor"
+
 
 BUILD = Path("build")
 
 
-def rows(picture: Path) -> Mapping[str, tuple[str, Row]]:
-    """Return every row by name, with what it measures."""
-    found: dict[str, Callable[..., Iterator[Figure]]] = {
-        "strict": one,
-        "threads": many,
-        "asyncio": awaited,
-        "leased": leased,
-        "stream": stream,
-        "people": people,
-        "take": take,
-        "direct": direct,
-        "processes": processes,
-        "border": partial(border, picture=picture),
-        "server": inside,
-    }
-    told = {name: row.func if isinstance(row, partial) else row for name, row in found.items()}
-    return {name: ((told[name].__doc__ or "").partition("\n")[0].rstrip("."), row) for name, row in found.items()}
+ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
+    "strict": one,
+    "threads": many,
+    "asyncio": awaited,
+    "leased": leased,
+    "stream": stream,
+    "people": people,
+    "take": take,
+    "direct": direct,
+    "processes": processes,
+    "border": border,
+    "server": inside,
+}
 
 
-def main() -> int:
-    """Run the rows that were chosen; 1 if one of them broke. A figure that is short breaks nothing."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks", description="What the issuer costs, side by side."
-    )
-    known = rows(Path())
-    parser.add_argument("rows", nargs="*", metavar="row", help=f"all by default, of: {', '.join(known)}")
-    parser.add_argument("--quick", action="store_true", help="a rough look, in less than a minute")
-    parser.add_argument("--json", metavar="FILE", type=Path, default=BUILD / "bench.json", help="build/bench.json")
-    parser.add_argument("--picture", metavar="FILE", type=Path, default=BUILD / "border.svg", help="build/border.svg")
-    parser.add_argument("--list", action="store_true", help="name the rows and what they measure")
-    given = parser.parse_args()
-    if unknown := [name for name in given.rows if name not in known]:
-        parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(known)}")
-    if given.list:
-        for name, (told, _row) in known.items():
-            print(f"{name:10} {told}")
-        return 0
-    chosen = {name: row for name, row in rows(given.picture).items() if name in (given.rows or known)}
-    return _run(chosen, given.json, quick=given.quick)
+def told(name: str) -> str:
+    """Return what a row measures."""
+    return (ROWS[name].__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def _run(chosen: Mapping[str, tuple[str, Row]], target: Path, *, quick: bool) -> int:
-    machine = {**describe(), "effort": "quick" if quick else "full", "began": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+@click.command()
+@click.argument("rows", nargs=-1, type=click.Choice(list(ROWS)))
+@click.option("--quick", is_flag=True, help="A rough look, in less than a minute.")
+@click.option("--json", "target", type=Path, default=BUILD / "bench.json", show_default=True)
+@click.option("--picture", type=Path, default=BUILD / "border.svg", show_default=True)
+@click.option("--list", "listed", is_flag=True, help="Name the rows and what they measure.")
+def main(rows: Sequence[str], target: Path, picture: Path, *, quick: bool, listed: bool) -> None:
+    """Tell what the issuer costs, side by side; the exit code is 1 if a row broke, and no figure that is short does."""
+    if listed:
+        for name in ROWS:
+            click.echo(f"{name:10} {told(name)}")
+    else:
+        sys.exit(_run(rows or list(ROWS), target, replace(QUICK if quick else FULL, picture=picture)))
+
+
+def _run(rows: Sequence[str], target: Path, effort: Effort) -> int:
+    machine = {**describe(), "rounds": str(effort.rounds), "began": time.strftime("%Y-%m-%d %H:%M:%S %z")}
     for name, value in machine.items():
         print(f"{name:14}{value}")
     measured: dict[str, list[Figure]] = {}
     broken: dict[str, str] = {}
-    print(f"\n{report.heading()}")
-    for name, (told, row) in chosen.items():
-        print(f"{name}: {told}", flush=True)
+    print(f"\n{heading()}")
+    for name in rows:
+        print(f"{name}: {told(name)}", flush=True)
         figures = measured[name] = []
         try:
-            for figure in row(QUICK if quick else FULL):
+            for figure in ROWS[name](effort):
                 figures.append(figure)
-                print(report.line(figure), flush=True)
+                print(line(figure), flush=True)
         except Exception as error:  # noqa: BLE001 - the other rows are worth having
             broken[name] = f"{type(error).__name__}: {error}"
             print(f"  broke: {broken[name]}", flush=True)
             traceback.print_exc()
         # What was measured so far is not lost if the run is ended.
-        report.write(target, machine, measured, broken)
-    print(f"\n{report.summary(measured, broken)}\n{target}")
+        write(target, machine, measured, broken)
+    print(f"\n{summary(measured, broken)}\n{target}")
     return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

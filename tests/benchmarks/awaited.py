@@ -1,19 +1,16 @@
 """Strict tags from asyncio, beside what its futures cost when there is no Redis at all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 from redis.asyncio import BlockingConnectionPool, Redis
 
 from tests.benchmarks.figures import Bound, Figure, percentile, ratio
 from tests.benchmarks.rounds import Effort, alternate, crowd, tasks
-from tests.benchmarks.servers import TAG, awaiting, redis_server
+from tests.benchmarks.servers import TAG, drawing_tasks, on_loop, redis_server
 
 CROWDS = (200, 1000)
 #: The crowd whose slowest calls are asked about as well.
@@ -42,8 +39,10 @@ class Futures:
             self._idle = None
         return await future
 
-    async def close(self) -> None:
-        """End the task."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -60,32 +59,9 @@ class Futures:
             await asyncio.sleep(0)
 
 
-@contextmanager
-def futures(runner: asyncio.Runner) -> Iterator[Futures]:
-    """Serve futures on the loop of `runner`."""
-
-    async def begin() -> Futures:
-        return Futures()
-
-    serving = runner.run(begin())
-    try:
-        yield serving
-    finally:
-        runner.run(serving.close())
-
-
-@contextmanager
-def pool(runner: asyncio.Runner, url: str) -> Iterator[Any]:
+def client_of(url: str) -> Redis:
     """Connect redis.asyncio as its documentation says for many callers: a pool whose callers wait for a connection."""
-
-    async def begin() -> Any:
-        return Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS))
-
-    client = runner.run(begin())
-    try:
-        yield client
-    finally:
-        runner.run(client.aclose())
+    return Redis.from_pool(BlockingConnectionPool.from_url(url, max_connections=CONNECTIONS))
 
 
 def awaited(effort: Effort) -> Iterator[Figure]:
@@ -93,21 +69,17 @@ def awaited(effort: Effort) -> Iterator[Figure]:
     with (
         asyncio.Runner() as runner,
         redis_server() as server,
-        awaiting(server, runner) as ids,
-        futures(runner) as alone,
-        pool(runner, server.url) as client,
+        drawing_tasks(runner, redis=server.url, store="memory://") as ids,
+        on_loop(runner, Futures) as alone,
+        on_loop(runner, partial(client_of, server.url)) as client,
     ):
         draw = partial(ids.next, TAG)
+        calls = {"next": draw, "redis.asyncio incr": partial(client.incr, "counter"), "futures alone": alone.next}
         for crowded in CROWDS:
-            ours, theirs, bare = (
-                f"{what}, {crowded} tasks" for what in ("next", "redis.asyncio incr", "futures alone")
-            )
+            loads = {f"{what}, {crowded} tasks": call for what, call in calls.items()}
+            ours, theirs, bare = loads
             rounds = alternate(
-                {
-                    ours: tasks(runner, draw, crowded, effort.seconds),
-                    theirs: tasks(runner, partial(client.incr, "counter"), crowded, effort.seconds),
-                    bare: tasks(runner, alone.next, crowded, effort.seconds),
-                },
+                {what: tasks(runner, call, crowded, effort.seconds) for what, call in loads.items()},
                 effort.rounds,
                 "/s",
             )

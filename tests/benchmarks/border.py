@@ -1,14 +1,13 @@
 """The border of two segments, with a store that takes 300 ms: does a caller notice it?"""
 
-from __future__ import annotations
-
 import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Literal
+from typing import Any, Literal
 
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Reservation
@@ -31,69 +30,46 @@ PACE = 1000
 class SlowStore(MemoryStore):
     """A store far away: every reservation takes DELAY longer. Nothing but `reserve` is called while it is measured."""
 
-    def reserve(
-        self,
-        tag: str,
-        n: int | None,
-        *,
-        at_least: int = 0,
-        exact: bool = False,
-        reason: str,
-        application: str = "",
-        born: str = "",
-        timeout: float,
-    ) -> Reservation:
-        """Wait, then reserve."""
+    def reserve(self, *args: Any, **options: Any) -> Reservation:
         time.sleep(DELAY)
-        return super().reserve(
-            tag, n, at_least=at_least, exact=exact, reason=reason, application=application, born=born, timeout=timeout
-        )
+        return super().reserve(*args, **options)
 
 
 @dataclass(slots=True)
 class Run:
     """The calls of one caller over several borders, in nanoseconds: those near a border, and the others."""
 
-    near: array[int] = field(default_factory=lambda: array("q"))
-    away: array[int] = field(default_factory=lambda: array("q"))
+    near: "array[int]" = field(default_factory=lambda: array("q"))
+    away: "array[int]" = field(default_factory=lambda: array("q"))
 
     @property
     def slow(self) -> float:
         """p99.9 away from the borders, in microseconds."""
         return percentile(sorted(self.away), 0.999) / 1e3
 
-    @property
-    def worst_near(self) -> float:
-        """The slowest call near a border, in microseconds."""
-        return max(self.near) / 1e3
 
-    @property
-    def worst_away(self) -> float:
-        """The slowest of the others, in microseconds."""
-        return max(self.away) / 1e3
-
-
-def border(effort: Effort, picture: Path) -> Iterator[Figure]:
+def border(effort: Effort) -> Iterator[Figure]:
     """Over the borders of segments, with a store that takes 300 ms."""
     fetched: dict[str, list[Run]] = {"prefetched": [], "paced": [], "inline": []}
     for _ in range(max(1, effort.rounds // 3)):
         fetched["prefetched"].append(_run("background", effort.step, effort.borders))
         fetched["paced"].append(_run("background", PACE, effort.borders, pace=PACE))
         fetched["inline"].append(_run(None, effort.step, effort.borders))
-    draw(picture, fetched["prefetched"], fetched["inline"])
+    draw(effort.picture, fetched["prefetched"], fetched["inline"])
     for name in ("prefetched", "paced"):
         yield from _figures(name, fetched[name], Bound(5, 2))
         runs = fetched[name]
-        worst = [max(run.worst_near, run.worst_away) for run in runs]
+        worst = [max(chain(run.near, run.away)) / 1e3 for run in runs]
         yield ratio(f"{name}: slowest call / p99.9", worst, [run.slow for run in runs], Bound(5, 2))
     inline = fetched["inline"]
     yield from _figures("inline", inline, None)
     # Nothing is fetched meanwhile: so slow are this machine's own hiccups.
-    yield ratio("inline: slowest away / p99.9", [run.worst_away for run in inline], [run.slow for run in inline])
+    away = [max(run.away) / 1e3 for run in inline]
+    yield ratio("inline: slowest away / p99.9", away, [run.slow for run in inline])
 
 
 def _figures(name: str, runs: list[Run], bound: Bound | None) -> Iterator[Figure]:
-    slow, near = [run.slow for run in runs], [run.worst_near for run in runs]
+    slow, near = [run.slow for run in runs], [max(run.near) / 1e3 for run in runs]
     yield Figure(f"{name}: p99.9 away from borders", tuple(slow), "us")
     yield Figure(f"{name}: slowest near a border", tuple(near), "us")
     yield ratio(f"{name}: near a border / p99.9", near, slow, bound)

@@ -1,7 +1,5 @@
 """Without Redis: segments of the process's own from SQLite, beside a database that is asked for every number."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 import tempfile

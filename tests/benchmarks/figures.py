@@ -1,12 +1,18 @@
-"""Figures: what was measured, round by round, what is asked of it, and whether it is there. No I/O."""
+"""Figures: what was measured, round by round, what is asked of it, and whether it is there.
 
-from __future__ import annotations
+And what a run leaves of them: lines for a terminal of 80 columns, and a file for programs.
+"""
 
+import json
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
+
+from issuer.cli.text import shortened
 
 Verdict = Literal["goal", "pass", "short"]
 
@@ -21,12 +27,11 @@ class Bound:
 
     def verdict(self, value: float) -> Verdict:
         """Return whether the value reaches the goal, the bar alone, or neither."""
-        if self.goal is not None and self._reaches(value, self.goal):
-            return "goal"
-        return "pass" if self._reaches(value, self.bar) else "short"
 
-    def _reaches(self, value: float, wanted: float) -> bool:
-        return value >= wanted if self.least else value <= wanted
+        def reached(wanted: float) -> bool:
+            return value >= wanted if self.least else value <= wanted
+
+        return "goal" if self.goal is not None and reached(self.goal) else "pass" if reached(self.bar) else "short"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +64,7 @@ class Figure:
 
     def content(self) -> dict[str, Any]:
         """Return it as JSON takes it; every round is in it."""
-        bound = self.bound
-        return {
-            "what": self.what,
-            "unit": self.unit,
-            "median": self.median if self.values else None,
-            "low": min(self.values, default=None),
-            "high": max(self.values, default=None),
-            "rounds": list(self.values),
-            "bar": bound and bound.bar,
-            "goal": bound and bound.goal,
-            "better": bound and ("higher" if bound.least else "lower"),
-            "verdict": self.verdict,
-            "note": self.note,
-        }
+        return {**asdict(self), "median": self.median if self.values else None, "verdict": self.verdict}
 
 
 def missing(what: str, why: str) -> Figure:
@@ -88,3 +80,58 @@ def ratio(what: str, over: Sequence[float], under: Sequence[float], bound: Bound
 def percentile(ordered: Sequence[float], part: float) -> float:
     """Return the smallest value that at least this part (0..1) of them don't exceed. They are sorted, and some."""
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+
+
+#: The figure's name, its median, its spread, bar, goal and verdict.
+_COLUMNS = "  {:36}{:>13}{:>7}{:>9}{:>6} {}"
+
+
+def heading() -> str:
+    return _COLUMNS.format("", "MEDIAN", "SPREAD", "BAR", "GOAL", "").rstrip()
+
+
+def line(figure: Figure) -> str:
+    """Return a figure as a line of 80 cells at most; the whole note where there is nothing to show."""
+    if not figure.values:
+        return f"  {figure.what}: {figure.note}"
+    bound = figure.bound
+    return _COLUMNS.format(
+        shortened(figure.what, 36),
+        f"{number(figure.median)} {figure.unit}".rstrip(),
+        f"{figure.spread:.0%}" if len(figure.values) > 1 else "",
+        "" if bound is None else f"{'>=' if bound.least else '<='} {bound.bar:g}",
+        "" if bound is None or bound.goal is None else f"{bound.goal:g}",
+        "SHORT" if figure.verdict == "short" else figure.verdict or "",
+    ).rstrip()
+
+
+def number(value: float) -> str:
+    """Return it with three digits that mean something, and thousands set apart."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}".replace(",", " ")
+
+
+def summary(rows: Mapping[str, Sequence[Figure]], broken: Mapping[str, str]) -> str:
+    """Return how many figures are where they should be, and what is short or broke."""
+    asked = [figure for figures in rows.values() for figure in figures if figure.verdict is not None]
+    reached = Counter(figure.verdict for figure in asked)
+    lines = [f"{len(asked) - reached['short']} of {len(asked)} figures reach their bar, {reached['goal']} their goal"]
+    lines += [
+        f"short: {name}: {figure.what} is {number(figure.median)}"
+        for name, figures in rows.items()
+        for figure in figures
+        if figure.verdict == "short"
+    ]
+    lines += [f"broke: {name}: {error}" for name, error in broken.items()]
+    return "\n".join(lines)
+
+
+def write(
+    path: Path, machine: Mapping[str, Any], rows: Mapping[str, Sequence[Figure]], broken: Mapping[str, str]
+) -> None:
+    content = {
+        "machine": machine,
+        "rows": {name: [figure.content() for figure in figures] for name, figures in rows.items()},
+        "broken": broken,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

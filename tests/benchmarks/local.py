@@ -1,22 +1,13 @@
 """Numbers that are in the process already: leases and streams, beside what else makes ids without a server.
 
-Every contender is timed as timeit does it, through no wrapper. What is drawn by `ids.next(tag)` is timed as a program
-writes it (rounds.written), and so is what stands beside it: `next(counter)`, `uuid_utils.uuid7()`. The interpreter
-calls `ids.next(tag)` within its own loop; a bound method that was stored first (`draw = ids.next`) it calls from C,
-which takes as long although no attribute is looked up, while `next` is faster so. That is shown as well (rounds.bare:
-`f(a)`, with `f = ids.next` and `f = next`), without a bound: a Python function with one dict look-up in it takes 2.7
-times as long as `next(count())` so timed.
-
-Streams are timed by `f(a)` on both sides, and as programs consume them.
-
+What is drawn by `ids.next(tag)` is timed as a program writes it (rounds.written), and so is what stands beside it. By
+names of their own (rounds.bare: `f(a)`, with `f = ids.next` and `f = next`) only `next` is faster: that has no bound.
 SnowflakeGenerator returns None instead of a number above 4096 a millisecond; no machine known to us gets there.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 from time import perf_counter
 
@@ -40,20 +31,17 @@ def leased(effort: Effort) -> Iterator[Figure]:
 
     calls = effort.fast
     with redis_server() as server, drawing(server, order="trend", lease=LEASE) as ids:
-        rounds = alternate(
-            {
-                "next, leased": written(calls, "ids.next(tag)", ids=ids, tag=TAG),
-                "next(itertools.count())": written(calls, "next(counter)", counter=count()),
-                "uuid_utils.uuid7()": written(calls, "uuid_utils.uuid7()", uuid_utils=uuid_utils),
-                "next(SnowflakeGenerator(1))": written(calls, "next(generator)", generator=SnowflakeGenerator(1)),
-                "uuid.uuid4()": written(calls, "uuid.uuid4()", uuid=uuid),
-                "ulid.ULID()": written(calls, "ulid.ULID()", ulid=ulid),
-                "f = ids.next, f(tag)": bare(calls, ids.next, TAG),
-                "f = next, f(count())": bare(calls, next, count()),
-            },
-            effort.rounds,
-            "ns",
-        )
+        contenders = {
+            "next, leased": written(calls, "ids.next(tag)", ids=ids, tag=TAG),
+            "next(itertools.count())": written(calls, "next(counter)", counter=count()),
+            "uuid_utils.uuid7()": written(calls, "uuid_utils.uuid7()", uuid_utils=uuid_utils),
+            "next(SnowflakeGenerator(1))": written(calls, "next(generator)", generator=SnowflakeGenerator(1)),
+            "uuid.uuid4()": written(calls, "uuid.uuid4()", uuid=uuid),
+            "ulid.ULID()": written(calls, "ulid.ULID()", ulid=ulid),
+            "f = ids.next, f(tag)": bare(calls, ids.next, TAG),
+            "f = next, f(count())": bare(calls, next, count()),
+        }
+        rounds = alternate(contenders, effort.rounds, "ns")
     yield from rounds.figures()
     yield rounds.ratio("next, leased", "next(itertools.count())", Bound(3.0, 2.2), "leased / count")
     yield rounds.ratio("f = ids.next, f(tag)", "f = next, f(count())", what="leased / count, by names of their own")
@@ -67,42 +55,35 @@ def stream(effort: Effort) -> Iterator[Figure]:
     numbers = calls // BEST_OF
     with redis_server() as server, drawing(server, order="trend", step=STEP) as ids:
         ours, counter = ids.stream(TAG), count()
-        rounds = alternate(
-            {
-                "next(stream)": bare(calls, next, ours),
-                "next(count())": bare(calls, next, counter),
-                "for number in stream": _looped(ours, numbers),
-                "for number in count()": _looped(counter, numbers),
-                "deque(stream, maxlen=0)": _drained(ours, numbers),
-                "deque(count(), maxlen=0)": _drained(counter, numbers),
-            },
-            effort.rounds,
-            "ns",
-        )
+        contenders = {
+            "next(stream)": bare(calls, next, ours),
+            "next(count())": bare(calls, next, counter),
+            "for number in stream": _consumed(_loop, ours, numbers),
+            "for number in count()": _consumed(_loop, counter, numbers),
+            "deque(stream, maxlen=0)": _consumed(_drain, ours, numbers),
+            "deque(count(), maxlen=0)": _consumed(_drain, counter, numbers),
+        }
+        rounds = alternate(contenders, effort.rounds, "ns")
     yield from rounds.figures()
     yield rounds.ratio("next(stream)", "next(count())", Bound(1.3, 1.1), "by next()")
     yield rounds.ratio("for number in stream", "for number in count()", Bound(1.3, 1.1), "by a for loop")
     yield rounds.ratio("deque(stream, maxlen=0)", "deque(count(), maxlen=0)", what="by C")
 
 
-def _looped(source: Iterable[int], numbers: int) -> Contender:
-    """Consume so many in a for loop that does nothing: nanoseconds a number."""
+def _consumed(consume: Callable[[Iterable[int]], None], source: Iterable[int], numbers: int) -> Contender:
+    """Let it consume so many: nanoseconds a number."""
 
     def load() -> float:
         started = perf_counter()
-        for _ in islice(source, numbers):
-            pass
+        consume(islice(source, numbers))
         return (perf_counter() - started) / numbers * 1e9
 
     return best(load)
 
 
-def _drained(source: Iterable[int], numbers: int) -> Contender:
-    """Let C consume so many and keep none: nanoseconds a number."""
+def _loop(numbers: Iterable[int]) -> None:
+    for _ in numbers:
+        pass
 
-    def load() -> float:
-        started = perf_counter()
-        deque(islice(source, numbers), maxlen=0)
-        return (perf_counter() - started) / numbers * 1e9
 
-    return best(load)
+_drain = deque[int](maxlen=0).extend

@@ -1,11 +1,10 @@
 """Numbers as people want them: what scrambling, texts, plugins and snowflakes cost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from datetime import date
 from itertools import count
 from types import MethodType
+from typing import Any
 
 import issuer
 from issuer import Issuer
@@ -30,15 +29,12 @@ def people(effort: Effort) -> Iterator[Figure]:
     template = Template("BIZ{date:%y%m%d}-{seq:012d}{check}")
     long, short, shown = count(10**17), count(10**5), count(1)
     day = date(2026, 11, 21)
-    rounds = alternate(
-        {
-            "scramble, 18 digits": bare(calls, _each(scrambling.scramble, long)),
-            "scramble, 6 digits": bare(calls, _each(scrambling.scramble, short)),
-            "format": bare(calls, lambda: template.format(seq=next(shown), date=day)),
-        },
-        effort.rounds,
-        "ns",
-    )
+    contenders = {
+        "scramble, 18 digits": bare(calls, _each(scrambling.scramble, long)),
+        "scramble, 6 digits": bare(calls, _each(scrambling.scramble, short)),
+        "format": bare(calls, lambda: template.format(seq=next(shown), date=day)),
+    }
+    rounds = alternate(contenders, effort.rounds, "ns")
     yield rounds.figure("scramble, 18 digits", Bound(12_000))
     yield rounds.figure("scramble, 6 digits", Bound(12_000))
     yield rounds.figure("format", Bound(3_000))
@@ -54,10 +50,10 @@ def _without_plugins(  # noqa: PLR0917 - as many as `next` has
     self: Issuer,
     tag: str,
     n: None = None,
-    timeout: float | None = None,
-    key: str | None = None,
+    timeout: Any = None,
+    key: Any = None,
     ttl: float = 1.0,
-    shard_key: str | None = None,
+    shard_key: Any = None,
 ) -> int:
     """`Issuer.next`, had plugins never been thought of: what it looks at, and what it asks for."""
     if n is None and timeout is None and key is None and shard_key is None:  # type: ignore[redundant-expr]
@@ -70,14 +66,11 @@ def _without_plugins(  # noqa: PLR0917 - as many as `next` has
 
 def _plugins(effort: Effort) -> Iterator[Figure]:
     with redis_server() as server, drawing(server, order="trend", lease=LEASE) as ids:
-        rounds = alternate(
-            {
-                "leased next, no plugin registered": bare(effort.fast, ids.next, TAG),
-                "the same without a thought of plugins": bare(effort.fast, MethodType(_without_plugins, ids), TAG),
-            },
-            effort.rounds,
-            "ns",
-        )
+        contenders = {
+            "leased next, no plugin registered": bare(effort.fast, ids.next, TAG),
+            "the same without a thought of plugins": bare(effort.fast, MethodType(_without_plugins, ids), TAG),
+        }
+        rounds = alternate(contenders, effort.rounds, "ns")
     yield from rounds.figures()
     yield rounds.ratio(
         "leased next, no plugin registered", "the same without a thought of plugins", Bound(1.02), "not registered"
@@ -100,13 +93,10 @@ def _snowflakes(effort: Effort) -> Iterator[Figure]:
         # As snowflake-id has it, a millisecond would be full: 6 + 16 bits let the loop run.
         ids.create(TAG, strategy="snowflake", options={"machine_bits": 6, "sequence_bits": 16})
         ids.next(TAG)
-        rounds = alternate(
-            {
-                "next, snowflake": bare(effort.fast, ids.next, TAG),
-                "next(SnowflakeGenerator(1))": bare(effort.fast, next, SnowflakeGenerator(1)),
-            },
-            effort.rounds,
-            "ns",
-        )
+        contenders = {
+            "next, snowflake": bare(effort.fast, ids.next, TAG),
+            "next(SnowflakeGenerator(1))": bare(effort.fast, next, SnowflakeGenerator(1)),
+        }
+        rounds = alternate(contenders, effort.rounds, "ns")
     yield from rounds.figures()
     yield rounds.ratio("next, snowflake", "next(SnowflakeGenerator(1))", Bound(2.0), "snowflake / snowflake-id")

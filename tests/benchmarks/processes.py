@@ -1,23 +1,71 @@
 """Eight processes on one Redis: together, beside redis-benchmark with the same script, batch and connections."""
 
-from __future__ import annotations
-
+import asyncio
 import csv
 import multiprocessing
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, Literal
 
-from tests.benchmarks.crew import Shape, serve
+import issuer
+from tests.benchmarks.awaited import Futures
 from tests.benchmarks.figures import Bound, Figure, missing, ratio
-from tests.benchmarks.inside import evalsha
-from tests.benchmarks.rounds import Effort
-from tests.benchmarks.servers import Wire, draw_command, drawing, redis_server
+from tests.benchmarks.rounds import Effort, tasks, threads
+from tests.benchmarks.servers import TAG, Wire, draw_command, drawing, drawing_tasks, on_loop, redis_server
+from tests.benchmarks.strict import evalsha
 from tests.servers.redis import RedisServer
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the callers of one process call: so many threads, or tasks."""
+
+    kind: Literal["threads", "tasks"]
+    callers: int
+
+    def __str__(self) -> str:
+        return "1 caller" if self.callers == 1 else f"{self.callers} {self.kind}"
+
+
+def serve(shape: Shape, redis: str, store: str, orders: Connection) -> None:
+    """Obey: ("draw" or "alone", seconds) is answered with numbers a second; None ends it."""
+    with ExitStack() as ends:
+        run = (_threads if shape.kind == "threads" else _tasks)(shape.callers, redis, store, ends)
+        orders.send("ready")
+        while (order := orders.recv()) is not None:
+            what, seconds = order
+            orders.send(run(what, seconds))
+
+
+def _threads(callers: int, redis: str, store: str, ends: ExitStack) -> Callable[[str, float], float]:
+    ids = ends.enter_context(issuer.connect(redis=redis, store=store))
+    ids.next(TAG)
+    lock, counter = threading.Lock(), count(1)
+
+    def alone() -> int:
+        with lock:
+            return next(counter)
+
+    calls: dict[str, Callable[[], object]] = {"draw": partial(ids.next, TAG), "alone": alone}
+    return lambda what, seconds: threads(calls[what], callers, seconds)()
+
+
+def _tasks(callers: int, redis: str, store: str, ends: ExitStack) -> Callable[[str, float], float]:
+    runner = ends.enter_context(asyncio.Runner())
+    ids = ends.enter_context(drawing_tasks(runner, redis=redis, store=store))
+    alone = ends.enter_context(on_loop(runner, Futures))
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {"draw": partial(ids.next, TAG), "alone": alone.next}
+    return lambda what, seconds: tasks(runner, calls[what], callers, seconds)()
+
 
 PROCESSES = 8
 SHAPES = (Shape("threads", 1), Shape("threads", 2), Shape("threads", 4), Shape("tasks", 50), Shape("tasks", 200))
@@ -35,7 +83,7 @@ def processes(effort: Effort) -> Iterator[Figure]:
 
 def _shape(shape: Shape, effort: Effort) -> Iterator[Figure]:
     ours, theirs, alone, batches, connections = [], [], [], [], []
-    client = find_redis_benchmark()
+    client = shutil.which("redis-benchmark")
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="issuer-bench-")))
         store = f"sqlite:///{folder / 'ids.db'}"
@@ -48,11 +96,11 @@ def _shape(shape: Shape, effort: Effort) -> Iterator[Figure]:
             wire.command("CONFIG", "RESETSTAT")
             before = _drawn(wire)
             ours.append(_order(crew, "draw", effort.seconds))
-            calls, _usec = evalsha(wire.command("INFO", "commandstats").decode())
-            batches.append((_drawn(wire) - before) / calls)
-            connections.append(_connections(wire))
+            # But for our own: this one, and that of the issuer that made the tag.
+            connections.append(max(1, wire.command("CLIENT", "LIST").count(b"\n") - 2))
+            batches.append((_drawn(wire) - before) / evalsha(server)[0])
             if client is not None:
-                rate = _redis_benchmark(client, server, int(connections[-1]), round(batches[-1]), effort.seconds)
+                rate = _redis_benchmark(client, server, connections[-1], round(batches[-1]), effort.seconds)
                 # It can't draw 3.7 numbers; 4 take the server as long, and counted as 4 they would be 8 % too many.
                 theirs.append(rate * batches[-1])
             alone.append(_order(crew, "alone", effort.seconds))
@@ -69,14 +117,8 @@ def _shape(shape: Shape, effort: Effort) -> Iterator[Figure]:
     yield ratio(f"{name} / without Redis", ours, alone)
 
 
-def find_redis_benchmark() -> str | None:
-    """Return the redis-benchmark of this machine."""
-    return shutil.which("redis-benchmark")
-
-
 @contextmanager
 def _crew(shape: Shape, redis: str, store: str) -> Iterator[list[Connection]]:
-    """Start the processes, and end them when done."""
     spawn = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
     crew = []
@@ -93,14 +135,12 @@ def _crew(shape: Shape, redis: str, store: str) -> Iterator[list[Connection]]:
                 raise RuntimeError("a process of the crew did not start")
             pipe.recv()
         yield pipes
-        for pipe in pipes:
+        for pipe, process in zip(pipes, crew, strict=True):
             pipe.send(None)
-        for process in crew:
             process.join(_START)
     finally:
         for process in crew:
-            if process.is_alive():
-                process.kill()
+            process.kill()
             process.join()
 
 
@@ -112,41 +152,16 @@ def _order(crew: Sequence[Connection], what: str, seconds: float) -> float:
 
 
 def _drawn(wire: Wire) -> int:
-    """Return the number that the tag stands at."""
     return int(wire.command("HGET", draw_command(1)[3], "cur"))
-
-
-def _connections(wire: Wire) -> float:
-    """Return how many connections there are but for our own: this one, and that of the issuer that made the tag."""
-    info = wire.command("INFO", "clients").decode()
-    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    return float(max(1, int(fields["connected_clients"]) - 2))
 
 
 def _redis_benchmark(client: str, server: RedisServer, connections: int, batch: int, seconds: float) -> float:
     """Return the draws a second of redis-benchmark, as many connections, as long as the processes drew."""
-    words = draw_command(batch)
 
     def draws(requests: int) -> float:
-        done = subprocess.run(
-            [
-                client,
-                "-h",
-                server.host,
-                "-p",
-                str(server.port),
-                "-c",
-                str(connections),
-                "-n",
-                str(requests),
-                "--csv",
-                *words,
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60 + 20 * seconds,
-        )
+        options = f"-h {server.host} -p {server.port} -c {connections} -n {requests} --csv".split()
+        line, limit = [client, *options, *draw_command(batch)], 60 + 20 * seconds
+        done = subprocess.run(line, check=True, capture_output=True, text=True, timeout=limit)
         return float(list(csv.reader(done.stdout.splitlines()))[-1][1])
 
     return draws(max(1000, int(draws(2000) * seconds)))

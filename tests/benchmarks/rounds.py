@@ -1,13 +1,13 @@
 """Rounds in which contenders take turns, and the loads that they run."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import timeit
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
+from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -35,6 +35,7 @@ class Effort:
     seconds: float
     borders: int
     step: int
+    picture: Path = Path("border.svg")
 
 
 FULL = Effort(rounds=9, calls=10_000, fast=500_000, seconds=1.5, borders=8, step=20_000)
@@ -49,15 +50,12 @@ class Rounds:
     values: Mapping[str, list[float]]
 
     def figure(self, name: str, bound: Bound | None = None) -> Figure:
-        """Return a contender's own figure."""
         return Figure(name, tuple(self.values[name]), self.unit, bound)
 
     def figures(self) -> list[Figure]:
-        """Return every contender's own figure."""
         return [self.figure(name) for name in self.values]
 
     def ratio(self, over: str, under: str, bound: Bound | None = None, what: str = "") -> Figure:
-        """Divide one contender by another, round by round."""
         return ratio(what or f"{over} / {under}", self.values[over], self.values[under], bound)
 
 
@@ -79,9 +77,6 @@ def alternate(contenders: Mapping[str, Contender], rounds: int, unit: str, slice
         for name, total in sums.items():
             values[name].append(total / slices)
     return Rounds(unit, values)
-
-
-# ------------------------------------------------------------------------------------------------ loads
 
 
 def each(call: Callable[[], object], calls: int) -> Contender:
@@ -121,27 +116,32 @@ def best(load: Contender) -> Contender:
 def threads(call: Callable[[], object], callers: int, seconds: float) -> Contender:
     """Let so many threads call one after the other, as fast as they can: calls a second, all together."""
 
+    def caller(_place: int, end: float) -> int:
+        done = 0
+        while monotonic() < end:
+            call()
+            done += 1
+        return done
+
+    return _together(caller, callers, seconds)
+
+
+def _together(caller: Callable[[int, float], int], callers: int, seconds: float) -> Contender:
+    """Let so many threads begin at once, each told its number and the end; they return how often they called."""
+
     def load() -> float:
-        counts = [0] * callers
-        ready = threading.Barrier(callers + 1)
+        ends: list[float] = []
+        ready = threading.Barrier(callers + 1, lambda: ends.append(monotonic() + seconds))
 
-        def caller(place: int) -> None:
-            done = 0
+        def begun(place: int) -> int:
             ready.wait()
-            end = monotonic() + seconds
-            while monotonic() < end:
-                call()
-                done += 1
-            counts[place] = done
+            return caller(place, ends[0])
 
-        crew = [threading.Thread(target=caller, args=(place,)) for place in range(callers)]
-        for thread in crew:
-            thread.start()
-        ready.wait()
-        started = perf_counter()
-        for thread in crew:
-            thread.join()
-        return sum(counts) / (perf_counter() - started)
+        with ThreadPoolExecutor(callers) as crew:
+            counts = crew.map(begun, range(callers))
+            ready.wait()
+            started = perf_counter()
+            return sum(counts) / (perf_counter() - started)
 
     return load
 
@@ -175,33 +175,21 @@ def baton(callers: int, seconds: float) -> Contender:
     The most that threads can get which have to wait for each number: one sleep and one waking apiece, no number at all.
     """
 
-    def load() -> float:
-        turns = [threading.Lock() for _ in range(callers)]
-        for turn in turns:
-            turn.acquire()
-        counts = [0] * callers
-        end = monotonic() + seconds
+    turns = [threading.Lock() for _ in range(callers)]
+    for turn in turns[1:]:
+        turn.acquire()  # and so they are left behind by each round
 
-        def runner(place: int) -> None:
-            mine, following = turns[place], turns[(place + 1) % callers]
-            running, done = True, 0
-            while running:
-                mine.acquire()
-                running = monotonic() < end
-                done += 1
-                following.release()
-            counts[place] = done
+    def runner(place: int, end: float) -> int:
+        mine, following = turns[place], turns[(place + 1) % callers]
+        running, done = True, 0
+        while running:
+            mine.acquire()
+            running = monotonic() < end
+            done += 1
+            following.release()
+        return done
 
-        crew = [threading.Thread(target=runner, args=(place,)) for place in range(callers)]
-        for thread in crew:
-            thread.start()
-        started = perf_counter()
-        turns[0].release()
-        for thread in crew:
-            thread.join()
-        return sum(counts) / (perf_counter() - started)
-
-    return load
+    return _together(runner, callers, seconds)
 
 
 def tasks(runner: asyncio.Runner, call: Callable[[], Awaitable[Any]], callers: int, seconds: float) -> Contender:

@@ -1,11 +1,10 @@
 """The servers of the benchmark, and the issuers on them."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal, Self
 
 import hiredis
@@ -32,8 +31,7 @@ WINDOW = 4000
 @contextmanager
 def redis_server() -> Iterator[RedisServer]:
     """Start a Redis of our own on loopback TCP, without persistence; ended with the row."""
-    binary = primary_server()
-    if binary is None:
+    if (binary := primary_server()) is None:
         raise RuntimeError("no redis-server, no valkey-server: install one")
     with RedisServer(binary) as server:
         yield server
@@ -58,20 +56,26 @@ def drawing(
 
 
 @contextmanager
-def awaiting(server: RedisServer, runner: asyncio.Runner) -> Iterator[AsyncIssuer]:
-    """Connect an asyncio issuer on the loop of `runner`, make TAG and draw once."""
+def on_loop(runner: asyncio.Runner, make: Callable[[], Any]) -> Iterator[Any]:
+    """Make an asynchronous context, and enter and leave it, on the loop of `runner`."""
 
-    async def begin(ends: AsyncExitStack) -> AsyncIssuer:
-        ids = await ends.enter_async_context(issuer.aconnect(redis=server.url, store="memory://", prefix=PREFIX))
-        await ids.create(TAG, step=ENDLESS, order="strict")
-        await ids.next(TAG)
-        return ids
+    async def begin() -> Any:
+        return await ends.enter_async_context(make())
 
     ends = AsyncExitStack()
     try:
-        yield runner.run(begin(ends))
+        yield runner.run(begin())
     finally:
         runner.run(ends.aclose())
+
+
+@contextmanager
+def drawing_tasks(runner: asyncio.Runner, **settings: Any) -> Iterator[AsyncIssuer]:
+    """Connect an asyncio issuer on the loop of `runner`, make TAG unless it is there, and draw once."""
+    with on_loop(runner, partial(issuer.aconnect, prefix=PREFIX, **settings)) as ids:
+        runner.run(ids.create(TAG, step=ENDLESS, order="strict", exist_ok=True))
+        runner.run(ids.next(TAG))
+        yield ids
 
 
 def draw_command(n: int) -> tuple[str, ...]:
@@ -80,7 +84,6 @@ def draw_command(n: int) -> tuple[str, ...]:
 
 
 def pack(*words: str) -> bytes:
-    """Encode a command as Redis reads it."""
     return bytes(hiredis.pack_command(words))  # type: ignore[arg-type]  # typed as a tuple of one
 
 
@@ -95,24 +98,17 @@ class Wire:
     def ask(self, packed: bytes) -> Any:
         """Send the packed command and return the reply, however many pieces it comes in. Raises what Redis says."""
         self._socket.sendall(packed)
-        while True:
+        while (reply := self._reader.gets()) is False:
             self._reader.feed(self._socket.recv(65536))
-            reply = self._reader.gets()
-            if reply is not False:
-                if isinstance(reply, hiredis.HiredisError):
-                    raise reply
-                return reply
+        if isinstance(reply, hiredis.HiredisError):
+            raise reply
+        return reply
 
     def command(self, *words: str) -> Any:
-        """Pack, send, and return the reply."""
         return self.ask(pack(*words))
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._socket.close()

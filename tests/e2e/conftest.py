@@ -1,8 +1,11 @@
 """The command line from outside: in this process where a process of its own would add nothing, else as a program."""
 
 import json
+import multiprocessing.util
 import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -15,6 +18,8 @@ from click.testing import CliRunner
 from issuer.cli import main
 from issuer.persistence.opening import open_store
 from tests import programs
+from tests.servers.absent import absent
+from tests.servers.binaries import primary_server
 
 FOREIGN = ("MONGODB_URI", "MONGO_URL", "REDIS_URL", "COLUMNS", "NO_COLOR")
 PROGRAM = ("-m", "issuer")
@@ -33,7 +38,7 @@ class Ended:
 
 
 Cli = Callable[..., Ended]
-Program = Callable[..., Ended]
+Program = Cli
 Start = Callable[..., programs.Program]
 
 
@@ -114,32 +119,38 @@ def store(home: Path) -> str:
 
 
 @pytest.fixture
-def with_redis(cli: Cli, redis_url: str, store: str) -> Cli:
-    """`cli` on a real Redis, which is empty, and a fresh store."""
-
-    def run(*arguments: str, **options: Any) -> Ended:
-        return cli("--redis", redis_url, "--store", store, *arguments, **options)
-
-    return run
-
-
-@pytest.fixture
 def direct(cli: Cli, store: str) -> Cli:
-    """`cli` without Redis, on a store that is named."""
+    """`cli` without Redis, on a store that is named, with keys."""
     return lambda *arguments, **options: cli("--store", store, *arguments, **{"env": KEYS, **options})
 
 
 @pytest.fixture
-def both(with_redis: Cli) -> Cli:
-    """`cli` on a real Redis, with keys."""
-    return lambda *arguments, **options: with_redis(*arguments, **{"env": KEYS, **options})
-
-
-def lines(ended: Ended) -> dict[str, str]:
-    """Return the lines of a sheet by name."""
-    assert ended.code == 0, ended.err
-    return {name: value for name, _, value in (line.partition(" ") for line in ended.out.splitlines())}
+def with_redis(direct: Cli, redis_url: str) -> Cli:
+    """The same on a real Redis, which is empty."""
+    return lambda *arguments, **options: direct("--redis", redis_url, *arguments, **options)
 
 
 def shown(sheet: Ended) -> dict[str, str]:
-    return {name: value.strip() for name, value in lines(sheet).items()}
+    """Return the lines of a sheet by name."""
+    assert sheet.code == 0, sheet.err
+    return {name: value.strip() for name, _, value in (line.partition(" ") for line in sheet.out.splitlines())}
+
+
+@pytest.fixture
+def scratch(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # noqa: ARG001 - for its environment
+    """The folder that temporary files go to; short, because of the socket."""
+    multiprocessing.util.get_temp_dir()  # of the server that programs are forked from: made elsewhere, once
+    folder = Path(tempfile.mkdtemp(prefix="e2e-"))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def path_with_redis(tmp_path: Path) -> str:
+    binary = primary_server() or absent("a redis-server")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / ("valkey-server" if "valkey" in binary.name else "redis-server")).symlink_to(binary)
+    return str(folder)

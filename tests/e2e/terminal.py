@@ -6,9 +6,9 @@ import pty
 import struct
 import termios
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tests.e2e.conftest import PROGRAM
 from tests.programs import Program
@@ -19,45 +19,31 @@ class Terminal:
     """`issuer ...` on a pseudo-terminal, which takes what stdout says and, unless `err` is a file, stderr too."""
 
     def __init__(
-        self,
-        *arguments: str,
-        columns: int = 80,
-        env: Mapping[str, str] | None = None,
-        out: Path | None = None,
+        self, *arguments: str, columns: int = 80, env: Mapping[str, str] | None = None, out: Path | None = None
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         os.set_blocking(self._master, False)
         self._seen = b""
-        stdout = out.open("wb") if out else None
-        self.process = Program(
-            *PROGRAM,
-            *arguments,
-            stdin=slave,
-            stdout=stdout or slave,
-            stderr=slave,
-            env={**os.environ, "TERM": "xterm", **(env or {})},
-            start_new_session=True,
-        )
+        environment = {**os.environ, "TERM": "xterm", **(env or {})}
+        with out.open("wb") if out else nullcontext(slave) as stdout:
+            streams: dict[str, Any] = {"stdin": slave, "stdout": stdout, "stderr": slave}
+            self.process = Program(*PROGRAM, *arguments, **streams, env=environment, start_new_session=True)
         os.close(slave)
-        if stdout:
-            stdout.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.process.__exit__(kind, error, at)
+    def __exit__(self, *error: object) -> None:
+        self.process.__exit__(*error)
         os.close(self._master)
 
     @property
     def text(self) -> str:
         """Everything that was written so far."""
-        try:
+        with suppress(OSError):  # nothing more now, or the other end is closed
             while chunk := os.read(self._master, 65536):
                 self._seen += chunk
-        except (BlockingIOError, OSError):
-            pass  # nothing more now, or the other end is closed
         return self._seen.decode().replace("\r\n", "\n")
 
     def shows(self, text: str, timeout: float = 60.0) -> str:
@@ -72,3 +58,11 @@ class Terminal:
         """Wait until the program has ended, reading on, and return its exit code."""
         until(lambda: (self.text, self.process.poll() is not None)[1], timeout, "the program ends")
         return self.process.wait()
+
+
+def answered(question: str, answer: str, *arguments: str) -> int:
+    """Run a command that asks this, give the answer, and return the exit code."""
+    with Terminal(*arguments, columns=250) as terminal:
+        terminal.shows(question)
+        terminal.types(answer)
+        return terminal.ends()

@@ -42,13 +42,8 @@ def test_a_command_does_its_work_with_streams_closed_and_none_of_its_talk_lands_
     with closing(sqlite3.connect(home / "ids.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert direct("next", "orders").out == "4\n"
-
-
-@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
-def test_with_stdin_closed_nobody_can_be_asked(direct: Cli, home: Path, store: str, closed: str) -> None:
-    direct("create", "orders")
-    program = [sys.executable, *PROGRAM, "--store", store, "delete", "orders"]
-    line = ["sh", "-c", f'exec "$@" {closed}', "sh", *program]
-    ended = subprocess.run(line, cwd=home, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert [tag["tag"] for tag in direct("tags", "--json").json()] == ["orders"]
+    if "<&-" in closed:  # then nobody can be asked
+        command = [sys.executable, *PROGRAM, "--store", store, "delete", "orders"]
+        asking = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command], cwd=home, check=False)
+        assert asking.returncode == 2
+        assert [tag["tag"] for tag in direct("tags", "--json").json()] == ["orders"]

@@ -1,71 +1,37 @@
-"""`issuer demo`: what it prints adds up, and nothing of it is left."""
+"""`issuer demo` and `issuer chaos`: what they tell adds up, the exit code tells too, and nothing of them is left."""
 
-import multiprocessing.util
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from issuer.cli.chaos import play
+from issuer.cli.chaos.guards import GUARDS
 from issuer.cli.demo.tally import Gap, Tally
 from tests import programs
-from tests.e2e.conftest import PROGRAM, Program, Start
-from tests.servers.absent import absent
-from tests.servers.binaries import primary_server
+from tests.e2e.conftest import PROGRAM, Cli, Ended, Program, Start
 from tests.waiting import until
 
 
-@pytest.fixture
-def scratch(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # noqa: ARG001 - for its environment
-    """The folder that temporary files go to; short, because of the socket."""
-    multiprocessing.util.get_temp_dir()  # of the server that programs are forked from: made elsewhere, once
-    folder = Path(tempfile.mkdtemp(prefix="e2e-"))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def path_with_redis(tmp_path: Path) -> str:
-    binary = primary_server()
-    if binary is None:
-        absent("a redis-server")
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    name = "valkey-server" if "valkey" in binary.name else "redis-server"
-    (folder / name).symlink_to(binary)
-    return str(folder)
-
-
-def _facts(text: str) -> dict[str, str]:
-    """The closing table, by the name of the row."""
-    return dict(re.findall(r"^  ([a-z][a-z, ]+?)  +(.+)$", text, re.MULTILINE))
-
-
-def _whole(text: str) -> int:
-    found = re.match(r"\d+", text)
-    assert found
-    return int(found[0])
-
-
 def _check_facts(text: str) -> None:
-    facts = _facts(text)
+    """The closing table, and the lines above it."""
+    facts = dict(re.findall(r"^  ([a-z][a-z, ]+?)  +(.+)$", text, re.MULTILINE))
+    issued, store_max, missing = (
+        int(re.split(r"\D", facts[name])[0]) for name in ("numbers issued", "store max", "gaps")
+    )
     lowest, highest = (int(number) for number in facts["lowest, highest"].split(", "))
-    issued, store_max = _whole(facts["numbers issued"]), _whole(facts["store max"])
     gaps = [tuple(map(int, gap)) for gap in re.findall(r"(\d+)\.\.(\d+): (\d+), ", text)]
-    assert facts["repeats"] == "0"
-    assert lowest == 1
+    assert (facts["repeats"], lowest) == ("0", 1)
     assert highest <= store_max
     assert all(high - low + 1 == size for low, high, size in gaps)
-    assert highest - lowest + 1 == issued + sum(size for _, _, size in gaps)
-    assert _whole(facts["gaps"]) == sum(size for _, _, size in gaps)
+    assert highest - lowest + 1 == issued + missing
+    assert missing == sum(size for _, _, size in gaps)
     extensions = re.findall(r"segment (\d+)\.\.(\d+) loaded at number (\d+): (\d+)% of (\d+)\.\.(\d+) used", text)
     assert extensions, text
     for low, high, number, percent, first, last in (tuple(map(int, found)) for found in extensions):
@@ -85,73 +51,65 @@ main(["demo"])
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("command", ["short", pytest.param("whole", marks=pytest.mark.soak)])
-def test_with_a_redis_it_shows_a_rollback_and_no_repeat(
-    home: Path, scratch: Path, path_with_redis: str, command: str
+@pytest.mark.parametrize("line", [("-c", SHORT), pytest.param((*PROGRAM, "demo"), marks=pytest.mark.soak)])
+def test_with_a_redis_the_demo_shows_a_rollback_and_no_repeat(
+    scratch: Path, path_with_redis: str, line: tuple[str, ...]
 ) -> None:
-    (home / "short.py").write_text(SHORT)
-    line = ("short.py",) if command == "short" else (*PROGRAM, "demo")
     ended = programs.run(*line, env={**os.environ, "PATH": path_with_redis, "ISSUER_TIMEOUT": "rubbish"})
     assert (ended.returncode, ended.stderr) == (0, "")
     _check_facts(ended.stdout)
-    believed = re.search(r"believes that (\d+) was the last number", ended.stdout)
-    fence = re.search(r"the fence refuses that state: after (\d+) come numbers above (\d+)", ended.stdout)
-    assert believed
-    assert fence
-    before, after = int(fence[1]), int(fence[2])
-    assert int(believed[1]) < before < after
+    told = (
+        r"believes that (\d+) was the last number.*"
+        r"the fence refuses that state: after (\d+) come numbers above (\d+).*"
+        r"\b(\d+)\.\.(\d+): \d+, Redis killed and rolled back.*"
+        r"\d+\.\.\d+: \d+, recover"  # others are a call's that timed out, on a machine that stood still
+    )
+    found = re.search(told, ended.stdout, re.DOTALL)
+    assert found, ended.stdout
+    believed, before, after, first, last = map(int, found.groups())
+    assert believed < before < after
     # A reply that was lost with Redis makes the gap begin earlier, or end later.
-    gap = re.search(r"(\d+)\.\.(\d+): (\d+), Redis killed and rolled back", ended.stdout)
-    assert gap
-    assert int(gap[1]) == before + 1
-    # The first number that is told after it need not be the lowest one.
-    assert int(believed[1]) < int(gap[2])
-    assert int(gap[3]) == int(gap[2]) - int(gap[1]) + 1
-    # Others are a call's that timed out, on a machine that stood still.
-    assert re.search(r"\d+\.\.\d+: \d+, recover", ended.stdout)
+    assert first == before + 1
+    assert believed < last  # the first number that is told after it need not be the lowest one
     assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.live
 @pytest.mark.soak  # on fakeredis it takes long; what it is without both is shown below
-def test_without_a_redis_it_says_so_and_leaves_the_rollback_out(program: Program, scratch: Path) -> None:
+def test_without_a_redis_the_demo_says_so_and_leaves_the_rollback_out(program: Program, scratch: Path) -> None:
     ended = program("demo", env={"PATH": str(scratch)})
     assert (ended.code, ended.err) == (0, "")
     assert "no redis-server is on PATH" in ended.out
-    assert "kill" not in ended.out
-    assert "unexplained" not in ended.out
+    assert not re.search("kill|unexplained", ended.out)
     _check_facts(ended.out)
     assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.live
-def test_without_redis_and_fakeredis_it_says_what_to_install(scratch: Path) -> None:
-    code = "import sys; sys.modules['fakeredis'] = None; from issuer.cli import main; main(['demo'])"
+@pytest.mark.parametrize(("command", "extra"), [("demo", "segment-issuer[demo]"), ("chaos", "")])
+def test_without_redis_and_fakeredis_they_say_what_to_install(scratch: Path, command: str, extra: str) -> None:
+    code = f"import sys; sys.modules['fakeredis'] = None; from issuer.cli import main; main(['{command}'])"
     env = {**os.environ, "PATH": str(scratch)}
     ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "redis-server" in ended.stderr
-    assert "segment-issuer[demo]" in ended.stderr
+    assert extra in ended.stderr
     assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("number", "code"),
+    ("line", "works", "number", "code"),
     [
-        (signal.SIGHUP, 129),
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.soak),  # all three are one handler's: test_terminal.py
-        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak),
+        (["demo"], "*/**/*.rdb", signal.SIGHUP, 129),
+        (["chaos", "--seconds", "600"], "issuer-chaos-*/0.w3.*", signal.SIGTERM, 143),
     ],
 )
-def test_ended_early_it_leaves_nothing_behind(
-    start: Start, scratch: Path, path_with_redis: str, number: signal.Signals, code: int
+def test_ended_early_they_leave_nothing_behind(  # noqa: PLR0917 - two fixtures, and a command
+    start: Start, scratch: Path, path_with_redis: str, line: list[str], works: str, number: int, code: int
 ) -> None:
-    process = start("demo", env={"PATH": path_with_redis})
-    assert process.stdout is not None
-    while "segment 1..1000 loaded" not in process.stdout.readline():
-        assert process.poll() is None
-    assert list(scratch.iterdir())
+    process = start(*line, env={"PATH": path_with_redis})
+    until(lambda: list(scratch.glob(works)), message="it is at work")
     process.send_signal(number)
     assert process.wait(60) == code
     assert list(scratch.iterdir()) == []
@@ -170,20 +128,11 @@ def _mentions(text: str) -> list[str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------ its verdict
-
-
-def test_the_tally_sees_a_number_that_came_twice() -> None:
-    tally = Tally()
-    for number in (1, 2, 3, 2):
-        tally.add(number, 0.0)
-    assert (tally.count, tally.repeats, tally.lowest, tally.highest) == (4, 1, 1, 3)
-
-
-def test_the_tally_tells_why_numbers_are_missing() -> None:
+def test_the_tally_sees_repeats_and_tells_why_numbers_are_missing() -> None:
     tally = Tally(back_at=10.0, floor=300)
-    for number, at in ((1, 1.0), (2, 2.0), (4, 3.0), (101, 11.0), (103, 12.0), (301, 13.0)):
+    for number, at in ((1, 1.0), (2, 2.0), (2, 2.5), (4, 3.0), (101, 11.0), (103, 12.0), (301, 13.0)):
         tally.add(number, at)
+    assert (tally.count, tally.repeats, tally.lowest, tally.highest) == (7, 1, 1, 301)
     assert tally.gaps() == [
         Gap(3, 3, "a reply lost when Redis was killed"),
         Gap(5, 100, "Redis killed and rolled back"),
@@ -191,3 +140,50 @@ def test_the_tally_tells_why_numbers_are_missing() -> None:
         Gap(104, 300, "recover"),
     ]
     assert (tally.last_before, tally.first_after) == (4, 101)
+
+
+@pytest.fixture
+def chaos(cli: Cli, scratch: Path, path_with_redis: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`issuer chaos` in this process, on a clock that moves on by a second whenever it is looked at."""
+    monkeypatch.setattr(play, "time", SimpleNamespace(monotonic=count().__next__))
+
+    def run(*arguments: str) -> Ended:
+        ended = cli("chaos", *arguments, env={"PATH": path_with_redis, "ISSUER_TIMEOUT": "rubbish"})
+        assert list(scratch.iterdir()) == []
+        return ended
+
+    return run
+
+
+@pytest.mark.live
+@pytest.mark.covers("N.8")
+def test_chaos_strikes_counts_and_finds_nothing(chaos: Cli) -> None:
+    ended = chaos("--seconds", "6", "--faults", "F2a,F12b")
+    assert (ended.code, ended.err) == (0, "")
+    assert re.search(r"^faults +2$", ended.out, re.MULTILINE), ended.out
+    assert re.search(r"^repeats +0$", ended.out, re.MULTILINE), ended.out
+    assert sorted(re.findall(r"^ +(F\d+[a-z]?) .*: 1$", ended.out, re.MULTILINE)) == ["F12b", "F2a"]
+    assert "Every promise was kept." in ended.out
+
+
+@pytest.mark.live
+@pytest.mark.covers("N.8")
+def test_chaos_without_a_guard_finds_the_harm_and_tells_which_guards_its_faults_can_not_show(chaos: Cli) -> None:
+    ended = chaos("--seconds", "8", "--faults", "F4", "--without", "fence", "--without", "kept", "--json")
+    found = ended.json()
+    assert (ended.code, found["kept"], set(found["faults"])) == (4, False, {"F4 A -> B -> A"})
+    assert found["repeats"] > 0
+    assert re.search(r"No fault of this command .*: kept\.", ended.err)
+
+
+def test_chaos_lists_what_it_can_do_and_refuses_what_it_does_not_know(cli: Cli) -> None:
+    listed = cli("chaos", "--list", "--json").json()
+    assert set(listed["guards"]) == set(GUARDS)
+    assert listed["guards_not_shown"] == [name for name, guard in GUARDS.items() if not guard.shown]
+    assert {"F2a", "F3a", "F4", "F12a"} <= set(listed["faults"])
+    text = cli("chaos", "--list", env={"COLUMNS": "80"}).out
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert re.search(r"No fault of this command [^:]*: role, .*kept", text, re.DOTALL)
+    for arguments, named in (("--faults F99", "F99"), ("--without belt", "belt"), ("--seconds 0", "--seconds")):
+        ended = cli("chaos", *arguments.split())
+        assert (ended.code, ended.out, named in ended.err) == (2, "", True)

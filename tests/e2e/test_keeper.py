@@ -15,16 +15,28 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
+Told = Callable[..., str]
+
 
 @pytest.fixture
 def servers(redis_url: str, store: str) -> dict[str, str]:
     return {"ISSUER_REDIS_URL": redis_url, "ISSUER_STORE_URL": store}
 
 
+@pytest.fixture
+def told(home: Path) -> Told:
+    """Wait until the keeper has said that, so often, and return all that it has said."""
+
+    def read(text: str, times: int = 1) -> str:
+        until(lambda: (home / "talk").read_text().count(text) >= times, message=text)
+        return (home / "talk").read_text()
+
+    return read
+
+
 @pytest.mark.covers("N.9")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
-    with_redis: Cli, start: Start, servers: dict[str, str], redis_client: redis.Redis, number: signal.Signals
+    with_redis: Cli, start: Start, servers: dict[str, str], redis_client: redis.Redis
 ) -> None:
     def state() -> dict[str, Any]:
         return dict(with_redis("show", "orders", "--json").json()["redis"])
@@ -35,7 +47,7 @@ def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
     draw = redis_client.register_script(with_redis("lua", "next").out)
     assert draw(keys=["issuer:{orders}"], args=[30, -1]) == [b"ok", b"0", b"30"]
     until(lambda: state()["next_max"] == 200, message="the next one, past the mark")
-    keeper.send_signal(number)
+    keeper.send_signal(signal.SIGINT)
     assert (keeper.wait(60), keeper.communicate()[0]) == (0, "")
     talk = Path("talk").read_text()
     assert "keeping 1 tag of sqlite:///" in talk
@@ -45,45 +57,35 @@ def test_a_client_that_only_draws_is_extended_until_a_signal_stops_the_keeper(
 
 
 def test_a_tag_whose_key_the_keeper_lacks_is_told_once_and_keeps_none_of_the_others_waiting(
-    with_redis: Cli, start: Start, home: Path, servers: dict[str, str]
+    with_redis: Cli, start: Start, told: Told, servers: dict[str, str]
 ) -> None:
     def scrambled(tag: str) -> None:
-        env = {"ISSUER_KEYS": "k1=0123456789abcdef"}
-        assert with_redis("create", tag, "--order", "trend", "--scramble", "k1", env=env).code == 0
-
-    def talk() -> str:
-        return (home / "talk").read_text()
+        assert with_redis("create", tag, "--order", "trend", "--scramble", "k1").code == 0
 
     scrambled("before")
     with_redis("create", "orders", "--step", "50")
     start("keeper", env=servers)
-    until(lambda: "'orders': segment 1..50 loaded" in talk(), message="the other one has a segment")
-    scrambled("between")
+    told("'orders': segment 1..50 loaded")
     with_redis("create", "late", "--step", "70")
-    until(lambda: "'late': segment 1..70 loaded" in talk(), message="one made later, too")
+    told("'late': segment 1..70 loaded")
     scrambled("last")
-    until(lambda: "new tag last" in talk(), message="it looks around for a while")
-    until(
-        lambda: "tag 'last': sweep: scramble: this process has no key 'k1'" in talk(), message="what keeps it waiting"
-    )
-    assert [talk().count(f"tag '{tag}': sweep: scramble") for tag in ("before", "between", "last")] == [1, 1, 1]
+    told("new tag last")
+    talk = told("tag 'last': sweep: scramble: this process has no key 'k1'")
+    assert [talk.count(f"tag '{tag}': sweep: scramble") for tag in ("before", "last")] == [1, 1]
 
 
 def test_servers_that_are_not_there_yet_or_go_away_are_waited_for(
-    cli: Cli, start: Start, home: Path, store: str, start_redis: Callable[..., RedisServer]
+    direct: Cli, start: Start, told: Told, store: str, start_redis: Callable[..., RedisServer]
 ) -> None:
-    def told(text: str, times: int = 1) -> None:
-        until(lambda: (home / "talk").read_text().count(text) >= times, message=text)
-
     server = start_redis()
-    cli("--redis", server.url, "--store", store, "create", "orders", "--step", "100")
+    at = ("--redis", server.url)
+    direct(*at, "create", "orders", "--step", "100")
     server.kill()
-    keeper = start("--redis", server.url, "--store", store, "keeper")
+    keeper = start(*at, "--store", store, "keeper")
     told("trying again")
     server.start()
     told("1..100 loaded")
-    told("all is well")
-    before = (home / "talk").read_text().count("trying again")
+    before = told("all is well").count("trying again")
     server.kill()
     told("trying again", before + 1)
     assert keeper.poll() is None
@@ -92,10 +94,7 @@ def test_servers_that_are_not_there_yet_or_go_away_are_waited_for(
     told("101..200 loaded")  # the empty Redis gets numbers above
     keeper.terminate()
     assert keeper.wait(60) == 0
-
-
-def test_what_waiting_does_not_help_ends_it(cli: Cli, start: Start, home: Path, store: str) -> None:
-    cli("--store", store, "create", "orders")
+    # What waiting doesn't help ends it.
     url = f"redis://127.0.0.1:{free_port()}/0?no_such_parameter=1"
     assert start("--redis", url, "--store", store, "keeper").wait(60) == 2
-    assert "error: " in (home / "talk").read_text()
+    assert "error: " in told("no_such_parameter")

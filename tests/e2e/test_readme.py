@@ -1,10 +1,8 @@
 """What the README and docs/numbers.md show is what happens: their commands and their Python are run, once each."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any, get_type_hints
 
 import pytest
 
-import issuer
 from issuer.numbers.given import Given
 from issuer.numbers.limits import NAMES
 from issuer.numbers.sharding import shard_of
@@ -87,18 +84,6 @@ def test_its_python_on_servers_runs(redis_url: str, mongo_url: str) -> None:
     assert "assert " in "".join(map(checked, blocks))
 
 
-@pytest.mark.live
-@pytest.mark.usefixtures("home")
-def test_an_interpreter_of_its_own_finds_the_program_on_the_path() -> None:
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["issuer", "next", "orders"], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
-    assert re.fullmatch("warning: no Redis and no store are named, .*\n", done.stderr)
-
-
-# ------------------------------------------------------------------------------------------------ docs/numbers.md
-
-
 @pytest.mark.covers("1.12", "1.13", "1.14", "4.7", "4.8", "U.7", "N.3")
 def test_the_snippets_on_numbers_run(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -113,20 +98,6 @@ def test_the_snippets_on_numbers_run(redis_url: str, tmp_path: Path, monkeypatch
         for ids in [names.get("ids"), *names.get("sites", [])]:
             if ids is not None:
                 ids.close()
-
-
-def test_without_the_common_border_the_sites_repeat_numbers() -> None:
-    """The mutation: the page's change from two sites to three, without `limit` and `stride_above`."""
-    sites = [issuer.connect(redis="none", store="memory://", scheduler=None) for _ in range(3)]
-    try:
-        for offset, site in enumerate(sites[:2], 1):
-            site.create("parcels", stride=2, offset=offset)
-        given = [number for site in sites[:2] for number in site.take("parcels", 100)]
-        sites[2].create("parcels", stride=3, offset=3)
-        assert set(given) & set(sites[2].take("parcels", 50))
-    finally:
-        for site in sites:
-            site.close()
 
 
 @pytest.mark.live

@@ -1,15 +1,16 @@
-"""`issuer recover`: shows, asks, acts, and may be run again."""
+"""`issuer recover`: shows, asks, acts, and may be run again; and from journals, where the store is lost."""
 
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 import issuer
 from tests.e2e.conftest import Cli, altered
-from tests.e2e.terminal import Terminal
+from tests.e2e.terminal import Terminal, answered
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
@@ -24,7 +25,12 @@ def behind(direct: Cli, home: Path) -> Cli:
     return direct
 
 
-def test_a_dry_run_shows_old_new_and_gap_and_changes_nothing(behind: Cli) -> None:
+def done(tag: str, old: int | None, new: int) -> dict[str, Any]:
+    return {"tag": tag, "old": old, "new": new, "gap": new - (old or 0)}
+
+
+@pytest.mark.covers("N.6")
+def test_a_dry_run_shows_what_would_be_done_and_recover_twice_does_it_once(behind: Cli) -> None:
     before = behind("tags", "--json").json()
     shown = behind("recover", "orders", "--dry-run")
     assert (shown.code, shown.err) == (0, "")
@@ -32,86 +38,42 @@ def test_a_dry_run_shows_old_new_and_gap_and_changes_nothing(behind: Cli) -> Non
         ["TAG", "OLD", "NEW", "GAP"],
         ["orders", "5", "20", "15"],
     ]
-    assert behind("recover", "--all", "--dry-run", "--json").json() == [
-        {"tag": "orders", "old": 5, "new": 20, "gap": 15},
-        {"tag": "users", "old": 5, "new": 20, "gap": 15},
-    ]
+    both = [done("orders", 5, 20), done("users", 5, 20)]
+    assert behind("recover", "--all", "--dry-run", "--json").json() == both
+    ended = behind("recover", "--all", "--json")  # with nobody to ask
+    assert (ended.code, ended.out, "stdin is no terminal" in ended.err) == (2, "", True)
     assert behind("tags", "--json").json() == before
-
-
-@pytest.mark.covers("N.6")
-def test_recover_twice_changes_the_max_once(behind: Cli) -> None:
-    assert behind("recover", "--all", "--yes", "--json").json()[0] == {"tag": "orders", "old": 5, "new": 20, "gap": 15}
-    assert behind("recover", "--all", "--yes", "--json").json() == [
-        {"tag": "orders", "old": 20, "new": 20, "gap": 0},
-        {"tag": "users", "old": 20, "new": 20, "gap": 0},
-    ]
+    assert behind("recover", "--all", "--yes", "--json").json() == both
+    assert behind("recover", "--all", "--yes", "--json").json() == [done("orders", 20, 20), done("users", 20, 20)]
     assert behind("next", "orders").out == "21\n"
+    assert behind("recover", "users", "--yes", "--at-least", "500", "--json").json() == [done("users", 20, 500)]
 
 
-def test_what_the_user_knows_counts(behind: Cli) -> None:
-    recovered = behind("recover", "orders", "--yes", "--at-least", "500", "--json").json()
-    assert recovered == [{"tag": "orders", "old": 5, "new": 500, "gap": 495}]
-    assert behind("next", "orders").out == "501\n"
-
-
-def test_with_nobody_to_ask_it_does_nothing_and_says_so(behind: Cli) -> None:
-    for command in (["recover", "orders"], ["recover", "--all", "--json"]):
-        ended = behind(*command)
-        assert (ended.code, ended.out) == (2, "")
-        assert "stdin is no terminal" in ended.err
-    assert {tag["max"] for tag in behind("tags", "--json").json()} == {5}
-
-
-def test_all_goes_on_over_a_tag_that_fails_and_ends_with_the_worst_code(behind: Cli, home: Path) -> None:
+def test_all_goes_on_over_a_tag_that_fails_and_ends_with_the_worst_code(behind: Cli, cli: Cli, home: Path) -> None:
     altered(home, "UPDATE segments SET reason = x'00' WHERE tag = 'orders'")
     ended = behind("recover", "--all", "--yes", "--json")
-    assert ended.code == 4
-    failed, done = ended.json()
+    failed, well = ended.json()
+    assert (ended.code, ended.err.count("error: "), well) == (4, 1, done("users", 5, 20))
     assert (failed["tag"], failed["old"], failed["new"], failed["gap"]) == ("orders", None, None, None)
     assert "reason must be a str" in failed["error"]
-    assert done == {"tag": "users", "old": 5, "new": 20, "gap": 15}
-    assert ended.err.count("error: ") == 1
-
-
-def test_a_store_without_tags_has_nothing_to_recover(cli: Cli) -> None:
-    ended = cli("recover", "--all", "--yes", "--json")
-    assert (ended.code, ended.json()) == (0, [])
+    assert cli("recover", "--all", "--yes", "--json").json() == []  # a store without tags
 
 
 @pytest.mark.live
 def test_on_a_terminal_it_shows_the_plan_and_acts_on_a_yes_only(behind: Cli, store: str) -> None:
-    for answer, code, maximum in (("\n", 1, 5), ("n\n", 1, 5), ("y\n", 0, 20)):
+    for answer, code, maximum in (("n\n", 1, 5), ("y\n", 0, 20)):
         with Terminal("--store", store, "recover", "orders") as terminal:
             plan = terminal.shows("[y/N]")
             assert ["orders", "5", "20", "15"] in [line.split() for line in plan.splitlines()]
-            assert behind("tags", "--json").json()[0]["max"] == 5
             terminal.types(answer)
             assert terminal.ends() == code
         assert behind("tags", "--json").json()[0]["max"] == maximum
-
-
-@pytest.mark.live
-def test_ctrl_c_at_the_question_changes_nothing(behind: Cli, store: str) -> None:
     with Terminal("--store", store, "recover", "--all") as terminal:
         terminal.shows("Recover 2 tags? [y/N]")
         terminal.process.send_signal(signal.SIGINT)
         assert terminal.ends() == 130
         assert "Traceback" not in terminal.text
-    assert {tag["max"] for tag in behind("tags", "--json").json()} == {5}
-
-
-@pytest.mark.covers("N.6")
-def test_recover_with_redis_skips_what_its_buffers_hold(with_redis: Cli) -> None:
-    with_redis("create", "orders", "--step", "100")
-    with_redis("next", "orders", "-n", "120")
-    seen = with_redis("show", "orders", "--json").json()
-    top = seen["store"]["max"]
-    assert with_redis("recover", "orders", "--yes", "--json").json() == [
-        {"tag": "orders", "old": top, "new": top, "gap": seen["remaining"]}
-    ]
-    assert with_redis("recover", "orders", "--yes", "--json").json()[0]["gap"] == 0
-    assert with_redis("next", "orders").out == f"{top + 1}\n"
+    assert [tag["max"] for tag in behind("tags", "--json").json()] == [20, 5]
 
 
 def test_with_redis_away_a_dry_run_tells_the_rest_and_a_recovery_what_to_do(behind: Cli) -> None:
@@ -123,8 +85,7 @@ def test_with_redis_away_a_dry_run_tells_the_rest_and_a_recovery_what_to_do(behi
     (found,) = behind(*away, "recover", "orders", "--dry-run", "--json").json()
     assert (found["old"], found["new"], "127.0.0.1" in found["redis_error"]) == (5, 20, True)
     refused = behind(*away, "recover", "orders", "--at-least", "500", "--yes")
-    assert (refused.code, refused.out) == (5, "")
-    assert "Nothing was recovered" in refused.err
+    assert (refused.code, refused.out, "Nothing was recovered" in refused.err) == (5, "", True)
     assert "issuer --redis none recover orders --at-least N" in refused.err
     assert behind("tags", "--json").json() == before
     assert behind("--redis", "none", "recover", "orders", "--at-least", "500", "--yes").code == 0
@@ -132,26 +93,23 @@ def test_with_redis_away_a_dry_run_tells_the_rest_and_a_recovery_what_to_do(behi
 
 
 def test_the_nodes_that_were_asked_besides_the_master_and_those_that_were_not_are_told(
-    cli: Cli, store: str, start_redis: Callable[..., RedisServer]
+    direct: Cli, start_redis: Callable[..., RedisServer]
 ) -> None:
     master, replica, locked = start_redis(), start_redis(), start_redis()
     for each in (replica, locked):
         each.replicaof(master)
     with locked.client() as client:
         client.config_set("requirepass", "not ours")
-    at = ("--redis", master.url, "--store", store)
-    cli(*at, "create", "orders")
-    cli(*at, "create", "users")
-    cli(*at, "next", "orders")
-    cli(*at, "next", "users")
+    for command in ("create", "next"):
+        direct("--redis", master.url, command, "orders")
     asked, unasked = f"127.0.0.1:{replica.port}", f"127.0.0.1:{locked.port}"
-    for ended in (cli(*at, "recover", "--all", "--dry-run"), cli(*at, "recover", "--all", "--yes")):
+    for how in ("--dry-run", "--yes"):
+        ended = direct("--redis", master.url, "recover", "--all", how)
         first, second = ended.err.splitlines()
         assert (ended.code, first) == (0, f"asked as well: {asked}")
         assert second.startswith(f"warning: not asked: {unasked}: ")
-    for each in cli(*at, "recover", "--all", "--yes", "--json").json():
-        assert each["asked"] == [asked]
-        assert each["unasked"][0].startswith(f"{unasked}: ")
+    (told,) = direct("--redis", master.url, "recover", "--all", "--yes", "--json").json()
+    assert (told["asked"], told["unasked"][0].startswith(f"{unasked}: ")) == ([asked], True)
 
 
 def test_sound_tags_are_spared_if_asked_and_what_they_would_lose_is_told(
@@ -183,27 +141,18 @@ def test_what_nobody_but_the_store_vouches_for_is_named_before_the_question(
     redis_client.flushall()
     told = "warning: nobody but the store vouches for 1 tag: orders."
     planned = with_redis("recover", "--all", "--dry-run", "--json")
-    assert told in planned.err
-    assert planned.json()[0]["unvouched"] is True
-    with Terminal("--store", store, "--redis", redis_url, "recover", "--all", columns=200) as terminal:
-        before = terminal.shows("Recover 1 tag, 1 tag by the store's word alone? [y/N]")
-        assert told.removeprefix("warning: ") in before
-        terminal.types("n\n")
-        assert terminal.ends() == 1
+    assert (told in planned.err, planned.json()[0]["unvouched"]) == (True, True)
+    question = "Recover 1 tag, 1 tag by the store's word alone? [y/N]"
+    assert answered(question, "n\n", "--store", store, "--redis", redis_url, "recover", "--all") == 1
     assert redis_client.keys() == []
-    for vouched in (["--at-least", "5000"], ["--from-journal", journal_of(home, store)]):
+    journal = str(home / "journal")
+    with issuer.connect(redis="none", store=store, scheduler=None, journal=journal) as ids:
+        ids.create("others")
+    for vouched in (["--at-least", "5000"], ["--from-journal", journal]):
         ended = with_redis("recover", "orders", "--dry-run", *vouched)
         assert (ended.code, ended.err) == (0, "")
     ended = with_redis("recover", "orders", "--yes")
     assert (ended.code, told in ended.err) == (0, True)
-
-
-def journal_of(home: Path, store: str) -> str:
-    """Return a journal of that store, begun just now."""
-    path = str(home / "journal")
-    with issuer.connect(redis="none", store=store, scheduler=None, journal=path) as ids:
-        ids.create("others")
-    return path
 
 
 @pytest.mark.parametrize("journal", [None, "journal"])
@@ -216,17 +165,68 @@ def test_a_journal_that_is_kept_beside_the_store_vouches_too(
     redis_client.flushall()
     altered(home, "UPDATE tags SET max = 5")
     altered(home, "DELETE FROM segments")
-    (done,) = with_redis("recover", "--all", "--yes", "--json", env=env).json()
-    assert (done.get("unvouched", False), done["new"]) == ((True, 5) if journal is None else (False, 1000))
+    (each,) = with_redis("recover", "--all", "--yes", "--json", env=env).json()
+    assert (each.get("unvouched", False), each["new"]) == ((True, 5) if journal is None else (False, 1000))
 
 
-def test_a_tag_with_periods_is_told_as_number_and_period_beside_the_counter(with_redis: Cli) -> None:
-    with_redis("create", "bills", "--restart", "yearly", "--format", "{date:%Y}-{seq}", "--step", "10")
-    with_redis("next", "bills")
-    year = with_redis("show", "bills", "--json").json()["period"]
-    shown = with_redis("recover", "bills", "--dry-run").out
-    assert f"10 of {year}" in shown
-    assert shown.split()[-1] == "9"
-    (found,) = with_redis("recover", "bills", "--dry-run", "--json").json()
-    assert found["new_in_period"] == found["old_in_period"] == f"10 of {year}"
-    assert found["new"] == found["old"] == int(year) << 40 | 10
+@pytest.fixture
+def journalled(direct: Cli, home: Path) -> Cli:
+    """`cli` on a fresh store, with ISSUER_JOURNAL set, and two tags that 20 numbers were drawn of."""
+    env = {"ISSUER_JOURNAL": str(home / "journal")}
+    for tag in ("orders", "users"):
+        direct("create", tag, "--limit", "5000", "--description", f"{tag} of the shop", env=env)
+        direct("next", tag, "-n", "20", env=env)
+    return lambda *arguments: direct(*arguments, env=env)
+
+
+def _lose_the_store(home: Path) -> None:
+    for each in home.glob("ids.db*"):
+        each.unlink()
+
+
+@pytest.mark.covers("3.29")
+def test_a_store_that_is_lost_is_made_again_with_its_settings(journalled: Cli, direct: Cli, home: Path) -> None:
+    other = {"ISSUER_JOURNAL": str(home / "of another machine")}
+    direct("next", "orders", "-n", "5", env=other)
+    before = journalled("tags", "--json").json()
+    _lose_the_store(home)
+    ended = journalled("create", "orders")  # the journal is not this store's
+    assert (ended.code, ended.out, "--from-journal" in ended.err) == (2, "", True)
+    old = str((home / "journal").rename(home / "old"))
+    planned = journalled("recover", "--all", "--from-journal", old, "--dry-run")
+    assert (planned.code, planned.err) == (0, "")
+    assert [line.split() for line in planned.out.splitlines()] == [
+        ["TAG", "OLD", "NEW", "GAP"],
+        ["orders", "lost", "20", "20"],
+        ["users", "lost", "20", "20"],
+    ]
+    assert journalled("tags", "--json").json() == []
+    files = ("--from-journal", old, "--from-journal", other["ISSUER_JOURNAL"])
+    assert [each["new"] for each in journalled("recover", "orders", *files, "--yes", "--json").json()] == [25]
+    assert [each["new"] for each in journalled("recover", "--all", *files, "--yes", "--json").json()] == [25, 20]
+    names = ("tag", "step", "limit", "order", "description")
+    after = journalled("tags", "--json").json()
+    assert [[tag[name] for name in names] for tag in after] == [[tag[name] for name in names] for tag in before]
+    assert journalled("next", "orders").out == "26\n"
+
+
+def test_journals_that_cant_be_used_are_refused_once_and_nothing_is_recovered(
+    journalled: Cli, direct: Cli, home: Path
+) -> None:
+    (home / "empty").touch()
+    ours = str(home / "journal")
+    elsewhere = ("--store", f"sqlite:///{home / 'other.db'}")
+    direct(*elsewhere, "create", "a")
+    before = journalled("tags", "--json").json(), direct(*elsewhere, "tags", "--json").json()
+    for ended, said in (
+        (journalled("recover", "--all", "--from-journal", "missing", "--yes"), "'missing' does not exist"),
+        (journalled("recover", "orders", "--from-journal", ours, "--from-journal", "empty", "--yes"), "empty is empty"),
+        (direct(*elsewhere, "recover", "--all", "--from-journal", ours, "--yes"), "journals of another store"),
+    ):
+        assert (ended.code, ended.out, ended.err.count("error: ")) == (2, "", 1)
+        assert said in ended.err
+    Path(ours).write_bytes(Path(ours).read_bytes().replace(b'"high":1000', b'"high":1001'))
+    ended = journalled("recover", "--all", "--from-journal", ours, "--yes")
+    assert (ended.code, ended.out, ended.err.count("error: ")) == (4, "", 1)
+    assert f"{ours}, line 3: it is not as it was written" in ended.err
+    assert (journalled("tags", "--json").json(), direct(*elsewhere, "tags", "--json").json()) == before

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Cli, altered, empty_store, shown
-from tests.e2e.terminal import Terminal
+from tests.e2e.conftest import Cli, altered, shown
+from tests.e2e.terminal import Terminal, answered
 
 
 @pytest.fixture
@@ -28,15 +28,11 @@ def forge(home: Path, low: int, high: int, host: str = "intruder.example.org") -
 
 
 @pytest.mark.covers("N.5")
-def test_a_sound_store_ends_with_0_and_says_so(orders: Cli) -> None:
+def test_verify_ends_with_0_or_4_and_shows_who_and_when_of_an_overlap(orders: Cli, home: Path) -> None:
     for arguments, told in (((), "2 of 2 tags are sound\n"), (("orders",), "orders is sound\n")):
         ended = orders("verify", *arguments)
         assert (ended.code, ended.out, ended.err) == (0, "", told)
         assert orders("verify", *arguments, "--json").json() == []
-
-
-@pytest.mark.covers("N.5")
-def test_an_overlap_put_in_by_hand_ends_with_4_and_shows_who_and_when(orders: Cli, home: Path) -> None:
     forge(home, 5, 10)
     ended = orders("verify", "orders")
     assert ended.code == 4
@@ -49,47 +45,34 @@ def test_an_overlap_put_in_by_hand_ends_with_4_and_shows_who_and_when(orders: Cl
     assert (finding["tag"], finding["kind"], finding["first"], finding["last"]) == ("orders", "overlap", 6, 10)
     assert (finding["entries"][0]["host"], finding["entries"][0]["pid"]) == ("intruder.example.org", 99)
     assert orders("verify").err == "1 of 2 tags are sound\n"
-    assert orders("verify", "users").code == 0
-
-
-@pytest.mark.live
-def test_findings_fit_the_terminal(orders: Cli, home: Path, store: str) -> None:
-    assert orders("verify").code == 0
-    forge(home, 5, 2**63 - 1, "a-host-with-a-rather-long-name.in.some.domain.example.org")
-    for width in (40, 80):
-        with Terminal("--store", store, "verify", columns=width, env={"NO_COLOR": "1"}) as terminal:
-            assert terminal.ends() == 4
-            lines = terminal.text.splitlines()
-        assert len(lines) > 3
-        assert max(map(len, lines)) <= width
-        assert "a-host-with-a-rather-long-name.in.some.domain.example.org" in "".join("".join(lines).split())
-
-
-def test_one_tag_that_cannot_be_read_keeps_no_other_from_being_verified(orders: Cli, home: Path) -> None:
-    forge(home, 5, 10)
+    # A tag that can't be read keeps no other from being verified.
     orders("next", "users")
     altered(home, "UPDATE segments SET high = 'x' WHERE low = 0 AND tag = 'users'")
     ended = orders("verify")
     assert ended.code == 4
-    assert "users  damaged entry" in ended.out
-    assert "high must be an integer" in " ".join(ended.out.split())
-    assert "orders  overlap  6..10" in ended.out
-    assert orders("verify", "nobody").code == 3
-    assert orders("verify", "orders", "--all").code == 2
+    assert all(said in ended.out for said in ("users  damaged entry", "high must be", "orders  overlap  6..10"))
+
+
+@pytest.mark.live
+def test_findings_fit_the_terminal(orders: Cli, home: Path, store: str) -> None:
+    host = "a-host-with-a-rather-long-name.in.some.domain.example.org"
+    assert orders("verify").code == 0
+    forge(home, 5, 2**63 - 1, host)
+    with Terminal("--store", store, "verify", columns=40, env={"NO_COLOR": "1"}) as terminal:
+        assert terminal.ends() == 4
+        lines = terminal.text.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert host in "".join("".join(lines).split())
 
 
 def test_with_redis_away_an_agreement_of_ledger_and_store_is_told_and_is_no_pass(orders: Cli, home: Path) -> None:
     away = ("--redis", "redis://127.0.0.1:1")
-    ended = orders(*away, "verify", "orders")
-    assert (ended.code, ended.out) == (5, "")
-    assert ended.err.startswith("error: Redis was not looked at: redis redis://127.0.0.1:1: ")
-    assert ended.err.endswith("\nnot looked at in Redis: orders\n")
     ended = orders(*away, "verify", "--json")
     assert ended.code == 5
     unseen = [("orders", "Redis not looked at"), ("users", "Redis not looked at")]
     assert [(each["tag"], each["kind"]) for each in ended.json()] == unseen
-    assert all("127.0.0.1:1" in each["message"] for each in ended.json())
     # The same for both, and told once.
+    assert ended.err.startswith("error: Redis was not looked at: redis redis://127.0.0.1:1: ")
     assert ended.err.count("error: ") == 1
     assert ended.err.endswith("0 of 2 tags are sound\nnot looked at in Redis: orders, users\n")
     forge(home, 5, 10)
@@ -99,19 +82,20 @@ def test_with_redis_away_an_agreement_of_ledger_and_store_is_told_and_is_no_pass
 
 
 @pytest.mark.covers("N.5")
-def test_who_names_host_process_time_and_segment_of_a_number(orders: Cli, home: Path) -> None:
-    ended = orders("who", "orders", "7")
-    assert ended.code == 0
-    told = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
+def test_who_names_host_process_service_time_and_segment_of_a_number(orders: Cli, home: Path) -> None:
+    told = shown(orders("who", "orders", "7"))
     assert list(told) == ["orders", "state", "segment", "reserved", "utc", "service", "by", "for"]
     assert (told["orders"], told["segment"], told["for"]) == ("7", "1..10", "direct")
     content = orders("who", "orders", "7", "--json").json()
     assert (content["entries"][0]["low"], content["entries"][0]["high"], content["max"]) == (0, 10, 101)
     assert content["entries"][0]["utc"] == told["utc"]
+    orders("next", "users", env={"ISSUER_APPLICATION": "billing"})
+    assert shown(orders("who", "users", "1"))["service"] == "billing"
+    altered(home, "UPDATE segments SET application = NULL")  # entries of before
+    assert "service" not in shown(orders("who", "users", "1"))
     forge(home, 5, 10)
     ended = orders("who", "orders", "7")
-    assert ended.code == 4
-    assert "intruder.example.org, pid 99" in ended.out
+    assert (ended.code, "intruder.example.org, pid 99" in ended.out) == (4, True)
     assert "issuer verify orders" in ended.err
 
 
@@ -123,61 +107,36 @@ def test_who_says_why_a_number_may_be_in_no_entry(orders: Cli, home: Path) -> No
         ("3", "dropped after 90"),
     ):
         ended = orders("who", "orders", number)
-        assert (ended.code, ended.out) == (1, "")
-        assert why in ended.err
+        assert (ended.code, ended.out, why in ended.err) == (1, "", True)
         asked = orders("who", "orders", number, "--json")
-        assert (asked.code, asked.json()["entries"]) == (1, [])
-        assert why in asked.json()["state"]
-
-
-def test_who_refuses_what_is_no_number_or_no_tag(orders: Cli) -> None:
-    assert orders("who", "orders", "0").code == orders("who", "orders", str(2**63)).code == 2
-    assert orders("who", "nobody", "1").code == 3
+        assert (asked.code, asked.json()["entries"], why in asked.json()["state"]) == (1, [], True)
 
 
 def test_who_tells_what_redis_has_not_issued_yet(with_redis: Cli) -> None:
     with_redis("create", "orders", "--step", "10")
     with_redis("next", "orders", "-n", "4")
-    states = {n: with_redis("who", "orders", n, "--json").json()["state"] for n in ("4", "5", "10")}
-    assert states == {
-        "4": "reserved; issued, or lost in a gap",
-        "5": "in Redis, not issued yet",
-        "10": "in Redis, not issued yet",
-    }
+    for number, state in (("4", "reserved; issued, or lost in a gap"), ("5", "in Redis, not issued yet")):
+        assert with_redis("who", "orders", number, "--json").json()["state"] == state
 
 
-def test_a_halted_tag_gives_no_more_until_recover(orders: Cli) -> None:
-    for _ in range(2):
-        ended = orders("halt", "orders", "--yes")
-        assert (ended.code, ended.out) == (0, "")
-        assert "issuer recover orders" in ended.err
+@pytest.mark.live
+def test_a_tag_that_is_halted_by_a_yes_gives_no_more_until_recover(orders: Cli, store: str) -> None:
+    for answer, code in (("\n", 1), ("y\n", 0)):
+        assert answered("Halt orders? [y/N]", answer, "--store", store, "halt", "orders") == code
+        assert orders("tags", "--json").json()[0]["halted"] == (code == 0)
+    ended = orders("halt", "orders", "--yes")
+    assert (ended.code, ended.out, "issuer recover orders" in ended.err) == (0, "", True)
     assert "trend, halted" in orders("tags").out
     assert "HALTED" in orders("show", "orders").out
     stopped = orders("next", "orders")
     assert (stopped.code, stopped.out) == (4, "")
     assert "halted at max 101, by `issuer halt`" in stopped.err
+    assert "issuer recover orders" in stopped.err
     assert orders("next", "users").code == 0
     assert orders("halt", "--all", "--yes").code == 0
     assert [tag["halted"] for tag in orders("tags", "--json").json()] == [True, True]
     assert orders("recover", "--all", "--yes").code == 0
     assert orders("next", "orders").out == "102\n"
-
-
-def test_halt_changes_nothing_without_a_tag_or_a_yes(orders: Cli) -> None:
-    for arguments, code in ((["halt"], 2), (["halt", "orders", "--all"], 2), (["halt", "orders"], 2),
-                            (["halt", "nobody", "--yes"], 3)):  # fmt: skip
-        assert orders(*arguments).code == code
-    assert not any(tag["halted"] for tag in orders("tags", "--json").json())
-
-
-@pytest.mark.live
-def test_on_a_terminal_halt_asks(orders: Cli, store: str) -> None:
-    for answer, code in (("\n", 1), ("y\n", 0)):
-        with Terminal("--store", store, "halt", "orders") as terminal:
-            terminal.shows("Halt orders? [y/N]")
-            terminal.types(answer)
-            assert terminal.ends() == code
-        assert orders("tags", "--json").json()[0]["halted"] == (code == 0)
 
 
 @pytest.mark.covers("U.11")
@@ -195,23 +154,9 @@ def test_show_has_rate_runway_last_extension_and_waste_as_a_table_and_as_json(wi
     assert lines["runway"] != "unknown"
     assert "ago" in lines["extended"] or "just now" in lines["extended"]
     seen = with_redis("show", "orders", "--json").json()
-    assert seen["rate"] > 0
-    assert seen["runway"] > 0
+    assert min(seen["rate"], seen["runway"]) > 0
     assert seen["store"]["created"] <= seen["waste"]["since"] <= seen["last_extension"]
     # 30 or 40 were reserved before the jump to 100, and all since then.
     assert seen["waste"]["numbers"] in {60, 70}
     assert seen["waste"]["of"] == seen["store"]["max"]
     assert lines["waste"].startswith(f"at least {seen['waste']['numbers']} of the last {seen['store']['max']}")
-
-
-def test_who_tells_the_service_by_its_label_and_nothing_of_one_in_entries_of_before(cli: Cli, home: Path) -> None:
-    at = ("--store", empty_store(home / "ids.db"))
-    cli(*at, "create", "orders", "--step", "5")
-    for label in ("billing", "web"):
-        cli(*at, "next", "orders", "-n", "5", env={"ISSUER_APPLICATION": label})
-    assert shown(cli(*at, "who", "orders", "1"))["service"] == "billing"
-    assert shown(cli(*at, "who", "orders", "7"))["service"] == "web"
-    assert cli(*at, "who", "orders", "1", "--json").json()["entries"][0]["application"] == "billing"
-    altered(home, "UPDATE segments SET application = NULL")
-    assert "service" not in shown(cli(*at, "who", "orders", "1"))
-    assert cli(*at, "who", "orders", "1", "--json").json()["entries"][0]["application"] == ""

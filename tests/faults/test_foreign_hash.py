@@ -290,7 +290,7 @@ def test_a_hash_that_another_store_arms_later_is_found_by_the_sweep(scene: Scene
 def test_a_tick_finds_it_as_well(scene: Scene) -> None:
     scene.empty()
     with scene.on(MemoryStore(), scheduler=None) as ids:
-        ids.create("orders", step=100_000)
+        ids.create("orders", step=100_000, order="trend")
         ids.take("orders", 50)
         scene.taken_over()
         assert ids.next("orders") == 2  # the third store's: nobody has looked

@@ -5,8 +5,6 @@ python -m tests.mutate fence load-born   these
 python -m tests.mutate --find tests/lua  for those that name no tests: which test of these folders finds the harm
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

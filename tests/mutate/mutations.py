@@ -1,7 +1,5 @@
 """The mutations of mutations.toml: which guard is taken out, what harm follows, and which tests find it."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,12 +31,10 @@ class Mutation:
         return ""
 
     def applied(self, root: Path) -> None:
-        """Take the guard out."""
         path = root / self.file
         path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")
 
     def undone(self, root: Path) -> None:
-        """Put the guard back."""
         (root / self.file).write_bytes((REPOSITORY / self.file).read_bytes())
 
 

@@ -1,7 +1,5 @@
 """For pytest in a copy whose source was changed: tests that change the same text themselves say nothing there."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import Any
 

@@ -110,7 +110,7 @@ def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> N
     mutant = Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
     monkeypatch.setattr(gateway, "script", lambda asked: mutant if asked == name else scripts.script(asked))
     # A process that has seen higher numbers refuses the lower ones, and is the first to know.
-    monkeypatch.setattr(Source, "refuse_backwards", lambda *_: None)
+    monkeypatch.setattr(Source, "went_back", lambda *_: False)
 
 
 def hunt(machine: type[IssuerMachine]) -> None:

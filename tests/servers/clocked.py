@@ -23,7 +23,6 @@ _LEFT = ("faketime_shm_{}", "sem.faketime_sem_{}")
 
 
 def find_library() -> Path | None:
-    """Return where libfaketime is."""
     return next((path for folder in _FOLDERS for path in Path("/").glob(f"{folder}/faketime/libfaketime.so.1")), None)
 
 

@@ -1,27 +1,19 @@
 """A Redis Cluster of three masters with a replica each, ours alone: owners can be killed, slots moved half-way.
 
-    with ClusterServers(primary_server()) as cluster:
-        with cluster.start_migration(key, to=cluster.another_master(key)) as moving:  # a key that isn't there: ASK
-            moving.move_keys()                                                        # every key of the slot: ASK
-            moving.finish()                                                           # MOVED
-        cluster.take_over(cluster.kill_owner(key))                                    # 0.01 s
-        cluster.wait_for_new_owner(key, cluster.kill_owner(key))                      # by themselves: 1 to 3 s
-
-Every process is bound to loopback and ended by its process id.
+A slot that migrates answers ASK for keys that aren't there, when they have been moved for every key, and when it is
+finished MOVED. A replica takes over by order in 0.01 s, by itself in 1 to 3. Every process is bound to loopback.
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import redis
 from redis.crc import key_slot
 
-from tests.servers.pool import Configuration, configuration, empty
+from tests.servers.pool import Configuration, Group, configuration, empty, query
 from tests.servers.ports import LOOPBACK
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -97,7 +89,7 @@ class Migration:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._finished:
             self.finish()
 
@@ -119,7 +111,7 @@ class Migration:
         self._cluster.wait_for_owner(self.slot, lambda owner: owner is self.target)
 
 
-class ClusterServers:
+class ClusterServers(Group):
     """`args` go to the command line of every node. `ordered`: no replica becomes a master unless it is told to."""
 
     def __init__(self, binary: Path | str, *args: str, password: str = "", ordered: bool = False) -> None:
@@ -130,29 +122,7 @@ class ClusterServers:
         self._password = password
         self._ordered = ordered
         self._configurations: list[Configuration] = []
-        self._ends = ExitStack()
-
-    def __repr__(self) -> str:
-        return f"<ClusterServers {[node.port for node in self.nodes]}>"
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.end()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Kill every process and remove the directories. Twice is harmless."""
-        for node in self.nodes:
-            self._ends.callback(node.end)
-        self._ends.close()
-
-    # ---------------------------------------------------------------------------------------------------- reaching it
+        self._all = self.nodes
 
     @property
     def url(self) -> str:
@@ -163,8 +133,7 @@ class ClusterServers:
         """Return the URL with these seeds: nodes, or ports where perhaps nobody listens."""
         login = f":{self._password}@" if self._password else ""
         ports = [seed if isinstance(seed, int) else seed.port for seed in seeds]
-        query = "&".join(f"{key}={value}" for key, value in parameters.items())
-        return f"redis+cluster://{login}{','.join(f'{LOOPBACK}:{port}' for port in ports)}{'?' * bool(query)}{query}"
+        return f"redis+cluster://{login}{','.join(f'{LOOPBACK}:{port}' for port in ports)}{query(parameters)}"
 
     def node_of(self, key: str) -> ClusterNode:
         """Return the node that owns the key's slot, by its own word; dead ones have none."""
@@ -177,25 +146,20 @@ class ClusterServers:
 
     def replica_of(self, master: ClusterNode) -> ClusterNode:
         id = master.id()
-        port = next(member.port for member in master.members() if member.master == id)
-        return self._by_port(port)
+        return self._by_port(next(member.port for member in master.members() if member.master == id))
 
     def masters(self) -> list[ClusterNode]:
         """Return the running nodes that own slots, by their own word."""
         return [node for node, me in self._selves() if "master" in me.flags and me.slots]
 
-    # ------------------------------------------------------------------------------------------------ life and death
-
     def kill_owner(self, key: str) -> ClusterNode:
         """SIGKILL the node that owns the key's slot, and return it."""
-        owner = self.node_of(key)
-        owner.kill()
+        (owner := self.node_of(key)).kill()
         return owner
 
     def pause_owner(self, key: str) -> ClusterNode:
         """SIGSTOP the node that owns the key's slot, and return it."""
-        owner = self.node_of(key)
-        owner.pause()
+        (owner := self.node_of(key)).pause()
         return owner
 
     def take_over(self, old: ClusterNode) -> ClusterNode:
@@ -254,8 +218,6 @@ class ClusterServers:
         masters = self.masters()
         for node in self.nodes:
             empty(node, replicas=1 if node in masters else 0)
-
-    # ------------------------------------------------------------------------------------------------ inside
 
     def _start(self) -> None:
         for node in self.nodes:

@@ -1,10 +1,5 @@
 """fakeredis with what the fence needs: an INFO command that tells role and replication id, and a clock that moves.
 
-    server = FencedFakeServer()
-    client = server.client()
-    client.info("replication")["master_replid"] == server.master_replid
-    server.new_reign()                       # what a restart or a promotion does to the id
-
 It serves quick tests and demonstrations. It is no evidence: what Redis does is shown on a real one.
 """
 
@@ -67,7 +62,6 @@ class FencedFakeServer(FakeServer):
         return fakeredis.FakeRedis(server=self, connection_class=FencedConnection, **settings)
 
     def async_client(self, **options: Any) -> fakeredis.FakeAsyncRedis:
-        """Return an asyncio client of this server."""
         return fakeredis.FakeAsyncRedis(server=self, connection_class=FencedAsyncConnection, **options)
 
     def info(self, sections: tuple[bytes, ...] = ()) -> bytes:

@@ -8,10 +8,9 @@ import atexit
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pymongo
@@ -58,7 +57,7 @@ class MongoServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     @property
@@ -67,11 +66,9 @@ class MongoServer:
 
     @property
     def is_mongod(self) -> bool:
-        """Whether it is MongoDB's own server."""
         return len(self._command) == 1
 
     def log(self) -> str:
-        """Return what the server printed."""
         path = self.directory / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -97,7 +94,6 @@ class MongoServer:
             self._process.wait()
 
     def clean(self) -> None:
-        """Start it, unless it runs, and drop every database."""
         self.start()
         with pymongo.MongoClient[dict[str, Any]](self.url) as client:
             for name in client.list_database_names():
@@ -122,17 +118,7 @@ class MongoServer:
         return [*self._command, str(self.directory / "data.db"), str(self.port)]
 
     def _answers(self) -> bool:
-        client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(self.url, serverSelectionTimeoutMS=500)
-        try:
+        client = pymongo.MongoClient[dict[str, Any]](self.url, serverSelectionTimeoutMS=500)
+        with client, suppress(PyMongoError):
             return bool(client.admin.command("ping")["ok"])
-        except PyMongoError:
-            return False
-        finally:
-            client.close()
-
-
-if __name__ == "__main__":  # for a look by hand: python -m tests.servers.mongo
-    if (found := find_command()) is None:
-        sys.exit(f"no mongod, no .wire; set {WIRE_PYTHON}")
-    with MongoServer(found) as running:
-        input(f"{running.url}\nReturn ends it. ")
+        return False

@@ -1,16 +1,9 @@
 """A proxy before a MongoDB server that falsifies replies, as mongod's own `failCommand` does, and its `hello`.
 
-    with MongoProxy((host, port), replica_set="rs0") as proxy:
-        client = pymongo.MongoClient(proxy.mongo_url("d", ""))  # which sends retryable writes
-        proxy.fail("findAndModify", 13, "not authorized")  # the next one isn't delivered
-        proxy.spoil(times=2)                               # the next two writes are done, and no majority has them
-
 Any server then looks like the primary of a replica set with one member, the proxy itself. What makes a write one that
 can be sent again, its number, is taken out of it on its way, since a standalone server refuses it: so a write that
 arrives twice is done twice.
 """
-
-from __future__ import annotations
 
 import asyncio
 import struct
@@ -52,7 +45,6 @@ class MongoProxy(FaultProxy):
         super().__init__(upstream)
 
     def mongo_url(self, database: str, options: str) -> str:
-        """Return the URL of a database behind the proxy."""
         how = "directConnection=true" if self.replica_set is None else f"replicaSet={self.replica_set}"
         return f"mongodb://127.0.0.1:{self.port}/{database}?{how}&{options}"
 
@@ -119,7 +111,6 @@ def _command(request: bytes) -> str:
 
 
 def _message(answer: Document, request: bytes) -> bytes:
-    """Return the answer to that request."""
     body = b"\0" * _BEFORE[_OP_MSG] + bson.encode(answer)
     return _HEADER.pack(_HEADER.size + len(body), 1, _HEADER.unpack_from(request)[1], _OP_MSG) + body
 

@@ -1,17 +1,14 @@
 """Servers that are costly to start, lent to one test after the other: clean, and whole again if the last broke them.
 
-    pool = Pool(lambda: MongoServer(command))
-    with pool.borrowed() as server:
-        server.kill()               # the next one who borrows it finds it started again, and empty
-
 A Cluster takes 2 s to start, a wire server 1 s, Sentinels 0.4. A single Redis takes 10 ms, and nothing is cleaner than
 one that is new: those are not lent.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, Protocol, Self, TypeVar
+from urllib.parse import urlencode
 
 from tests.servers.redis import RedisServer
 
@@ -63,6 +60,40 @@ class Pool(Generic[S]):
             else:
                 return server
         return None
+
+
+class Group:
+    """Servers that are started together by `_start`, and ended together, in the order of `_all`."""
+
+    _all: Sequence[RedisServer]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {[server.port for server in self._all]}>"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill every process and remove the directories. Twice is harmless."""
+        with ExitStack() as ends:
+            for server in reversed(self._all):
+                ends.callback(server.end)
+
+    def _start(self) -> None:
+        raise NotImplementedError
+
+
+def query(parameters: Mapping[str, str]) -> str:
+    """Return the end of a URL with these parameters."""
+    return f"?{urlencode(parameters, safe='/')}" if parameters else ""
 
 
 Configuration = dict[str, str]

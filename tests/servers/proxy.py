@@ -21,7 +21,6 @@ class FaultProxy(proxy.FaultProxy):
 
     @property
     def open(self) -> int:
-        """Connections open now."""
         return len(self._links)
 
     def cut(self) -> None:

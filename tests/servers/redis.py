@@ -1,11 +1,4 @@
-"""Real Redis and Valkey servers: those of `issuer chaos`, and what tests ask of them besides.
-
-with RedisServer(primary_server()) as server:
-    server.client().set("a", 1)
-    before = server.snapshot()
-    server.client().set("a", 2)
-    server.restore(before)          # kill -9, older dump in place, started again: "a" is 1
-"""
+"""Real Redis and Valkey servers: those of `issuer chaos`, and what tests ask of them besides."""
 
 import os
 import signal
@@ -60,10 +53,7 @@ class RedisServer(server.RedisServer):
 
     @property
     def paused(self) -> bool:
-        """Whether it was stopped by `pause`."""
         return self.running and self._paused
-
-    # ------------------------------------------------------------------------------------------------ life and death
 
     def start(self) -> Self:
         if not self.running:
@@ -111,8 +101,6 @@ class RedisServer(server.RedisServer):
             client.flushall()
         return self
 
-    # ------------------------------------------------------------------------------------------------ replication
-
     def replicaof(self, other: server.RedisServer, timeout: float = 30.0) -> None:
         """Become a replica of `other`, and return when the link is up and the first copy is here."""
         if not other.port:
@@ -126,8 +114,6 @@ class RedisServer(server.RedisServer):
         with self.client() as client:
             # Else the kernel would keep what the master sent, for them to read when they are resumed.
             client.execute_command("CLIENT", "KILL", "TYPE", "replica")
-
-    # ------------------------------------------------------------------------------------------------ inside
 
     def _free_port(self) -> int:
         return free_port() if self._over_tcp else 0

@@ -1,26 +1,17 @@
 """A master, its replicas and the Sentinels that watch over them, all of them real, ours alone and killable.
 
-    with SentinelServers(primary_server()) as group:
-        with group.client() as client:
-            client.set("a", 1)
-        old = group.kill_master()
-        group.failover()                          # by order: 1 s; else about 2 s, 6 s when a vote was split
-        group.wait_for_master_other_than(old)
-
-Every process is bound to loopback and ended by its process id.
+A failover by order takes 1 s; else about 2 s, 6 s when a vote was split. Every process is bound to loopback.
 """
 
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import redis
 
-from tests.servers.pool import configuration, empty
+from tests.servers.pool import Group, configuration, empty, query
 from tests.servers.ports import LOOPBACK
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -71,7 +62,7 @@ class Sentinel(RedisServer):
                 client.execute_command("SENTINEL", "SET", name, "down-after-milliseconds", _UNHURRIED_DOWN_AFTER)
 
 
-class SentinelServers:
+class SentinelServers(Group):
     """`args` go to the command line of the data nodes. `ordered`: no replica becomes a master unless it is told to.
 
     `password` is that of the data nodes, `sentinel_password` that of the Sentinels; the url carries both.
@@ -94,30 +85,7 @@ class SentinelServers:
         self._sentinel_password = sentinel_password
         self._ordered = ordered
         self._fresh: list[Any] = []
-        self._ends = ExitStack()
-
-    def __repr__(self) -> str:
-        return f"<SentinelServers {self.url}>"
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.end()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Kill every process and remove the directories. Twice is harmless."""
-        # The Sentinels first, or they would make another master meanwhile.
-        for server in (*self.sentinels, *self.nodes):
-            self._ends.callback(server.end)
-        self._ends.close()
-
-    # ---------------------------------------------------------------------------------------------------- reaching it
+        self._all = self.nodes
 
     @property
     def url(self) -> str:
@@ -129,11 +97,9 @@ class SentinelServers:
         if self._sentinel_password:
             parameters["sentinel_password"] = self._sentinel_password
         hosts = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
-        query = "&".join(f"{key}={value}" for key, value in parameters.items())
-        return f"redis+sentinel://{login}{hosts}/{name}/{database}{'?' * bool(query)}{query}"
+        return f"redis+sentinel://{login}{hosts}/{name}/{database}{query(parameters)}"
 
     def client(self, **options: Any) -> redis.Redis:
-        """Return a plain client of the present master."""
         return self.node(self.master()).client(**options)
 
     def node(self, address: Address) -> RedisServer:
@@ -149,8 +115,6 @@ class SentinelServers:
         """Return the nodes that aren't the master, dead or alive."""
         master = self.master()
         return [node for node in self.nodes if node.address != master]
-
-    # ------------------------------------------------------------------------------------------------ life and death
 
     def kill_master(self) -> Address:
         """SIGKILL the master, and return its address."""
@@ -206,15 +170,13 @@ class SentinelServers:
 
     def clean(self) -> None:
         """Empty it. One in which something was killed or changed is not mended: to start another one is quicker."""
-        assert not any(server.paused for server in (*self.nodes, *self.sentinels)), "somebody stands still"
+        assert not any(server.paused for server in self._all), "somebody stands still"
         assert self._fresh == self._state(), "it has been changed"
         until(self._settled, message=f"{self!r} is sound", ignoring=_AWAY)
         master, *replicas = self.nodes
         empty(master, len(replicas))
         for replica in replicas:
             empty(replica)
-
-    # ------------------------------------------------------------------------------------------------ inside
 
     def _start(self) -> None:
         first, *others = self.nodes
@@ -231,8 +193,9 @@ class SentinelServers:
         ]
         if self._password:
             watched.append(f"sentinel auth-pass {self.name} {self._password}")
-        for _ in range(3):
-            self.sentinels.append(Sentinel(self.binary, watched, password=self._sentinel_password))
+        self.sentinels = [Sentinel(self.binary, watched, password=self._sentinel_password) for _ in range(3)]
+        # In this order they are ended: the Sentinels would make another master meanwhile.
+        self._all = [*self.sentinels, *self.nodes]
         for sentinel in self.sentinels:
             sentinel.start()
             sentinel.hurry(self.name)
@@ -240,9 +203,11 @@ class SentinelServers:
         self._fresh = self._state()
 
     def _state(self) -> list[Any]:
-        """What a test may have changed."""
-        pids = [server.pid for server in (*self.nodes, *self.sentinels)]
-        return [pids, self.master(), *(configuration(node) for node in self.nodes if node.running)]
+        return [
+            [server.pid for server in self._all],
+            self.master(),
+            *(configuration(node) for node in self.nodes if node.running),
+        ]
 
     def _settled(self) -> bool:
         """Whether every Sentinel sees the master, the two replicas in sync and the two other Sentinels, all alive."""

@@ -1,9 +1,5 @@
 """Certificates of our own for servers that speak TLS, made by the openssl program.
 
-    certificates = make_certificates(folder)
-    with RedisServer(tls_server(), tls=certificates, client_certificates=True) as server:
-        server.client().ping()          # server.url is rediss://, with the paths of the certificates
-
 They are valid for loopback only, and strict enough for Python 3.13, which asks for key usage and key identifiers.
 """
 
@@ -67,7 +63,6 @@ class Certificates:
 
 
 def openssl() -> str | None:
-    """Return the path of the openssl program."""
     return shutil.which("openssl")
 
 

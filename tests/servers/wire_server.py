@@ -13,7 +13,6 @@ from mongoeco.wire import AsyncMongoEcoProxyServer
 
 
 async def serve(path: str, port: int) -> None:
-    """Serve until SIGTERM."""
     server = AsyncMongoEcoProxyServer(engine=SQLiteEngine(path), host="127.0.0.1", port=port)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

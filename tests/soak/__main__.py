@@ -4,8 +4,6 @@ All that is marked `soak`, with a fresh seed, or one that an earlier run has pri
 and the load, unless arguments of pytest say what is wanted. The exit code is 1 if anything failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -49,12 +47,10 @@ class Recorder:
 
 
 def tested(run: Run, arguments: Sequence[str]) -> int:
-    """Run the tests, and return pytest's exit code."""
     return int(pytest.main(["-m", "soak", f"--hypothesis-seed={run.seed}", *arguments], plugins=[Recorder(run)]))
 
 
 def commanded(run: Run, line: str) -> None:
-    """Run one of the commands."""
     print(f"\n{line}", flush=True)
     began = time.monotonic()
     words = [sys.executable, *shlex.split(line)[1:]]
@@ -62,7 +58,6 @@ def commanded(run: Run, line: str) -> None:
 
 
 def main() -> int:
-    """Run it all, and tell what came of it."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seed", type=int, help="one that an earlier run has printed")
     parser.add_argument("--workers", default="5", help="how many tests run at a time; 5")

@@ -7,8 +7,6 @@ that the command has started, servers and all, is stopped by SIGSTOP at once, as
 together. A process that a test has stopped itself stays so.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

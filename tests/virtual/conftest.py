@@ -10,12 +10,6 @@ from tests.virtual.world import World, world
 
 
 @pytest.fixture(params=COLOURS)
-def colour(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def made(colour: str) -> Iterator[World]:
-    """A world of either colour in turn."""
-    with world(colour, seeded(7)) as each:
+def made(request: pytest.FixtureRequest) -> Iterator[World]:
+    with world(request.param, seeded(7)) as each:
         yield each

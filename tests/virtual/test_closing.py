@@ -91,16 +91,6 @@ def test_an_extension_that_ends_after_close_opens_nothing_again(made: World) -> 
     gone(ids)
 
 
-def test_close_is_harmless_twice_and_at_once(made: World) -> None:
-    ids = made.connect(redis="none")
-    ids.create("a", step=3, order="trend")
-    ids.next("a")
-    for call in [made.call(ids.close) for _ in range(10)]:
-        assert call.took < GRACE
-        assert call.answer is None
-    gone(ids)
-
-
 def test_a_close_that_is_cancelled_closes_all_the_same(made: World) -> None:
     async def main() -> None:
         ids = issuer.aconnect(redis=made.wire.async_client(), store=made.store, timeout=8)
@@ -118,9 +108,6 @@ def test_a_close_that_is_cancelled_closes_all_the_same(made: World) -> None:
         made.turns.run(main())
 
 
-# ---------------------------------------------------------------------------------------------- what others wait for
-
-
 @pytest.mark.parametrize("lease", [0, 15])
 def test_an_election_that_close_finds_is_served_and_keeps_nobody_waiting(made: World, lease: int) -> None:
     """The draw that reaches the mark elects this process, and its extension has not begun when it closes."""
@@ -132,15 +119,3 @@ def test_an_election_that_close_finds_is_served_and_keeps_nobody_waiting(made: W
         numbers += ids.take("a", 120)
         assert made.now - began < GRACE  # and not the window for which an election stands
     assert numbers == list(range(1, 141))
-
-
-def test_each_of_many_short_lives_serves_its_election(made: World) -> None:
-    numbers: list[int] = []
-    began = made.now
-    for _ in range(10):
-        with made.connect() as ids:
-            if not numbers:
-                ids.create("a", step=50)
-            numbers += ids.take("a", 45)
-    assert numbers == list(range(1, 451))
-    assert made.now - began < 10 * GRACE

@@ -35,28 +35,19 @@ def test_a_draw_that_ends_when_its_tag_draws_ahead_by_now_is_a_gap_whose_electio
         assert sorted(numbers) == [number for number in range(1, 113) if number != 10]
 
 
-def test_an_election_that_a_missing_tag_made_useless_is_given_up_at_once(made: World) -> None:
+@pytest.mark.parametrize("lacking", [issuer.UnknownTag, issuer.LimitReached])
+def test_an_election_that_serves_nobody_is_given_up_at_once(made: World, lacking: type[issuer.IssuerError]) -> None:
+    missing = lacking is issuer.UnknownTag
     with made.connect(timeout=1) as ids, made.connect(timeout=1) as others:
-        ids.create("a", step=50)
-        last = ids.take("a", 30)[-1]
-        others.delete("a")
-        with pytest.raises(issuer.UnknownTag):
+        ids.create("a", step=50, limit=500 if missing else 50)
+        last = ids.take("a", 30 if missing else 50)[-1]
+        if missing:
+            others.delete("a")
+        with pytest.raises(lacking):
             ids.next("a")
-        others.create("a", step=50)
+        others.create("a", step=50) if missing else others.configure("a", limit=500)
         drawn = made.draws(others, "a")
         assert drawn.number > last
-        assert drawn.took < GRACE
-
-
-def test_an_election_at_the_limit_is_given_up_at_once(made: World) -> None:
-    with made.connect(timeout=1) as ids, made.connect(timeout=1) as others:
-        ids.create("a", step=50, limit=50)
-        ids.take("a", 50)
-        with pytest.raises(issuer.LimitReached):
-            ids.next("a")
-        others.configure("a", limit=500)
-        drawn = made.draws(others, "a")
-        assert drawn.number == 51
         assert drawn.took < GRACE
 
 

@@ -1,5 +1,7 @@
 """The store hangs: no number in hand waits for it, then callers are refused, then it goes on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -32,12 +34,27 @@ MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 modes = pytest.mark.parametrize("mode", MODES)
 
 
+@contextmanager
+def process(made: World, mode: str, step: int = 10, **settings: Any) -> Iterator[Issuer]:
+    """An issuer of this mode, with a tag `a`."""
+    how, tag = MODES[mode]
+    limit = {"limit": settings.pop("limit")} if "limit" in settings else {}
+    with made.connect(**{"timeout": 4.0, "store_timeout": STORE_TIMEOUT, **how, **settings}) as ids:
+        ids.create("a", step=step, **limit, **tag)
+        yield ids
+
+
+def refused(made: World, ids: Issuer, timeout: float | None = None) -> issuer.StoreUnavailable:
+    """Draw in vain, for want of the store, and return the error."""
+    error = made.draws(ids, "a", timeout).error
+    assert isinstance(error, issuer.StoreUnavailable)
+    return error
+
+
 @pytest.mark.covers("0.12", "0.16", "0.17", "3.26", "3.27")
 @modes
 def test_no_number_in_hand_waits_for_a_store_that_hangs(made: World, mode: str) -> None:
-    settings, tag = MODES[mode]
-    with made.connect(timeout=0.6, store_timeout=STORE_TIMEOUT, **settings) as ids:
-        ids.create("a", step=500, **tag)
+    with process(made, mode, 500, timeout=0.6) as ids:
         numbers = ids.take("a", 120)
         made.turns.until(lambda: made.store.top("a") == 1000)  # both segments are there
         made.turns.sleep(1.0)
@@ -54,9 +71,9 @@ def test_no_number_in_hand_waits_for_a_store_that_hangs(made: World, mode: str) 
         assert isinstance(caller.error, issuer.StoreUnavailable)
         assert 0 < caller.error.retry_after <= LONGEST_PAUSE
         for timeout in (0.0, 0.3):
-            asked = made.draws(ids, "a", timeout)
-            assert isinstance(asked.error, issuer.StoreUnavailable)
-            assert asked.took < timeout + GRACE
+            began = made.now
+            refused(made, ids, timeout)
+            assert made.now - began < timeout + GRACE
         made.turns.sleep(20.0)
         made.store.resume()
         made.turns.sleep(SWEEP_EVERY + BACK)
@@ -69,9 +86,7 @@ def test_no_number_in_hand_waits_for_a_store_that_hangs(made: World, mode: str) 
 @pytest.mark.covers("3.26")
 @modes
 def test_an_outage_is_told_once_and_so_is_its_end(made: World, mode: str, caplog: pytest.LogCaptureFixture) -> None:
-    settings, tag = MODES[mode]
-    with made.connect(store_timeout=0.1, **settings) as ids:
-        ids.create("a", step=100, **tag)
+    with process(made, mode, 100, store_timeout=0.1, timeout=5.0) as ids:
         ids.next("a")
         made.store.hang()
         ids.take("a", 50)
@@ -89,9 +104,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(made: World, mode: str, caplog
 def test_past_what_a_caller_insists_on_it_is_refused_at_once_until_the_store_is_back(
     made: World, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings, tag = MODES[mode]
-    with made.connect(timeout=4.0, store_timeout=STORE_TIMEOUT, insist=10.0, **settings) as ids:
-        ids.create("a", step=10, **tag)
+    with process(made, mode, insist=10.0) as ids:
         numbers = [ids.next("a")]
         made.store.hang()
         while isinstance(caller := made.draws(ids, "a").done.answer, int):
@@ -104,10 +117,9 @@ def test_past_what_a_caller_insists_on_it_is_refused_at_once_until_the_store_is_
         assert all(isinstance(each.error, issuer.StoreUnavailable) for each in late)
         assert "the store has been away for" in str(late[0].error)
         made.turns.sleep(600.0)
-        after = made.draws(ids, "a")
-        assert after.took < ROUND_TRIP
-        assert isinstance(after.error, issuer.StoreUnavailable)
-        assert late[0].error.retry_after < 5 < after.error.retry_after <= LATEST_RETRY  # type: ignore[attr-defined]
+        began, after = made.now, refused(made, ids)
+        assert made.now - began < ROUND_TRIP
+        assert late[0].error.retry_after < 5 < after.retry_after <= LATEST_RETRY  # type: ignore[attr-defined]
         made.store.resume()
         made.turns.sleep(SWEEP_EVERY + BACK)
         assert ids.next("a") > numbers[-1]
@@ -119,9 +131,7 @@ def test_past_what_a_caller_insists_on_it_is_refused_at_once_until_the_store_is_
 
 @modes
 def test_without_a_scheduler_one_caller_at_a_time_finds_out_whether_the_store_is_back(made: World, mode: str) -> None:
-    settings, tag = MODES[mode]
-    with made.connect(timeout=4.0, store_timeout=STORE_TIMEOUT, insist=0, scheduler=None, **settings) as ids:
-        ids.create("a", step=10, **tag)
+    with process(made, mode, insist=0, scheduler=None) as ids:
         assert ids.take("a", 10)[-1] == 10
         made.store.hang()
         first = made.draws(ids, "a")
@@ -143,13 +153,12 @@ def test_without_a_scheduler_one_caller_at_a_time_finds_out_whether_the_store_is
 
 
 def test_what_was_long_ago_refuses_nobody(made: World) -> None:
-    with made.connect(redis="none", timeout=4.0, store_timeout=STORE_TIMEOUT, insist=0) as ids:
-        ids.create("a", step=10, order="trend")
+    with process(made, "direct", insist=0) as ids:
         ids.take("a", 10)
         made.turns.sleep(5.0)
         made.store.hang()
         ids.take("a", 10)
-        assert isinstance(made.draws(ids, "a").error, issuer.StoreUnavailable)
+        refused(made, ids)
         made.turns.sleep(2 * IDLE_AFTER)  # the sweep has left the tag out meanwhile
         made.store.resume()
         made.turns.sleep(STORE_TIMEOUT)
@@ -158,28 +167,23 @@ def test_what_was_long_ago_refuses_nobody(made: World) -> None:
 
 def test_callers_in_a_hurry_have_nobody_refused(made: World) -> None:
     """They leave the store so little time that its silence says nothing."""
-    with made.connect(redis="none", timeout=4.0, insist=0, scheduler=None) as ids:
-        ids.create("a", step=10, order="trend")
+    with process(made, "direct", store_timeout=3.0, insist=0, scheduler=None) as ids:
         ids.take("a", 10)
         made.store.hang()
         for _ in range(10):
-            assert isinstance(made.draws(ids, "a", 0.1).error, issuer.StoreUnavailable)
+            refused(made, ids, 0.1)
         made.store.resume()
         assert ids.next("a") > 10
 
 
 @modes
 def test_a_limit_that_was_reached_before_is_no_cause_while_the_store_is_away(made: World, mode: str) -> None:
-    settings, tag = MODES[mode]
-    with made.connect(timeout=0.5, store_timeout=3.0, **settings) as ids:
-        ids.create("a", step=10, limit=10, **tag)
+    with process(made, mode, limit=10, timeout=0.5, store_timeout=3.0) as ids:
         ids.take("a", 10)
         assert isinstance(made.draws(ids, "a").error, issuer.LimitReached)
         ids.configure("a", limit=1000)
         made.store.hang()
-        late = made.draws(ids, "a").error
-        assert isinstance(late, issuer.StoreUnavailable)
-        assert "limit" not in str(late)
+        assert "limit" not in str(refused(made, ids))
         made.store.resume()
 
 
@@ -221,31 +225,21 @@ def test_a_leased_process_that_begins_while_the_store_hangs_draws_at_once(
             made.turns.until(lambda: ids.next("a") and ids._roster.line("a").supply.hand is not None)
 
 
-def checked_late(made: World, ids: Issuer) -> float:
-    """Draw from leases whose check is due, while the store hangs; return how long that takes."""
-    ids.create("a", step=1000, order="trend")
-    ids.next("a")
-    made.store.hang()
-    made.turns.sleep(60.0)
-    before = len(made.store.begun)
-    caller = made.draws(ids, "a")
-    assert caller.number == 2
-    assert (len(made.store.begun) == before) == (caller.took < ROUND_TRIP)
-    return caller.took
-
-
-def test_leases_are_checked_without_the_store(made: World) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_leases_are_checked_without_the_store(made: World, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    """With the guard taken out, which keeps the id of the store, the check waits for it."""
+    if not kept:
+        monkeypatch.setattr(Source, "_identity", lambda self: self._public(identity()))
     with made.connect(lease=50, timeout=10, scheduler=None) as ids:
-        assert checked_late(made, ids) < ROUND_TRIP
-
-
-def test_with_the_id_of_the_store_not_kept_a_lease_waits_for_the_store(
-    made: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The guard taken out."""
-    monkeypatch.setattr(Source, "_identity", lambda self: self._public(identity()))
-    with made.connect(lease=50, timeout=10, scheduler=None) as ids:
-        assert checked_late(made, ids) > 1.0
+        ids.create("a", step=1000, order="trend")
+        ids.next("a")
+        made.store.hang()
+        made.turns.sleep(60.0)  # until the check is due
+        before = len(made.store.begun)
+        caller = made.draws(ids, "a")
+        assert caller.number == 2
+        assert (caller.took < ROUND_TRIP) == (len(made.store.begun) == before) == kept
+        assert kept or caller.took > 1.0
 
 
 def test_a_caller_in_a_hurry_takes_nothing_from_under_one_who_waits(made: World) -> None:

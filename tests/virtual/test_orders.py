@@ -73,13 +73,8 @@ class Story:
 
     def something_happens(self) -> None:
         wire, store = self.made.wire, self.made.store
-        events: list[Callable[[], object]] = [
-            wire.refuse,
-            wire.blackhole,
-            wire.drop_requests,
-            wire.pass_through,
-            wire.pass_through,
-        ]
+        events: list[Callable[[], object]] = [wire.refuse, wire.blackhole, wire.drop_requests]
+        events += [wire.pass_through, wire.pass_through]
         events += [store.hang, store.resume, store.resume, wire.server.new_reign, wire.server.wipe]
         events.append(self.a_process_ends)
         self.chance.choice(events)()

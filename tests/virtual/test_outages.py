@@ -16,8 +16,7 @@ from issuer.drivers import breaker
 from issuer.drivers.asyncio.line import LOOK_EVERY
 from issuer.drivers.blocking.connections import SHORTEST
 from tests.audit import repeats
-from tests.seeds import seeded
-from tests.virtual.world import World, world
+from tests.virtual.world import World
 
 FAULTS = ["refuse", "blackhole", "drop_requests"]
 
@@ -54,10 +53,9 @@ def test_strict_callers_ride_out_an_outage_and_go_on_at_once(made: World, fault:
 def test_a_strict_caller_is_not_slowed_by_what_others_found_out(made: World) -> None:
     with made.connect() as ids:
         for tag in range(20):
-            ids.create(f"s{tag}", step=1000)
-            ids.create(f"t{tag}", step=1000, order="trend")
-            ids.next(f"s{tag}")
-            ids.next(f"t{tag}")
+            for name, order in ((f"s{tag}", "strict"), (f"t{tag}", "trend")):
+                ids.create(name, step=1000, order=order)  # type: ignore[arg-type]  # one of the two
+                ids.next(name)
         made.wire.refuse()
         for tag in range(20):
             ids.next(f"t{tag}")  # direct
@@ -68,8 +66,6 @@ def test_a_strict_caller_is_not_slowed_by_what_others_found_out(made: World) -> 
         # Whoever asks for what is in hand only gets it as soon as it is there.
         assert ids.next("s0", timeout=0) > 0
 
-
-# ---------------------------------------------------------------------------------------------- no storm
 
 #: Each has its own connections, and knows nothing of the others.
 PROCESSES = 8
@@ -139,9 +135,6 @@ def test_without_pauses_the_same_callers_storm(made: World, monkeypatch: pytest.
     assert min(busiest(times, LONGEST_PAUSE / 2) for times in during.values()) > 8
 
 
-# ---------------------------------------------------------------------------------------------- a dead Redis, many tags
-
-
 def busy(made: World, tags: int = TAGS) -> Issuer:
     """Return an issuer of so many trend tags, each drawn from."""
     ids = made.connect(redis_timeout=TIMEOUT, timeout=10)
@@ -189,18 +182,6 @@ def test_without_the_breaker_each_tag_pays_its_own_time_out(made: World, monkeyp
         assert slow_calls(made, ids, range(5)) == 5
 
 
-def test_of_many_threads_each_meets_one_time_out_at_most(made: World) -> None:
-    with busy(made) as ids:
-        idle = [made.draws(ids, f"t{tag}") for tag in range(TAGS)]  # as many connections
-        assert all(each.number for each in idle)
-        made.wire.blackhole()
-        threads = [
-            made.call(lambda first=first: slow_calls(made, ids, range(first, first + TAGS // 8)))  # type: ignore[misc]
-            for first in range(0, TAGS, TAGS // 8)
-        ]
-        assert {thread.number for thread in threads} == {1}
-
-
 def test_a_caller_in_a_hurry_sends_nobody_away_from_a_redis_that_is_only_slow(
     made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,23 +226,22 @@ def test_redis_back_with_the_store_away_serves_what_redis_holds(made: World, fau
 def test_with_both_away_what_is_held_is_served_then_refused_and_it_goes_on(
     made: World, order: Literal["strict", "trend"]
 ) -> None:
+    unavailable = issuer.StoreUnavailable if order == "trend" else issuer.RedisUnavailable
     with made.connect(timeout=0.6) as ids:
         ids.create("a", step=100, order=order)
-        numbers = [ids.next("a") for _ in range(5)]
+        numbers = ids.take("a", 5)
         made.wire.refuse()
         if order == "trend":
-            numbers += [ids.next("a") for _ in range(30)]  # direct, and past its mark
+            numbers += ids.take("a", 30)  # direct, and past its mark
             made.turns.sleep(1.0)  # until both segments of its own are there
         made.store.hang()
-        held = 0
-        with suppress(issuer.StoreUnavailable, issuer.RedisUnavailable):
+        with suppress(unavailable):
             while True:
                 numbers.append(ids.next("a"))
-                held += 1
-        assert held == (170 if order == "trend" else 0)
-        for timeout in (0.0, 0.3, 1.0):
+        assert len(numbers) == (205 if order == "trend" else 5)
+        for timeout in (0.0, 1.0):
             asked = made.draws(ids, "a", timeout)
-            assert isinstance(asked.error, issuer.StoreUnavailable if order == "trend" else issuer.RedisUnavailable)
+            assert isinstance(asked.error, unavailable)
             assert 0 < asked.error.retry_after <= LONGEST_PAUSE
             assert asked.took < timeout + GRACE
         waiting = made.draws(ids, "a", 60)
@@ -269,19 +249,7 @@ def test_with_both_away_what_is_held_is_served_then_refused_and_it_goes_on(
         made.store.resume()
         made.wire.pass_through()
         assert waiting.took < 3.0 + BACK
-        numbers += [waiting.number, *(ids.next("a") for _ in range(200))]
-        assert repeats(numbers) == []
-        assert numbers == sorted(numbers)
+        numbers += [waiting.number, *ids.take("a", 200)]
+        assert numbers == sorted(set(numbers))
         assert max(numbers) <= made.store.top("a")
         made.turns.until(lambda: not ids._roster.line("a").supply._direct, 3.0)
-
-
-def test_the_same_seed_gives_the_same_events(colour: str) -> None:
-    def events(seed: int) -> list[tuple[float, int]]:
-        with world(colour, seed) as made, made.connect() as ids:
-            ids.create("a", step=1000)
-            made.wire.refuse()
-            assert isinstance(made.draws(ids, "a", 2.0).error, issuer.RedisUnavailable)
-            return made.wire.tried
-
-    assert events(seeded(1)) == events(seeded(1)) != events(seeded(2))

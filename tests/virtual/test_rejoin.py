@@ -1,4 +1,9 @@
-"""Redis is back, or is no longer to be trusted: what a process holds in hand never makes its numbers go backwards."""
+"""What a process holds in hand: how much a stream draws ahead, and that it never makes its numbers go backwards.
+
+Redis is back, or is no longer to be trusted.
+"""
+
+from itertools import islice
 
 import pytest
 
@@ -86,3 +91,30 @@ def test_leases_are_dropped_when_redis_can_no_longer_be_trusted(made: World, sch
         numbers += ids.take("a", 50)
         assert numbers == sorted(set(numbers))
         assert numbers[5] > 20
+
+
+STEP = 20_000
+
+
+def test_a_stream_draws_more_ahead_while_it_is_used_up_quickly_and_fewer_again(made: World) -> None:
+    with made.connect() as ids:
+        ids.create("a", step=STEP, order="trend")
+        stream = ids.stream("a")
+        numbers = list(islice(stream, 100))
+        supply = ids._roster.lines["a"].supply
+        assert supply.ahead == 1000
+        numbers += islice(stream, STEP)
+        assert supply.ahead == STEP // 5  # more would use segments up before the next one is there
+        while supply.ahead > 1000:
+            made.turns.sleep(2.0)
+            numbers += islice(stream, STEP // 5)
+            assert len(numbers) < 10 * STEP
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_stream_keeps_to_what_was_said(made: World) -> None:
+    with made.connect(lease=50) as ids:
+        ids.create("a", step=STEP, order="trend")
+        stream = ids.stream("a")
+        assert list(islice(stream, 500)) == list(range(1, 501))
+        assert {each.high - each.low for each in ids._roster.lines["a"].supply.hand.held} == {50}  # type: ignore[union-attr]

@@ -1,9 +1,5 @@
 """One clock for threads and tasks that take turns: it moves only when all of them wait, and then at once.
 
-    with virtual(seed=7) as turns:
-        ids = issuer.connect(redis=server.client(), store=MemoryStore())  # its real threads, locks and deadlines
-        ids.next("a", timeout=60)                                         # ends at once, at 60 s exactly
-
 Within the block the modules of the product see other names: `monotonic`, `threading`, `queue`, `time`, `random` and the
 thread pool are those of this module. Each virtual thread is a greenlet, so that one runs at a time, and goes on until
 it waits; which of those who could go on does is up to the seed. The product has no seam for that, and pays nothing; and
@@ -24,8 +20,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from heapq import heappop, heappush
-from types import SimpleNamespace, TracebackType
-from typing import Any, Self, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import apscheduler.triggers.interval  # all that is swapped is imported here: later would be too late
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -73,15 +69,12 @@ class Turns:
         self._loops: list[Loop] = []
 
     def monotonic(self) -> float:
-        """Return the virtual time."""
         return self.now
 
     def wall(self) -> float:
-        """Return the virtual time in seconds since 1970."""
         return _EPOCH + self.now
 
     def sleep(self, seconds: float) -> None:
-        """Wait for so many seconds."""
         self.wait(Wait(), seconds)
 
     def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -153,7 +146,6 @@ class Turns:
         return future.result()
 
     def end(self) -> None:
-        """End the loops and all threads."""
         for loop in self._loops:
             if not self._hub.dead:
                 loop.call_soon_threadsafe(loop.stop)
@@ -201,7 +193,7 @@ class Lock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -376,36 +368,35 @@ class _Names(SimpleNamespace):
         return getattr(self._module, name)
 
 
-class Swapped:
-    """The names that the product sees while a block runs."""
-
-    def __init__(self, turns: Turns) -> None:
-        clocks: dict[str, object] = {"monotonic": turns.monotonic, "sleep": turns.sleep, "time": turns.wall}
-        clocks["time_ns"] = lambda: round(turns.wall() * 1e9)
-        locks = {kind.__name__: partial(kind, turns) for kind in (Lock, Event, Thread)}
-        #: By the object that a module knows under some name.
-        self._ours: dict[int, object] = {
-            id(time.monotonic): turns.monotonic,
-            id(time): _Names(time, **clocks),
-            id(threading): _Names(threading, get_ident=lambda: id(getcurrent()), **locks),
-            id(queue): _Names(queue, SimpleQueue=partial(Jobs, turns)),
-            id(random): turns.chance,
-            id(concurrent.futures.ThreadPoolExecutor): partial(Pool, turns),
-            id(datetime): _dates(turns),
-        }
-        self._before: list[tuple[dict[str, Any], str, object]] = []
-
-    def __enter__(self) -> Self:
-        for name, module in list(sys.modules.items()):
-            if name.startswith(_MODULES):
-                for each, value in list(vars(module).items()):
-                    if id(value) in self._ours and not (value is datetime and name not in _DATED):
-                        self._before.append((vars(module), each, value))
-                        vars(module)[each] = self._ours[id(value)]
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for names, name, value in self._before:
+@contextmanager
+def swapped(turns: Turns) -> Iterator[None]:
+    """Let the product see other names while the block runs."""
+    clocks: dict[str, object] = {"monotonic": turns.monotonic, "sleep": turns.sleep, "time": turns.wall}
+    clocks["time_ns"] = lambda: round(turns.wall() * 1e9)
+    locks = {kind.__name__: partial(kind, turns) for kind in (Lock, Event, Thread)}
+    #: By the object that a module knows under some name.
+    ours: dict[int, object] = {
+        id(time.monotonic): turns.monotonic,
+        id(time): _Names(time, **clocks),
+        id(threading): _Names(threading, get_ident=lambda: id(getcurrent()), **locks),
+        id(queue): _Names(queue, SimpleQueue=partial(Jobs, turns)),
+        id(random): turns.chance,
+        id(concurrent.futures.ThreadPoolExecutor): partial(Pool, turns),
+        id(datetime): _dates(turns),
+    }
+    before = [
+        (vars(module), each, value)
+        for name, module in list(sys.modules.items())
+        if name.startswith(_MODULES)
+        for each, value in list(vars(module).items())
+        if id(value) in ours and not (value is datetime and name not in _DATED)
+    ]
+    for names, name, value in before:
+        names[name] = ours[id(value)]
+    try:
+        yield
+    finally:
+        for names, name, value in before:
             names[name] = value
 
 
@@ -414,7 +405,7 @@ def virtual(seed: int = 0) -> Iterator[Turns]:
     """Let the product run in virtual time. Make all that belongs to it within the block, and close it there."""
     turns = Turns(seed)
     hooks = sys.get_asyncgen_hooks()
-    with Swapped(turns):
+    with swapped(turns):
         try:
             yield turns
         finally:

@@ -35,19 +35,15 @@ class Wire:
         self._inner = FencedConnection(server=self.server)
 
     def client(self) -> redis.Redis:
-        """Return what `issuer.connect` takes."""
         return redis.Redis(connection_pool=redis.ConnectionPool(BlockingLink, **self._settings()))
 
     def async_client(self) -> redis.asyncio.Redis:
-        """Return what `issuer.aconnect` takes."""
         return redis.asyncio.Redis(
             connection_pool=redis.asyncio.ConnectionPool(cast("Any", AsyncLink), **self._settings())
         )
 
     def _settings(self) -> dict[str, Any]:
         return {"wire": self, "process": next(self._processes)}
-
-    # ------------------------------------------------------------------ faults
 
     def pass_through(self) -> None:
         """Misbehave no longer; connections that were silenced are cut."""
@@ -74,7 +70,6 @@ class Wire:
         self._denied[match] = redis.ResponseError(error)
 
     def release(self) -> None:
-        """Bring what was kept."""
         held, self.held = self.held, []
         for bring in held:
             bring()
@@ -85,10 +80,7 @@ class Wire:
             if fault == "refuse" or (link.silent and not fault):
                 link.lose()
 
-    # ------------------------------------------------------------------ on the way
-
     def travel(self) -> float:
-        """Return how long the next way takes."""
         return self.turns.chance.uniform(*TRAVEL)
 
     def dial(self, link: "Link") -> float:
@@ -149,7 +141,6 @@ class Link:
         """Wake whoever reads."""
 
     def lose(self) -> None:
-        """Take note that the connection was cut."""
         self.lost = True
         self.wire.hung_up(self)
         self.signal()

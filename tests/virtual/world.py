@@ -52,7 +52,6 @@ class Call:
 
     @property
     def done(self) -> "Call":
-        """Itself, once it has ended."""
         assert self.took >= 0
         return self
 
@@ -65,14 +64,12 @@ class Call:
 
     @property
     def number(self) -> int:
-        """The number that it brought, once it has ended."""
         assert self.took >= 0
         assert isinstance(self.answer, int), self.answer
         return self.answer
 
     @property
     def error(self) -> issuer.IssuerError:
-        """The error that it brought, once it has ended."""
         assert self.took >= 0
         assert isinstance(self.answer, issuer.IssuerError), self.answer
         return self.answer
@@ -88,7 +85,6 @@ class World:
 
     @property
     def now(self) -> float:
-        """The virtual time."""
         return self.turns.now
 
     def connect(self, **settings: Any) -> Issuer:
@@ -99,7 +95,6 @@ class World:
         return cast("Issuer", Tasks(self.turns, settings)) if tasks else issuer.connect(**settings)
 
     def call(self, work: Callable[[], object]) -> Call:
-        """Do it in a thread of its own."""
         return Call(self.turns, work)
 
     def draws(self, ids: Issuer, tag: str, timeout: float | None = None) -> Call:

@@ -201,13 +201,13 @@ class Line:
                 self._pack()
         return numbers
 
-    def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn:
+    def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn | None:
         """Return a reply's numbers, or all of it if it says more. `before`: the highest seen when it was sent."""
         supply = self.supply
         if reply[0] == b"ok":
             low, high = int(reply[1]), int(reply[2])
-            if low < before:
-                supply.refuse_backwards(low, before)
+            if supply.went_back(low, before):
+                return None  # drawn once more, with a look at the hash
             # Nobody elected; and no numbers in hand, see Supply.obtain.
             if len(reply) == 3 and supply.hand is None:  # noqa: PLR2004
                 if high > supply.seen:  # noqa: PLR1730 - `max` takes three times as long

@@ -138,9 +138,9 @@ class Line:
                 high = int(reply[2])
                 if high > supply.seen:
                     supply.seen = high
-                elif high <= before:
-                    supply.refuse_backwards(high - 1, before)
-                return high
+                    return high
+                if not supply.went_back(high - 1, before):
+                    return high
             return supply.value(self._long(1, Deadline(self._timeout), reply, before)[1])
         except TimeoutError as error:
             late = self._unanswered(error, self._seconds)
@@ -188,7 +188,8 @@ class Line:
         if reply is None or len(reply) != NUMBERS or self.supply.hand is not None:
             return self._long(n, deadline, reply, before)
         low, high = int(reply[1]), int(reply[2])
-        self.supply.refuse_backwards(low, before)
+        if self.supply.went_back(low, before):
+            return self._long(n, deadline, reply, before)
         self.supply.seen = max(self.supply.seen, high)
         return low, high
 
@@ -201,8 +202,8 @@ class Line:
         """
         self._node = NOWHERE
         drawn = gateway.drawn(first) if isinstance(first, list) else first
-        if isinstance(drawn, gateway.Drawn) and drawn.status == "ok":
-            self.supply.refuse_backwards(drawn.low, before)
+        if isinstance(drawn, gateway.Drawn) and drawn.status == "ok" and self.supply.went_back(drawn.low, before):
+            drawn = None  # drawn once more, with a look at the hash
         numbers = self.run(self.supply.obtain(n, deadline, drawn), deadline)
         if self._redis is not None:
             if self.supply.owned:
