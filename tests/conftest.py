@@ -255,15 +255,11 @@ def mongo_url(pools: Pools) -> Iterator[str]:
         yield server.url
 
 
-def _mongo(pools: Pools) -> Iterator[MongoServer]:
+@pytest.fixture
+def mongo_server(pools: Pools) -> Iterator[MongoServer]:
+    """A MongoDB that nobody else uses meanwhile, to be killed and started again."""
     with pools.mongos.borrowed() as server:
         yield server
-
-
-#: The module's MongoDB, never one that ISSUER_TEST_MONGO_URL names; and one that nobody else uses meanwhile, to be
-#: killed and started again.
-standing_mongo = pytest.fixture(scope="module", name="standing_mongo")(_mongo)
-mongo_server = pytest.fixture(name="mongo_server")(_mongo)
 
 
 @pytest.fixture(params=list(COLOURS))

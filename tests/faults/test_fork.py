@@ -174,3 +174,11 @@ def test_what_was_just_about_to_lie_open_at_the_fork_is_spent_too(connect: Conne
         inner._means.open.pop("a")  # the fork comes between the two assignments of a hand
         assert in_child(lambda: [*numbers])() == []
         assert next(iter(numbers)) == 2
+
+
+def test_a_memory_store_refuses_to_serve_a_child() -> None:
+    with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
+        ids.create("a")
+        ids.next("a")
+        assert "ConfigurationError" in str(in_child(lambda: ids.next("a"))())
+        assert ids.next("a") == 2

@@ -10,7 +10,6 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore
 from issuer.scripts import script
 from tests.audit import assert_increasing, repeats
@@ -113,21 +112,6 @@ def test_what_arrives_twice_or_is_answered_in_vain_costs_a_gap_and_no_repeat(
         redis_proxy.drop_replies(match=LOAD, times=1)
         numbers += behind.take("a", 100)
     assert_increasing(numbers)
-
-
-class Failing(MemoryStore):
-    """A memory store that can be switched off."""
-
-    down = False
-
-    def __getattribute__(self, name: str) -> object:
-        if name in {"reserve", "get", "hand_back", "store_id"} and object.__getattribute__(self, "down"):
-            return _unavailable
-        return object.__getattribute__(self, name)
-
-
-def _unavailable(*_args: object, **_rest: object) -> None:
-    raise Unavailable("switched off")
 
 
 # ---------------------------------------------------------------------------------------------- late replies
