@@ -47,10 +47,11 @@ class TestServing:
             assert seen.redis is not None
             assert seen.redis.fence == sentinels.node(sentinels.master()).replication()["master_replid"]
             assert [tag.tag for tag in ids.tags()] == ["a"]
+            # A segment that was on its way is a gap.
             ids.configure("a", above=1000)
-            assert ids.next("a") == 1001
+            assert 1000 < ids.next("a") < 1100
             floor = ids.recover("a")[0].new
-            assert ids.next("a") == floor + 1
+            assert floor < ids.next("a") < floor + 100
             ids.delete("a")
             with pytest.raises(issuer.UnknownTag):
                 ids.next("a")

@@ -25,7 +25,7 @@ def assert_serves(connect: Connect, url: str) -> None:
         seen = ids.inspect("a")
         assert (seen.redis_error, seen.redis and seen.redis.cur) == (None, 2**60 + 49)
         floor = ids.recover("a")[0].new
-        assert ids.next("a") == floor + 1
+        assert floor < ids.next("a") < floor + 100  # a segment that was on its way is a gap
         ids.delete("a")
 
 
