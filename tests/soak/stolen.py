@@ -114,6 +114,8 @@ def main(
     *, command: tuple[str, ...], times: int, every: tuple[float, float], seconds: float, burners: int, seed: int
 ) -> None:
     """Run a command while others take the machine away."""
+    # Told to end, it lets go on what it has stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # What loses its parent becomes ours, and is found all the same.
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     red = 0
@@ -122,7 +124,10 @@ def main(
         with stolen(every, seconds, seed + turn, burners) as freezes:
             process = subprocess.Popen(command)
             _started.add(process.pid)
-            code = process.wait()
+            try:
+                code = process.wait()
+            finally:
+                process.terminate()
         red += code != 0
         took = time.monotonic() - began
         click.echo(f"run {turn} of {times}: exit {code} after {took:.0f} s, {len(freezes)} freezes of {seconds:g} s")
