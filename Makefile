@@ -5,6 +5,7 @@
 # make mutate  take out one guard after the other, and see a test find the harm; or K="fence load-born"
 # make chaos   every fault twenty times, every number checked: an hour, or CHAOS="--times 2 --faults F2,F9"
 # make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
+# make docs    a site of docs/ with an API reference, in .site; a link that leads nowhere fails it
 #
 # Environments are made on first use and again when pyproject.toml changes.
 
@@ -22,10 +23,10 @@ WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test soak mutate chaos bench ready wire clean
+.PHONY: help demo lint check test soak mutate chaos bench docs ready wire clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -7
+	@sed -n 's/^# //p' Makefile | head -8
 
 demo: .venv/.demo
 	@.venv/bin/issuer demo
@@ -55,6 +56,12 @@ chaos: ready
 bench: .bench/.made
 	@.bench/bin/python -m tests.benchmarks $(ROWS)
 
+# What a page loads lies beside it: a site of our own must not tell others who reads it.
+docs: .docs/.made
+	@rm -rf .site
+	@.docs/bin/zensical build --strict --clean
+	@! grep -rEn --include=*.html '<(script|link|img|source|iframe)[^>]*(src|href)="?(https?:)?//' .site
+
 ready: .venv/.dev wire
 
 # ------------------------------------------------------------------------------------------------ environments
@@ -80,14 +87,17 @@ ready: .venv/.dev wire
 	@$(PY) $(PIP) -e . --group dev
 	@touch $@
 
-# Apart from .venv: what the benchmark compares with is nothing that the tests may come to depend on.
-.bench/.made: pyproject.toml tests/servers/find_python.sh
+# Apart from .venv: what the benchmark compares with, and what makes the site, is nothing that the tests may come to
+# depend on.
+.bench/.made: WANTED = -e . --group bench
+.docs/.made: WANTED = --group docs
+.bench/.made .docs/.made: pyproject.toml tests/servers/find_python.sh
 	@python=$$($(FIND) 3.11 python3.13 python3.12 python3.11 python3 python) || \
 	    { echo "No Python >= 3.11 with venv was found. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
-	echo "Making .bench with $$python"; \
-	"$$python" -m venv --clear .bench
-	@.bench/bin/python $(PIP) --upgrade "pip>=25.1"
-	@.bench/bin/python $(PIP) -e . --group bench
+	echo "Making $(@D) with $$python"; \
+	"$$python" -m venv --clear $(@D)
+	@$(@D)/bin/python $(PIP) --upgrade "pip>=25.1"
+	@$(@D)/bin/python $(PIP) $(WANTED)
 	@touch $@
 
 # Never a failure: without it the tests that need it are skipped, or fail where CI is set.
@@ -105,5 +115,5 @@ wire:
 	fi
 
 clean:
-	rm -rf .venv .wire .bench dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .wire .bench .docs .site .cache dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,6 @@
 """Strategies, plugins and the rejected handler on a real Redis."""
 
 import os
-import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
@@ -288,8 +287,6 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
 
 # ------------------------------------------------------------------------------------------------ plugins
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "plugins.md"
-
 
 @BOTH
 def test_a_plugin_names_strategies_that_are_known_or_registered(
@@ -304,17 +301,3 @@ def test_a_plugin_names_strategies_that_are_known_or_registered(
     with connect(redis="none", store="memory://", plugins=[Rate(strategies=["own", "segment"])]) as ids:
         ids.create("a")
         assert ids.next("a") == 1
-
-
-# ------------------------------------------------------------------------------------------------ the page about them
-
-
-def test_the_python_of_the_page_runs() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    code, shown = re.subn(r"^( *)(\S.*?)  # (\d+|True)$", r"\1assert (\2) == \3", "\n".join(blocks), flags=re.MULTILINE)
-    page: dict[str, Any] = {"__name__": "page"}
-    exec(compile(code, str(DOCS), "exec"), page)  # noqa: S102 - the page is ours
-    for name in ("ids", "mirrored", "small"):
-        page[name].close()
-    assert len(blocks) == 7
-    assert shown == 9

@@ -128,7 +128,7 @@ FENCE = (
     " then return {'fenced'} end\n"
 )
 NOTMASTER = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
-#: What docs/design.md warns of: the run id outlives a change of masters and back.
+#: Why the fence is no run id: it outlives a change of masters and back.
 INFO = "local info = redis.call('INFO', 'replication')\n"
 RUN_ID = (
     INFO,

@@ -16,6 +16,7 @@ from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.routes import Address
 from issuer.errors import FenceError, RedisUnavailable
 from issuer.scripts import folder
+from tests import programs
 from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers, unchanged
 from tests.servers.redis import RedisServer
 from tests.stolen import Stopwatch
@@ -74,6 +75,9 @@ def configured(tag: TagHash, **settings: str | int) -> Iterator[None]:
 class TestRights:
     def test_those_in_the_readme_are_enough(self, tag: TagHash, any_redis: RedisServer, mine: TagHash) -> None:
         (rights,) = re.findall(r"\*\*Rights\*\*: `([^`]*)`", README)
+        page = (programs.REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
+        shown = page.partition("ACL SETUSER issuer on >secret ")[2].partition("\n")[0].split()
+        assert {*shown, "+eval"} == set(rights.split())  # the issuer sends scripts by SCRIPT LOAD alone
         user_with(tag, *str(rights).split())
         tag.client.script_flush()
         with connected(any_redis, f"{USER}:secret@") as connections:

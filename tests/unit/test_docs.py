@@ -1,18 +1,14 @@
-"""docs/errors.md has every public error as it is; the snippets of docs/snowflake.md run, and its defaults are so."""
+"""docs/errors.md has every public error as it is; the defaults of docs/snowflake.md are so."""
 
 import re
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 import issuer
 from issuer.cli.exits import _CODES, FAILED
 from issuer.errors import IssuerError
-from issuer.strategies import Layout, known, registry, stored
+from issuer.strategies import Layout, stored
 from issuer.strategies.machines import LEASE, MARGIN
 from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
-from tests.strategies import Desk
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, TEXT = ((DOCS / name).read_text(encoding="utf-8") for name in ("errors.md", "snowflake.md"))
@@ -43,22 +39,6 @@ def test_the_page_has_a_row_for_each_with_what_to_do() -> None:
         assert int(code) == expected, name
         assert says.strip()
         assert do.strip()
-
-
-@pytest.mark.covers("3.6")
-def test_the_snippets_run_and_the_strategy_serves(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
-    snippets = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(snippets) == 3
-    names: dict[str, Any] = {"__name__": "snippet"}
-    for snippet in snippets:
-        exec(snippet, names)  # noqa: S102 - what users are told to run
-    assert capsys.readouterr().out.strip() in TEXT
-    assert known() == ["evens", "segment", "snowflake"]
-    with Desk("evens", {"above": 10}) as desk:
-        assert [desk.next(), *desk.take(2)] == [12, 14, 16]
 
 
 def test_every_option_stands_in_the_table_with_its_default() -> None:

@@ -1,0 +1,160 @@
+"""README and docs/ show what happens: of each page the Python is run, then the commands; links lead somewhere."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import issuer
+from issuer.cli import main
+from issuer.numbers.given import Given
+from issuer.numbers.limits import NAMES
+from issuer.numbers.sharding import shard_of
+from issuer.numbers.template import Template
+from issuer.settings import Settings
+from tests import programs
+from tests.e2e.conftest import PROGRAM
+
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PATHS}
+NUMBERS = PAGES["docs/numbers.md"]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: The rows of tests/requirements.toml that a page's snippets show.
+ROWS = {
+    "docs/numbers.md": ("1.12", "1.13", "1.14", "4.7", "4.8", "U.7", "N.3"),
+    "docs/snowflake.md": ("3.6",),
+}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return [block for each, block in BLOCK.findall(PAGES[page]) if each == language]
+
+
+def pages_with(language: str) -> list[object]:
+    """Every page that has blocks in the language, with its rows."""
+    return [
+        pytest.param(page, marks=pytest.mark.covers(*rows) if language == "python" and rows else ())
+        for page, rows in ((page, ROWS.get(page, ())) for page in PAGES)
+        if blocks(page, language)
+    ]
+
+
+def commands(block: str) -> Iterator[tuple[str, str]]:
+    """Split a console block into commands and what they print."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        yield command, shown
+
+
+def as_pattern(shown: str) -> str:
+    """`...` stands for the rest of a line, alone on a line for any lines."""
+    return "".join(
+        r"(?:.*\n)*" if line.strip() == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
+        for line in shown.splitlines()
+    )
+
+
+def checked(code: str) -> str:
+    """Return the snippet with what it says in comments behind its expressions, as assertions."""
+    says = r"^( *)(\S.*?)  # (\d+|True|range\(.*?\)|\[.*?\])(?=$|[,:])(.*)$"
+    return re.sub(says, r"\1assert (\2) == \3  #\4", code, flags=re.MULTILINE)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_the_python_of_a_page_runs_and_gives_what_it_says(
+    page: str, home: Path, redis_url: str, request: pytest.FixtureRequest
+) -> None:
+    code = "\n".join(blocks(page, "python")).replace("redis://localhost:6379/0", redis_url)
+    if "mongodb://" in code:
+        mongo = f"{request.getfixturevalue('mongo_url')}/{Path(page).stem}"
+        code = code.replace("mongodb://localhost:27017/issuer", mongo)
+    (home / "page.py").write_text(checked(code), encoding="utf-8")
+    done = programs.run("page.py")
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split("\n")) <= {"", *re.findall(r"# (.*)", code)}
+    assert "assert " in checked(code) or page == "docs/errors.md"
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("page", pages_with("console"))
+def test_the_commands_of_a_page_print_what_it_shows(page: str) -> None:
+    for command, shown in commands("".join(blocks(page, "console"))):
+        if re.fullmatch(r"issuer [^;|>]*", command):
+            done = programs.run(*PROGRAM, *shlex.split(command)[1:])
+        else:
+            done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        printed = done.stdout + done.stderr
+        assert re.fullmatch(as_pattern(shown), printed), f"$ {command}\n{printed}\ninstead of\n{shown}"
+        assert (done.returncode == 0) == ("error: " not in shown)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_and_options_in_a_pages_words_exist_and_its_links_lead_somewhere(page: str) -> None:
+    text = " ".join(re.sub(r"^```.*?^```$", "", PAGES[page], flags=re.MULTILINE | re.DOTALL).split())
+    for code in re.findall(r"`issuer ([^`]*)`", text):
+        known, words = {"-h", *(option for each in main.params for option in each.opts)}, shlex.split(code)
+        name = next((word for word in words if word in main.commands), None)
+        assert name or words[0] in known, code
+        for each in main.commands[name].params if name else ():
+            known.update(each.opts, each.secondary_opts)
+        assert {word for word in words if word.startswith("-")} <= known, code
+    for link in re.findall(r"\]\((?!https?:)([^)]*)\)", text):
+        path, _, anchor = link.partition("#")
+        to = (ROOT / page).parent / path if path else ROOT / page
+        assert to.is_file(), link
+        headings = re.findall(r"^#+ (.*)$", to.read_text(encoding="utf-8").lower(), re.MULTILINE)
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", each).replace(" ", "-") for each in headings}, link
+    for block in blocks(page, "toml"):
+        tomllib.loads(block)
+
+
+def test_the_readme_fits_a_screen_or_three_and_every_setting_and_public_name_stands_on_its_page() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 220
+    keys = re.findall(r"^\| `(\w+)` \| `ISSUER_\w+`", PAGES["docs/configuration.md"], re.MULTILINE)
+    assert keys == list(get_type_hints(Settings))
+    reference = "".join(text for page, text in PAGES.items() if "/reference/" in page)
+    errors = set(dir(issuer.errors))
+    assert [name for name in {*issuer.__all__} - errors if not re.search(rf"\b{name}\b", reference)] == ["__version__"]
+
+
+@pytest.mark.covers("4.8")
+def test_the_shards_of_the_table_are_those_of_the_function() -> None:
+    rows = re.findall(r"^\| (`.*?`|\(empty\)) \| `0x([0-9A-F]{8})` \| (\d+) \| (\d+) \|$", NUMBERS, re.MULTILINE)
+    assert len(rows) == 7
+    for shown, crc, of_64, of_10 in rows:
+        key = "" if shown == "(empty)" else shown.strip("`")
+        assert zlib.crc32(key.encode()) == int(crc, 16)
+        assert (shard_of(key, 64), shard_of(key, 10)) == (int(of_64), int(of_10))
+
+
+def test_every_setting_name_of_a_limit_and_field_stands_in_the_tables_and_is_understood() -> None:
+    table = NUMBERS.partition("| setting |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    assert get_type_hints(Given).keys() - named - {"stride_above"} == set()
+    assert NAMES.keys() <= named
+    assert "stride_above" in NUMBERS
+    fields = re.findall(r"`(\{[a-z].*?\})`", NUMBERS.partition("| field |")[2].partition("\n\n")[0])
+    assert len(fields) >= 10
+    for field in fields:
+        Template(field if "seq" in field else f"{{seq:04d}}-{field}")
+
+
+@pytest.mark.covers("1.14")
+def test_it_says_what_strides_cost_and_that_scrambling_is_no_encryption_and_that_cycles_repeat() -> None:
+    text = " ".join(NUMBERS.split())
+    for said in (
+        "order over all sites is lost",
+        "every number is also a write to its database",
+        "**This is obfuscation, not encryption**",
+        "**Then they repeat**",
+    ):
+        assert said in text
