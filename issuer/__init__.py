@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from issuer.async_facade import AsyncIssuer
-from issuer.core.discrepancies import (
+from issuer.api.asyncio import AsyncIssuer
+from issuer.api.blocking import Issuer
+from issuer.core.inspect.discrepancies import (
     AboveMax,
     BelowJournal,
     DamagedEntry,
@@ -25,12 +26,11 @@ from issuer.core.discrepancies import (
     RedisUnseen,
     TwoHashes,
 )
-from issuer.core.doctor.finding import Finding
-from issuer.core.inspection import Inspection, RedisState, StoreState, Waste
+from issuer.core.inspect.doctor.finding import Finding
+from issuer.core.inspect.inspection import Inspection, RedisState, StoreState, Waste
+from issuer.core.inspect.verification import Provenance
 from issuer.core.issued import Issued
-from issuer.core.retire import Recovery
-from issuer.core.verification import Provenance
-from issuer.drivers.issuing import TTL
+from issuer.core.recovery import Recovery
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,
@@ -56,8 +56,8 @@ from issuer.errors import (
     Unavailable,
     UnknownTag,
 )
-from issuer.facade import Issuer
-from issuer.numbers.scheme import Decoded
+from issuer.numbers.codec import Decoded
+from issuer.operations.numbers import TTL
 from issuer.persistence.contract import Store
 from issuer.persistence.records import LedgerEntry, Tag
 from issuer.strategies.aside import MachineNumber, MachineNumbers

@@ -14,15 +14,15 @@ import redis.asyncio
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from issuer import settings as settings_
-from issuer.async_facade import AsyncIssuer
-from issuer.core.outcomes import store_error
+from issuer.api.asyncio import AsyncIssuer
+from issuer.api.blocking import Issuer, close_all
+from issuer.core.error_mapping import store_error
 from issuer.drivers.asyncio.connections import Connections as AsyncConnections
 from issuer.drivers.blocking.connections import Connections
-from issuer.drivers.terms import Terms
 from issuer.errors import ConfigurationError, IssuerError, brief
-from issuer.facade import Issuer, close_all
 from issuer.forks import register
 from issuer.numbers.scrambling import checked_key
+from issuer.operations.config import IssuerConfig
 from issuer.persistence.contract import Store
 from issuer.persistence.errors import StoreError
 from issuer.persistence.journalled import Journalled
@@ -160,7 +160,7 @@ def _parts(
     hooks: Hooks,
     *,
     connections: Callable[[object, float], T | None],
-) -> tuple[Terms, T | None]:
+) -> tuple[IssuerConfig, T | None]:
     """Put together what both colours need. What can be refused without a store is refused before one is opened."""
     _check_hooks(hooks)
     rejections = Rejections(hooks.rejected)
@@ -180,7 +180,7 @@ def _parts(
         if own_store:
             opened.close()
         raise
-    terms = Terms(
+    resolved = IssuerConfig(
         store=opened,
         own_store=own_store,
         prefix=settings.prefix.value,
@@ -195,7 +195,7 @@ def _parts(
         instance=instance,
         alarm=_no_alarm if hooks.alarm is None else hooks.alarm,
     )
-    return terms, to_redis
+    return resolved, to_redis
 
 
 def _named(name: str, given: object) -> object:

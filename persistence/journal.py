@@ -33,7 +33,7 @@ from issuer.persistence import forks
 from issuer.persistence.contract import Deadline
 from issuer.persistence.errors import Corrupt, Damaged, Misconfigured, StoreError, Unavailable
 from issuer.persistence.records import Tag, is_number, now_ms
-from issuer.persistence.schemes import SCHEME_MOST
+from issuer.persistence.scheme_json import SCHEME_MOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -26,7 +26,7 @@ from issuer.persistence.errors import (
     TagPresent,
     VersionMoved,
 )
-from issuer.persistence.schemes import PLAIN, continued, frozen, problem
+from issuer.persistence.scheme_json import PLAIN, continued, frozen, problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

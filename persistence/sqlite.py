@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from issuer.persistence import forks, schemes
+from issuer.persistence import forks, scheme_json
 from issuer.persistence.contract import Deadline, Store
 from issuer.persistence.errors import Misconfigured, TagMissing, Unavailable
 from issuer.persistence.records import (
@@ -292,7 +292,7 @@ class SQLiteStore(Store):
         return found.live()
 
     def _write(self, connection: sqlite3.Connection, record: Tag) -> Tag:
-        fields = {**asdict(record), "scheme": schemes.text(record.scheme)}
+        fields = {**asdict(record), "scheme": scheme_json.text(record.scheme)}
         connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
         return record
 

@@ -17,7 +17,7 @@ from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import Unavailable
 from issuer.persistence.contract import Store
 from issuer.persistence.opening import open_store
-from issuer.strategies import Context, Instance, Serving, Snowflake, registry
+from issuer.strategies import Context, Instance, Snowflake, StrategyRunner, registry
 from issuer.strategies.machines import Clock
 from tests.colours import Looped
 from tests.servers.fake import FencedFakeServer
@@ -83,7 +83,7 @@ class Desk:
             instance=instance or Instance(application="tests", ip="192.0.2.5"),
             timeout=timeout,
         )
-        self.serving = Serving(name, replace(context, **more))
+        self.serving = StrategyRunner(name, replace(context, **more))
 
     _runner: Any = Runner
     _flight = staticmethod(new_flight)

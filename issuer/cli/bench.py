@@ -18,13 +18,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from issuer.api.blocking import Issuer
 from issuer.cli.exits import complain, json_option
 from issuer.cli.ranges import Seconds, Whole
 from issuer.cli.session import Session
-from issuer.cli.text import Column, plain, say, screen_width, show, show_json, table
 from issuer.errors import IssuerError, RedisUnavailable
-from issuer.facade import Issuer
 from issuer.settings import Settings
+from issuer.terminal import Column, plain, say, screen_width, show, show_json, table
 from issuer.wiring import mask
 
 #: Numbers a segment of the scratch tag: so many that its reservations are not what is measured.

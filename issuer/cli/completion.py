@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from issuer.cli.session import Session, is_missing
-from issuer.cli.text import show
+from issuer.terminal import show
 from issuer.wiring import connect
 
 #: Longest that a Tab waits for the store, in seconds.

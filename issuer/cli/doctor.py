@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import click
 
+from issuer.api.blocking import Issuer
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
 from issuer.cli.ranges import Whole
 from issuer.cli.recovery import MANY
 from issuer.cli.session import Session
-from issuer.cli.text import Column, folded, plain, screen_width, show, show_json, table, wrapped
-from issuer.core.doctor.finding import Finding, Level
-from issuer.facade import Issuer
+from issuer.core.inspect.doctor.finding import Finding, Level
+from issuer.terminal import Column, folded, plain, screen_width, show, show_json, table, wrapped
 
 #: Each level's heading and colour.
 HEADINGS: Final[dict[Level, tuple[str, str]]] = {

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 import click
 
 from issuer.cli.ending import ending_in_order
-from issuer.cli.text import say
 from issuer.errors import (
     ConfigurationError,
     CorruptState,
@@ -29,6 +28,7 @@ from issuer.errors import (
     Unavailable,
     UnknownTag,
 )
+from issuer.terminal import say
 
 OK: Final = 0
 FAILED: Final = 1

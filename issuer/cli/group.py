@@ -22,7 +22,7 @@ from issuer.cli import (
 )
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
-from issuer.cli.text import color
+from issuer.terminal import color
 
 
 @click.group(

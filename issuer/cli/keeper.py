@@ -11,10 +11,10 @@ from types import FrameType
 
 import click
 
+from issuer.api.blocking import Issuer
 from issuer.cli.session import Session
-from issuer.cli.text import numbered, plain, say
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, Unavailable
-from issuer.facade import Issuer
+from issuer.terminal import numbered, plain, say
 from issuer.wiring import mask
 
 #: Seconds between two looks for new tags and at the servers.

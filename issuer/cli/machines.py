@@ -10,8 +10,8 @@ from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
-from issuer.cli.text import Column, duration, numbered, plain, say, screen_width, show, show_json, stamp_utc, table
 from issuer.strategies.aside import MachineNumber, MachineNumbers
+from issuer.terminal import Column, duration, numbered, plain, say, screen_width, show, show_json, stamp_utc, table
 
 
 @click.command(

@@ -10,19 +10,19 @@ from typing import Any, TypeVar
 
 import click
 
+from issuer.api.blocking import Issuer
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import json_option
 from issuer.cli.provenance import ambiguous, state
 from issuer.cli.provenance import content as entry_content
 from issuer.cli.ranges import Whole
 from issuer.cli.session import Session
-from issuer.cli.text import moment, plain, show, show_json, stamp_ms
 from issuer.core.issued import Issued
-from issuer.drivers.issuing import TTL
 from issuer.errors import IssuerError, NotDecodable, brief
-from issuer.facade import Issuer
-from issuer.numbers.scheme import DIGITS_MOST, Decoded
+from issuer.numbers.codec import DIGITS_MOST, Decoded
+from issuer.operations.numbers import TTL
 from issuer.persistence.records import now_ms
+from issuer.terminal import moment, plain, show, show_json, stamp_ms
 
 #: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
 CHUNK = 10_000

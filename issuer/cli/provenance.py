@@ -6,8 +6,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from issuer.core.verification import Provenance
-from issuer.facade import Issuer
+from issuer.api.blocking import Issuer
+from issuer.core.inspect.verification import Provenance
 from issuer.persistence.records import LedgerEntry
 
 

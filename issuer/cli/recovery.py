@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
+from issuer.api.blocking import Issuer
 from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import OK, code_of, complain, json_option
 from issuer.cli.ranges import Whole
 from issuer.cli.session import Session
-from issuer.cli.text import Column, numbered, plain, say, screen_width, show, show_json, table
-from issuer.core.outcomes import store_error
-from issuer.core.retire import Recovery
+from issuer.core.error_mapping import store_error
+from issuer.core.recovery import Recovery
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
-from issuer.facade import Issuer
 from issuer.persistence.errors import StoreError
 from issuer.persistence.journal import Journals, read
+from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, table
 
 #: From so many tags on there is a progress bar.
 MANY = 20

@@ -8,8 +8,8 @@ import click
 
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
-from issuer.cli.text import Column, screen_width, shortened, show, show_json, table
-from issuer.scripts import NAMES, script
+from issuer.gateway.scripts import NAMES, script
+from issuer.terminal import Column, screen_width, shortened, show, show_json, table
 from issuer.wiring import mask
 
 #: What holds where such a setting isn't set.

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import click
 
 from issuer import settings as settings_
+from issuer.api.blocking import Issuer
 from issuer.errors import ConfigurationError
-from issuer.facade import Issuer
 from issuer.wiring import connect, default_is_known
 
 

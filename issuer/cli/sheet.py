@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import click
 
-from issuer.cli.schemes import described
-from issuer.cli.text import ago, duration, folded, moment, plain
-from issuer.core.inspection import Inspection, RedisState, Waste
+from issuer.cli.scheme_flags import described
+from issuer.core.inspect.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
-from issuer.core.scheme import SEGMENT, counted
+from issuer.core.scheme_record import SEGMENT, counted
 from issuer.persistence.records import HIGHEST
+from issuer.terminal import ago, duration, folded, moment, plain
 
 #: Where values begin.
 INDENT = 13

@@ -9,21 +9,21 @@ from typing import Any, Literal, TypeVar
 
 import click
 
+from issuer.api.blocking import Issuer
 from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import UNREACHABLE, complain, json_option
-from issuer.cli.schemes import counted, described, given, limit_names, scheme_options, snowflake, summed_up
+from issuer.cli.scheme_flags import counted, described, given, limit_names, scheme_options, snowflake, summed_up
 from issuer.cli.sections import Sectioned
 from issuer.cli.session import Session
 from issuer.cli.sheet import sheet
-from issuer.cli.text import Column, ago, numbered, plain, say, screen_width, show_json, table
-from issuer.cli.text import show as show_data
 from issuer.core.parts import has_parts, parents
-from issuer.core.scheme import SEGMENT, last_value, strategy
+from issuer.core.scheme_record import SEGMENT, last_value, strategy
 from issuer.errors import UnknownTag
-from issuer.facade import Issuer
-from issuer.keys import has_blanks
+from issuer.gateway.keys import has_blanks
 from issuer.persistence.records import HIGHEST, Order, Tag, now_ms
+from issuer.terminal import Column, ago, numbered, plain, say, screen_width, show_json, table
+from issuer.terminal import show as show_data
 
 #: What is left out of JSON where numbers come of no counter.
 _OF_COUNTERS = ("max", "step", "limit", "lease", "ahead")

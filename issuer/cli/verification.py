@@ -10,17 +10,17 @@ from typing import Any
 
 import click
 
+from issuer.api.blocking import Issuer
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import FAILED, OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
 from issuer.cli.numbers import read, value_argument
 from issuer.cli.provenance import ambiguous, content, state, utc
 from issuer.cli.session import Session
-from issuer.cli.text import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
-from issuer.core.discrepancies import Discrepancy, RedisUnseen
-from issuer.core.verification import MOST
+from issuer.core.inspect.discrepancies import Discrepancy, RedisUnseen
+from issuer.core.inspect.verification import MOST
 from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag, brief
-from issuer.facade import Issuer
 from issuer.persistence.records import now_ms
+from issuer.terminal import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
 
 #: Blanks before what stands under a heading.
 INDENTED = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from issuer.core.scheme import MACHINE, PART_OF, PARTS
+from issuer.core.scheme_record import MACHINE, PART_OF, PARTS
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
 from issuer.persistence.journal import Known

@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from issuer.core import retire
-from issuer.core.extend import DEFAULT_STEP
-from issuer.core.scheme import SEGMENT, countable, strategy
+from issuer.core import recovery
+from issuer.core.record import DEFAULT_STEP
+from issuer.core.scheme_record import SEGMENT, countable, strategy
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument, brief
-from issuer.keys import check_description, check_found, check_tag
+from issuer.gateway.keys import check_description, check_found, check_tag
 from issuer.persistence import journal
 from issuer.persistence.journal import Journals
 from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
@@ -140,7 +140,7 @@ def configure(
     times = None if ahead is None else whole(ahead, "ahead", 1, AHEAD_MOST)
     if description is not None:
         check_description(description)
-    return retire.configure(
+    return recovery.configure(
         tag,
         key,
         change=lambda store, left: store.configure(
@@ -187,7 +187,7 @@ def journals(named: Named) -> Steps[Journals]:
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
 
-def floor(tag: str | None, at_least: int) -> int:
+def checked_at_least(tag: str | None, at_least: int) -> int:
     """Check what `recover` is to count as taken, 0..2^63-1, and the tag; None: all of them, and then only 0."""
     lowest = whole(at_least, "at_least", 0, HIGHEST)
     if tag is not None:

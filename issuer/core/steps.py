@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from issuer.core.flight import Flight
-from issuer.core.outcomes import store_error
+from issuer.core.error_mapping import store_error
+from issuer.core.single_flight import Flight
 from issuer.errors import UnknownTag
 from issuer.gateway import Call
 from issuer.persistence.contract import Store

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import redis
 import redis.asyncio
 
-from issuer.drivers.routes import Address, Cluster, Fixed, Route, Sentinels
+from issuer.drivers.topology import Address, Cluster, Fixed, Sentinels, Topology
 from issuer.errors import ConfigurationError, brief
 
 #: redis-py's settings that would send a call again, or count and time calls in ways of its own.
@@ -41,7 +41,7 @@ class Target:
     """Where the hashes are. `route` makes a fresh route; `data` and `sentinel` make connections to the nodes."""
 
     name: str
-    route: Callable[[], Route]
+    route: Callable[[], Topology]
     data: Recipe
     sentinel: Recipe | None = None
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, get_args
 
 from issuer.core.periods import SEQ_MOST, Periods
-from issuer.core.scheme import SEGMENT, id_after, last_value
+from issuer.core.scheme_record import SEGMENT, id_after, last_value
 from issuer.errors import SchemeError, brief
 from issuer.numbers import scrambling, stride
+from issuer.numbers.codec import Scheme, scrambled, shard_layout, strides
 from issuer.numbers.layouts import BITS
-from issuer.numbers.scheme import Scheme, scrambled, shard_layout, strides
 from issuer.numbers.sharding import SHARDS_MOST
 from issuer.numbers.template import Template
 from issuer.persistence.records import HIGHEST, Order, Tag
@@ -21,7 +21,7 @@ Restart = Literal["daily", "weekly", "monthly", "yearly", "never"]
 SHARD_BITS, APP_BITS = 6, 8
 
 
-class Given(TypedDict, total=False):
+class SchemeOptions(TypedDict, total=False):
     """What `create` and `configure` take beyond a tag's other settings. All can be left out.
 
     format: how texts look, as in "BIZ{date:%y%m%d}-{seq:06d}{check}"; "" takes it away. restart: when the numbers begin
@@ -155,7 +155,7 @@ def changed(
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    unknown = sorted(given.keys() - Given.__annotations__.keys())
+    unknown = sorted(given.keys() - SchemeOptions.__annotations__.keys())
     if unknown:
         raise TypeError(f"unexpected keyword argument {brief(unknown[0])}")
     for name, (kinds, wanted) in _KINDS.items():

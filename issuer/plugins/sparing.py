@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from issuer.clock import monotonic
-from issuer.plugins.forks import Mutex
+from issuer.forks import living
 
 #: Seconds for which the same thing isn't said again.
 QUIET = 60.0
@@ -16,6 +17,27 @@ REMEMBERED = 1000
 
 #: Seconds between two looks for what may be forgotten, when there are too many: a look takes 0.1 ms.
 SWEEP_EVERY = 1.0
+
+
+class Mutex:
+    """Holds a lock that a forked child finds free: `with mutex.lock:`.
+
+    Whoever holds it when the process forks has no thread in the child, which would wait for ever. Re-entrant, so that
+    it adds no wait of its own where a signal handler draws on top of what it interrupts. That may wait for ever all the
+    same, for a lock of the issuer's: handlers shouldn't draw.
+    """
+
+    __slots__ = ("__weakref__", "lock")
+
+    def __init__(self) -> None:
+        self._renew()
+        _living.add(self)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+
+
+_living = living(Mutex._renew)  # noqa: SLF001 - the hook belongs to the class
 
 
 class Sparing:

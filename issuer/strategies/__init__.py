@@ -7,7 +7,18 @@ makes numbers of time, machine and sequence: `layout` puts them together, `machi
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.layout import Layout, Parts
 from issuer.strategies.registry import known, make, register
-from issuer.strategies.serving import Serving
+from issuer.strategies.serving import StrategyRunner
 from issuer.strategies.snowflake import Snowflake
 
-__all__ = ["Context", "Instance", "Layout", "Parts", "Serving", "Snowflake", "Strategy", "known", "make", "register"]
+__all__ = [
+    "Context",
+    "Instance",
+    "Layout",
+    "Parts",
+    "Snowflake",
+    "Strategy",
+    "StrategyRunner",
+    "known",
+    "make",
+    "register",
+]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from issuer import gateway
 from issuer.core.parts import is_machine
-from issuer.core.scheme import MACHINE, PART_OF, strategy
+from issuer.core.scheme_record import MACHINE, PART_OF, strategy
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import InvalidArgument
-from issuer.machine_calls import machine_unbind, machines, machines_key
+from issuer.gateway.machine_scripts import machine_unbind, machines, machines_key
 from issuer.persistence.records import Tag
 from issuer.strategies import stored
 from issuer.strategies.layout import Layout

@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TypeVar
 
-from issuer import machine_calls
-from issuer.core.outcomes import other_store
-from issuer.core.retire import identity
+from issuer.core.error_mapping import other_store
+from issuer.core.recovery import identity
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, NoMachineNumber
-from issuer.machine_calls import Claimed, Machine, Released, Renewed
+from issuer.gateway import machine_scripts
+from issuer.gateway.machine_scripts import Claimed, Machine, Released, Renewed
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class Leased(Machines):
         yield from self._identify()
         soonest = 0.0
         for _ in range(ROUNDS):
-            shown = yield from send(machine_calls.machines(self._key))
+            shown = yield from send(machine_scripts.machines(self._key))
             free = _free(self._numbers, shown, self._holder, self._clock.ms() + round(self._margin * 1000))
             # Only where none is free: those whose holders are silent may have lapsed.
             numbers = [*self._left(shown), *(free or _silent(self._numbers, shown))]
@@ -169,7 +169,7 @@ class Leased(Machines):
             token = secrets.token_hex(8)
             sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
             claimed = yield from send(
-                machine_calls.machine_claim(
+                machine_scripts.machine_claim(
                     self._key,
                     number,
                     self._holder,
@@ -204,7 +204,7 @@ class Leased(Machines):
     def _renew(self, tenure: Tenure, token: str) -> Steps[Tenure | None]:
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
         renewed = yield from send(
-            machine_calls.machine_renew(
+            machine_scripts.machine_renew(
                 self._key, tenure.machine, token, ceiling, lease=self._lease, margin=self._margin
             )
         )
@@ -217,7 +217,7 @@ class Leased(Machines):
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
         """Give it back: it can be claimed at once, from above `used`."""
-        released = yield from send(machine_calls.machine_release(self._key, tenure.machine, self._token, used))
+        released = yield from send(machine_scripts.machine_release(self._key, tenure.machine, self._token, used))
         if released.status not in ("free", "lost"):
             raise self._refused(released)
 

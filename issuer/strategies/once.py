@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from issuer.clock import Deadline
-from issuer.core.flight import Board, Flight, renewed
+from issuer.core.single_flight import Flight, SingleFlight, renewed
 from issuer.core.steps import Steps, wait
 from issuer.errors import IssuerError, Unavailable
 
@@ -24,7 +24,7 @@ class Once:
         """Make one; `what` is under way, for messages."""
         self._what = what
         self._tag = tag
-        self._board = Board(flight, longest=LONGEST)
+        self._board = SingleFlight(flight, longest=LONGEST)
 
     def do(self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline) -> Steps[None]:
         """Run the steps, or wait for somebody else who does, until it is done. Raises what they raise; Unavailable."""

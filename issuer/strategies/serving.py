@@ -25,7 +25,7 @@ T = TypeVar("T")
 log = logging.getLogger("issuer.strategies")
 
 
-class Serving:
+class StrategyRunner:
     """Serves a tag from its strategy. All its methods are steps, but `ready`: run them as those of the core.
 
     In a forked child it begins anew, with another strategy from the same factory.
@@ -185,4 +185,4 @@ class _InTurn:
             self._turn.release()
 
 
-_living: weakref.WeakSet[Serving] = living(lambda each: each._after_fork())  # noqa: SLF001 - the hook of the class
+_living: weakref.WeakSet[StrategyRunner] = living(lambda each: each._after_fork())  # noqa: SLF001 - the hook of the class

@@ -21,8 +21,8 @@ from issuer.errors import (
     Unavailable,
     brief,
 )
-from issuer.keys import check_tag
-from issuer.machine_calls import machines, machines_key
+from issuer.gateway.keys import check_tag
+from issuer.gateway.machine_scripts import machines, machines_key
 from issuer.strategies import layout as layout_
 from issuer.strategies import stored
 from issuer.strategies.contract import Context, Instance, Strategy

@@ -6,12 +6,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from issuer.core import direct
 from issuer.core.parts import TIMESTAMPS, is_machine
-from issuer.core.scheme import MACHINE, PART_OF
+from issuer.core.scheme_record import MACHINE, PART_OF
 from issuer.core.steps import Steps, ask
+from issuer.core.supply import direct
 from issuer.errors import ConfigurationError, NoMachineNumber
-from issuer.keys import part_tag
+from issuer.gateway.keys import part_tag
 from issuer.persistence.contract import Store
 from issuer.persistence.errors import TagPresent
 from issuer.persistence.records import HIGHEST, Reservation, Tag

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from issuer.cli.text import shortened
+from issuer.terminal import shortened
 
 Verdict = Literal["goal", "pass", "short"]
 

@@ -11,10 +11,10 @@ import hiredis
 
 import issuer
 from issuer import AsyncIssuer, Issuer
-from issuer.keys import redis_key
+from issuer.gateway.keys import redis_key
+from issuer.gateway.scripts import script
 from issuer.persistence.contract import Store
 from issuer.persistence.records import Order
-from issuer.scripts import script
 from tests.servers.binaries import primary_server
 from tests.servers.redis import RedisServer
 

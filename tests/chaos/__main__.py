@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from issuer.cli.chaos.checker import Verdict
-from issuer.cli.chaos.faults import Fault
-from issuer.cli.chaos.play import play
-from issuer.cli.chaos.report import content, rows
-from issuer.cli.chaos.world import Terms
+from issuer.chaos.checker import Verdict
+from issuer.chaos.faults import Fault
+from issuer.chaos.play import play
+from issuer.chaos.report import content, rows
+from issuer.chaos.world import Terms
 from issuer.cli.ending import ending_in_order
-from issuer.cli.text import Column, table
+from issuer.terminal import Column, table
 from tests.chaos.kinds import KINDS, Kind
 from tests.chaos.more import LASTS
 from tests.chaos.worlds import binary, folder, named

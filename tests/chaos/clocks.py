@@ -4,9 +4,9 @@ import random
 import signal
 from pathlib import Path
 
+from issuer.chaos.faults import Fault, trapped
 from issuer.chaos.waiting import rest
-from issuer.cli.chaos.faults import Fault, trapped
-from issuer.cli.chaos.world import now
+from issuer.chaos.world import now
 from tests.chaos.groups import only
 from tests.chaos.more import HOUR, Pair
 from tests.chaos.wire import COLOURS, jobs, machine_tag, more_wanted

@@ -8,7 +8,7 @@ from typing import Any
 import pymongo
 from pymongo.database import Database
 
-from issuer.cli.chaos.world import World
+from issuer.chaos.world import World
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from typing import TypeVar
 import bson
 from bson.int64 import Int64
 
+from issuer.chaos.faults import WIRE, Fault
 from issuer.chaos.waiting import rest
-from issuer.cli.chaos.faults import WIRE, Fault
-from issuer.cli.chaos.world import STRICT, TREND, Terms, World
+from issuer.chaos.world import STRICT, TREND, Terms, World
 from issuer.persistence.records import fresh_version
 from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct

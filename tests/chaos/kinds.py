@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from issuer.cli.chaos.faults import FAULTS, Fault
-from issuer.cli.chaos.world import Terms, World
+from issuer.chaos.faults import FAULTS, Fault
+from issuer.chaos.world import Terms, World
 from tests.chaos.clocks import CLOCK_FAULTS, ClockWorld
 from tests.chaos.groups import (
     CLUSTER_FAULTS,

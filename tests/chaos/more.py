@@ -9,13 +9,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from issuer.chaos.faults import Fault, entering, some, trapped
+from issuer.chaos.guards import hand_back_whatever_the_version
+from issuer.chaos.record import Record
 from issuer.chaos.waiting import rest
-from issuer.cli.chaos.faults import Fault, entering, some, trapped
-from issuer.cli.chaos.guards import hand_back_whatever_the_version
-from issuer.cli.chaos.record import Record
-from issuer.cli.chaos.world import PLAIN, STRICT, TREND, World, now
+from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
-from issuer.core import direct
+from issuer.core.supply import direct
 from issuer.drivers.blocking.runner import Runner
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.opening import open_store

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from issuer.cli.chaos.checker import NS, Event, Verdict, Watched, check
-from issuer.cli.chaos.faults import Fault
-from issuer.cli.chaos.gaps import NO_FAULT, THE_END, Cost
-from issuer.cli.chaos.play import play
-from issuer.cli.chaos.record import PART, Follower, Record, all_calls
-from issuer.cli.chaos.report import content, rows
+from issuer.chaos.checker import NS, Verdict, check
+from issuer.chaos.faults import Fault
+from issuer.chaos.gaps import NO_FAULT, THE_END, Cost
+from issuer.chaos.play import play
+from issuer.chaos.record import PART, Follower, Record, all_calls
+from issuer.chaos.report import content, rows
+from issuer.chaos.watched import Event, Watched
 from issuer.errors import FenceError, RedisUnavailable
 from tests.audit import Draw, order_violations
 

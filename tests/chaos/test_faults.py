@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from issuer.cli.chaos.faults import FAULTS, WIRE, Fault
-from issuer.cli.chaos.world import STRICT, Terms
+from issuer.chaos.faults import FAULTS, WIRE, Fault
+from issuer.chaos.world import STRICT, Terms
 from issuer.errors import IssuerError
 from tests.chaos.kinds import KINDS
 from tests.chaos.more import MORE, Pair

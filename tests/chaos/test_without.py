@@ -2,8 +2,8 @@
 
 import pytest
 
-from issuer.cli.chaos.faults import FAULTS
-from issuer.cli.chaos.guards import GUARDS
+from issuer.chaos.faults import FAULTS
+from issuer.chaos.guards import GUARDS
 from tests.chaos.worlds import named, suffer
 
 pytestmark = pytest.mark.live

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 
-from issuer.cli.chaos.crew import Worker
-from issuer.cli.chaos.faults import WIRE, Fault, entering, on_the_wire
-from issuer.cli.chaos.worker import Colour, Job, Setup
-from issuer.cli.chaos.world import PLAIN, TREND, World, now
+from issuer.chaos.crew import Worker
+from issuer.chaos.faults import WIRE, Fault, entering, on_the_wire
+from issuer.chaos.worker import Colour, Job, Setup
+from issuer.chaos.world import PLAIN, TREND, World, now
 from issuer.errors import RedisUnavailable
-from issuer.scripts import script
+from issuer.gateway.scripts import script
 from tests.chaos.more import end_with_a_lease
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until

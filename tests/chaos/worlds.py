@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from issuer.cli.chaos.checker import Verdict
-from issuer.cli.chaos.faults import Fault, chosen
-from issuer.cli.chaos.play import play
-from issuer.cli.chaos.world import Terms
+from issuer.chaos.checker import Verdict
+from issuer.chaos.faults import Fault, chosen
+from issuer.chaos.play import play
+from issuer.chaos.world import Terms
 from tests.chaos.kinds import KINDS, Kind
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server

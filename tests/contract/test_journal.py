@@ -22,7 +22,7 @@ from issuer.persistence.errors import Damaged, Misconfigured, Unavailable
 from issuer.persistence.journal import Journal, Journals, about, decoded, encoded, read
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.schemes import SCHEME_MOST
+from issuer.persistence.scheme_json import SCHEME_MOST
 from issuer.persistence.sqlite import SQLiteStore
 from tests.contract.benches import SCHEME, TIMEOUT, check_contiguous, create, get, reserve
 from tests.contract.processes import finish, kill, let_go, lines, segments, start_loaders

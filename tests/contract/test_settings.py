@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer.persistence import schemes
+from issuer.persistence import scheme_json
 from issuer.persistence.errors import Corrupt, LeaseOnStrict, SchemeMismatch, TagMissing, VersionMoved
 from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag
-from issuer.persistence.schemes import DEPTH_MOST, SCHEME_MOST
+from issuer.persistence.scheme_json import DEPTH_MOST, SCHEME_MOST
 from tests.contract.benches import (
     SCHEME,
     TIMEOUT,
@@ -273,13 +273,13 @@ SHARDS: dict[str, Any] = {"shards": {"shard_bits": 6, "app_bits": 8, "app": 17}}
     ],
 )
 def test_another_way_of_making_values_is_seen(before: Mapping[str, object], after: Mapping[str, object]) -> None:
-    assert schemes.continued(before, after) is None
-    assert schemes.continued(after, before) is None
-    assert schemes.continued(before, before) == before
+    assert scheme_json.continued(before, after) is None
+    assert scheme_json.continued(after, before) is None
+    assert scheme_json.continued(before, before) == before
     # What doesn't make values is replaced.
     plain = {"format": "A{seq}", "timezone": "Asia/Tokyo", "cycle": False, "stride": []}
     for other in ({"format": "B{seq}", "strategy": "segment", "restart": "never"}, PLAIN):
-        assert schemes.continued(plain, other) == other
+        assert scheme_json.continued(plain, other) == other
 
 
 def test_a_tag_is_not_made_again_with_another_way_of_making_values(bench: Bench) -> None:

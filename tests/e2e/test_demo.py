@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from issuer.cli.chaos import play
-from issuer.cli.chaos.guards import GUARDS
-from issuer.cli.demo.tally import Gap, Tally
+from issuer.chaos import play
+from issuer.chaos.demo.tally import Gap, Tally
+from issuer.chaos.guards import GUARDS
 from tests import programs
 from tests.e2e.conftest import PROGRAM, Cli, Ended, Program, Start
 from tests.waiting import until
@@ -44,7 +44,7 @@ def _check_facts(text: str) -> None:
 #: The demo with its acts sooner, each as far from the marks.
 SHORT = """
 from issuer.cli import main
-from issuer.cli.demo import story
+from issuer.chaos.demo import story
 story.SNAPSHOT_AT, story.KILL_AT, story.RECOVER_AT, story.GOAL = 350, 700, 1150, 1600
 main(["demo"])
 """

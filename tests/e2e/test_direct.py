@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from issuer.scripts import NAMES
+from issuer.gateway.scripts import NAMES
 from tests.e2e.conftest import Cli, Program, altered
 
 HIGHEST = 2**63 - 1

@@ -13,7 +13,7 @@ import pytest
 
 import issuer
 from issuer.cli import main
-from issuer.numbers.given import Given
+from issuer.numbers.given import SchemeOptions
 from issuer.numbers.limits import NAMES
 from issuer.numbers.sharding import shard_of
 from issuer.numbers.template import Template
@@ -139,7 +139,7 @@ def test_the_shards_of_the_table_are_those_of_the_function() -> None:
 def test_every_setting_name_of_a_limit_and_field_stands_in_the_tables_and_is_understood() -> None:
     table = NUMBERS.partition("| setting |")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)`", table))
-    assert get_type_hints(Given).keys() - named - {"stride_above"} == set()
+    assert get_type_hints(SchemeOptions).keys() - named - {"stride_above"} == set()
     assert NAMES.keys() <= named
     assert "stride_above" in NUMBERS
     fields = re.findall(r"`(\{[a-z].*?\})`", NUMBERS.partition("| field |")[2].partition("\n\n")[0])

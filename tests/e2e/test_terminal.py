@@ -10,7 +10,7 @@ import pytest
 
 from issuer.cli import main
 from issuer.cli.numbers import CHUNK
-from issuer.cli.text import Column, ago, duration, plain, shortened, stamp, table, width
+from issuer.terminal import Column, ago, duration, plain, shortened, stamp, table, width
 from tests.e2e.conftest import KEYS, PROGRAM, Cli, Program, Start
 from tests.e2e.terminal import Terminal, answered
 from tests.waiting import until
@@ -212,4 +212,4 @@ def test_the_script_that_switches_completion_on_is_printed(cli: Cli) -> None:
 def test_the_program_starts_without_what_only_some_commands_need(home: Path) -> None:
     code = "import sys; from issuer.cli import main; main(['--version'], standalone_mode=False); print(*sys.modules)"
     started = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True, check=True)
-    assert not {"pymongo", "sqlite3", "fakeredis", "issuer.cli.demo.story"} & set(started.stdout.split())
+    assert not {"pymongo", "sqlite3", "fakeredis", "issuer.chaos.demo.story"} & set(started.stdout.split())

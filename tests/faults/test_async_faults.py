@@ -14,7 +14,7 @@ import pytest
 
 import issuer
 from issuer import AsyncIssuer, clock
-from issuer.drivers.asyncio import line
+from issuer.drivers.asyncio import combiner as line
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Reservation
 from issuer.strategies import Instance

@@ -14,8 +14,8 @@ import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 import issuer
-from issuer import async_facade
-from issuer.core import refill
+from issuer.api import asyncio as async_facade
+from issuer.core.supply import refill
 from issuer.drivers.asyncio.connections import Link
 from issuer.persistence.memory import MemoryStore
 from tests.audit import repeats

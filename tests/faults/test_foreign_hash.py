@@ -13,7 +13,7 @@ import redis
 
 import issuer
 from issuer import CorruptState, ForeignHash, Issuer
-from issuer.core import ownership
+from issuer.core.supply import ownership
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST, Order
 from tests.audit import repeats
@@ -232,9 +232,9 @@ def test_a_store_that_hangs_and_is_the_hashs_own_is_served_throughout(scene: Sce
         with scene.on(store, timeout=20, store_timeout=60, **settings) as ids:
             numbers += [ids.next("orders") for _ in range(30)]
             store.resume()
-            supply = ids._roster.line("orders").supply
+            supply = ids._registry.combiner("orders").supply
             until(lambda: ids.next("orders") and supply.owned, timeout=30, message="the sweep has looked")
-            assert ids._roster.line("orders").supply is supply
+            assert ids._registry.combiner("orders").supply is supply
         assert numbers == sorted(set(numbers))
 
 

@@ -13,7 +13,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer
-from issuer.core import refill
+from issuer.core.supply import refill
 from issuer.persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Awaited, Connect
@@ -170,8 +170,8 @@ def test_what_was_just_about_to_lie_open_at_the_fork_is_spent_too(connect: Conne
         ids.create("a", step=1000)
         ids.next("a")
         inner = ids._ids if isinstance(ids, Awaited) else ids
-        numbers = inner._roster.lines["a"].supply.open
-        inner._means.open.pop("a")  # the fork comes between the two assignments of a hand
+        numbers = inner._registry.combiners["a"].supply.open
+        inner._runtime.open.pop("a")  # the fork comes between the two assignments of a hand
         assert in_child(lambda: [*numbers])() == []
         assert next(iter(numbers)) == 2
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.core.hand import Hand
+from issuer.core.supply.local_buffer import LocalBuffer
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST, Reservation, Tag
 from tests.audit import repeats
@@ -92,7 +92,7 @@ def test_a_timer_that_ticks_does_not_prolong_a_call_past_its_deadline(server: Re
 TAG = Tag(tag="a", max=0, step=2, limit=HIGHEST, created=0, timestamp=0, version="")
 
 
-class TwoSteps(Hand[Reservation]):
+class TwoSteps(LocalBuffer[Reservation]):
     """The state changed in two assignments: what an interrupt in between leaves is neither the old one nor the new."""
 
     def take(self, n: int) -> tuple[int, int] | None:
@@ -111,7 +111,7 @@ class TwoSteps(Hand[Reservation]):
             return cur, self._state[1]
 
 
-def drawn_of_others(hand: Hand[Reservation], storm: Storm) -> list[int]:
+def drawn_of_others(hand: LocalBuffer[Reservation], storm: Storm) -> list[int]:
     """Let it hold every other pair of numbers, (0, 2], (4, 6] ..., and return what it issues of the pairs between."""
     base = 0
     foreign: list[int] = []
@@ -136,7 +136,7 @@ def drawn_of_others(hand: Hand[Reservation], storm: Storm) -> list[int]:
 def test_an_interrupt_never_makes_a_process_issue_somebody_elses_number(
     storm: Storm, open: dict[str, Iterator[int]] | None
 ) -> None:
-    assert drawn_of_others(Hand("a", open), storm) == []
+    assert drawn_of_others(LocalBuffer("a", open), storm) == []
 
 
 @pytest.mark.live

@@ -12,8 +12,8 @@ import pytest
 
 import issuer
 from issuer.clock import Deadline
-from issuer.core import supply
 from issuer.core.steps import Steps, sleep
+from issuer.core.supply import supply
 from issuer.drivers.blocking.connections import NOWHERE
 from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore, Snapshot
@@ -133,7 +133,7 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
         with issuer.connect(redis=fake_server.client(), store=store, scheduler=None) as ids:
             before, numbers = other.next("a"), list[int]()
             assert ids.next("a") == before + 1
-            line: Any = ids._roster.line("a")
+            line: Any = ids._registry.combiner("a")
             node = line._node
 
             def leased_meanwhile(*args: Any) -> Any:
@@ -155,13 +155,13 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
 def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_more(
     connect: Any, other: issuer.Issuer, fake_server: FencedFakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: Any = other._terms.store
+    store: Any = other._config.store
     backup = store.snapshot()
     with connect(scheduler=None) as ids:
         ids.take("a", 1000)
         other.configure("a", lease=0)
         monkeypatch.setattr(supply, "LEARN_AFTER", -1)
-        run(ids, "a", ids._roster.line("a").supply.refresh(), Deadline(5))
+        run(ids, "a", ids._registry.combiner("a").supply.refresh(), Deadline(5))
         fake_server.connected = False
         store.restore(Snapshot({"a": replace(backup.tags["a"], max=0, lease=0)}, {}))
         with pytest.raises(issuer.StoreBehind):
@@ -222,7 +222,7 @@ def test_a_sweep_that_closing_cuts_short_makes_no_noise(
     with caplog.at_level(logging.ERROR), connect_awaited(redis=client, store="memory://") as ids:
         ids.create("a", order="trend")
         ids.next("a")
-        swept: Any = ids._roster.line("a").supply
+        swept: Any = ids._registry.combiner("a").supply
         swept.sweep = hangs
         assert begun.wait(30)
     assert caplog.records == []

@@ -8,7 +8,7 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.keys import redis_key
+from issuer.gateway.keys import redis_key
 from issuer.persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
 

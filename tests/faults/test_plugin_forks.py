@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from issuer.errors import LimitReached
-from issuer.plugins import Call, Chain, History, Logged, Rate, forks
+from issuer.plugins import Call, Chain, History, Logged, Rate, sparing
 from issuer.plugins import rate as meters
 from tests.faults.test_fork import in_child
 from tests.surrounding import Raising
@@ -56,11 +56,11 @@ def free(lock_of: Callable[[], threading.RLock]) -> Callable[[], object]:
 
 
 def test_without_the_guard_the_childs_locks_are_never_free() -> None:
-    mutex, rate = forks.Mutex(), Rate()
+    mutex, rate = sparing.Mutex(), Rate()
     rate.after(CALL, 1)
     with held(mutex.lock, rate._meters["a"].lock):
         assert in_child(free(lambda: mutex.lock))() is True
-        forks._living.discard(mutex)
+        sparing._living.discard(mutex)
         meters._living.discard(rate)
         assert in_child(free(lambda: mutex.lock))() is False
         assert in_child(free(lambda: rate._meters["a"].lock))() is False

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from issuer import Recovery
-from issuer.drivers import routes
-from issuer.drivers.routes import Route, Talk, Talks
-from issuer.keys import redis_key
+from issuer.drivers import topology as routes
+from issuer.drivers.topology import Exchange, Talks, Topology
+from issuer.gateway.keys import redis_key
 from issuer.persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.servers.cluster import ClusterServers
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {"scheduler": None, "timeout": 20, "redis_timeout": 4
 AWAY = (redis.ConnectionError,)
 
 
-def nobody_answers(route: Route, talk: Talk) -> Talks[Any]:
+def nobody_answers(route: Topology, talk: Exchange) -> Talks[Any]:
     """The mutation of `_attempted`: the master alone is looked at."""
     return redis.ConnectionError(f"{talk.address} is not asked, {route!r}")
     yield

@@ -10,8 +10,8 @@ import pytest
 
 import issuer
 from issuer import Issuer
+from issuer.gateway.scripts import script
 from issuer.persistence.memory import MemoryStore
-from issuer.scripts import script
 from tests.audit import assert_increasing, repeats
 from tests.colours import Awaited, Connect
 from tests.drawers import Drawers, assert_sound

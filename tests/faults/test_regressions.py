@@ -14,8 +14,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 import issuer
 from issuer import clock
 from issuer.clock import Deadline
-from issuer.core import supply
-from issuer.core.retire import floor
+from issuer.core.recovery import floor
+from issuer.core.supply import supply
 from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Reservation
@@ -103,7 +103,7 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
     fake_server.connected = True
 
     def returned() -> bool:
-        line = ids._roster.line("a")
+        line = ids._registry.combiner("a")
         line.run(line.supply.rejoin(), Deadline(20))
         return not line.supply._direct
 
@@ -257,7 +257,7 @@ def test_a_tag_that_was_never_seen_leaves_nothing_behind_while_the_store_is_away
     for number in range(20):
         with pytest.raises(issuer.StoreUnavailable):
             ids.next(f"made-up-{number}")
-    assert ids._roster.lines == {}
+    assert ids._registry.combiners == {}
 
 
 def test_recover_of_all_goes_on_after_a_tag_that_fails(make: Make, fake_redis: redis.Redis) -> None:
@@ -331,7 +331,7 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
     numbers += [ids.next("a") for _ in range(5)]
     fake_server.connected = True
     other.take("a", 15)  # from Redis, which has a segment between those of this process
-    line = ids._roster.line("a")
+    line = ids._registry.combiner("a")
     flights: Any = line.supply._segments
     floors = 0
 

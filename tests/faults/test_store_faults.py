@@ -11,7 +11,8 @@ import pytest
 import redis
 
 import issuer
-from issuer import async_facade, facade
+from issuer.api import asyncio as async_facade
+from issuer.api import blocking as facade
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.opening import open_store
 from issuer.persistence.records import HIGHEST, Reservation, Tag

@@ -13,7 +13,7 @@ import pytest
 
 from issuer import ClockBehind, NoMachineNumber, StoreBehind
 from issuer.clock import Deadline
-from issuer.core import direct
+from issuer.core.supply import direct
 from issuer.errors import Unavailable
 from issuer.persistence.contract import Store
 from issuer.persistence.memory import MemoryStore

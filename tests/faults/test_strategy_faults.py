@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.core import supply
+from issuer.core.supply import supply
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.strategies import Instance

@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from issuer import Issuer, TwoHashes
-from issuer.core.discrepancies import AGAIN, Turns
+from issuer.core.inspect.discrepancies import AGAIN, Turns
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import LedgerEntry
 from tests.colours import Connect

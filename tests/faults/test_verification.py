@@ -12,7 +12,7 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.core import verification
+from issuer.core.inspect import verification
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import LEDGER_KEPT, LedgerPage, Tag, now_ms
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench

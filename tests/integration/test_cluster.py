@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 import issuer
-from issuer.keys import redis_key
+from issuer.gateway.keys import redis_key
 from issuer.persistence.memory import MemoryStore
 from tests.audit import assert_increasing
 from tests.colours import Connect

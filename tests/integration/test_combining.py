@@ -12,7 +12,7 @@ import redis
 
 import issuer
 from issuer.clock import Deadline
-from issuer.drivers.blocking import line as thread_line
+from issuer.drivers.blocking import combiner as thread_line
 from issuer.persistence.memory import MemoryStore
 from tests.audit import Draw, awaited, drawn, order_violations, repeats
 from tests.integration.drawer import by_processes, by_tasks, by_threads
@@ -110,7 +110,7 @@ def test_two_hundred_tasks_share_each_draw(redis_url: str, spent: Spent) -> None
     assert order_violations(draws) == []
 
 
-def seats(line: thread_line.Line) -> int:
+def seats(line: thread_line.Combiner) -> int:
     """Return how many have sat down in the open batch."""
     return int(repr(line._batch.seats)[len("count(") : -1]) - 1
 
@@ -133,7 +133,7 @@ def test_threads_that_wait_for_a_draw_share_the_next_and_those_back_from_it_the_
     with issuer.connect(redis=redis_url, store="memory://", scheduler=None) as ids:
         ids.create("a", step=1_000_000)
         ids.next("a")
-        line = ids._roster.line("a")
+        line = ids._registry.combiner("a")
         before = spent()
         line._turn.acquire()
         draws: list[Draw] = []
@@ -158,7 +158,7 @@ def late_thread(**servers: Any) -> list[Draw]:
         ids.create("a", step=1000)
         ids.next("a")
         draws: list[Draw] = []
-        line = ids._roster.line("a")
+        line = ids._registry.combiner("a")
         draw, executed, reply = line._draw, threading.Event(), threading.Event()
 
         def slowly(n: int, deadline: Deadline) -> tuple[int, int]:
@@ -188,7 +188,7 @@ async def late_task(**servers: Any) -> list[Draw]:
     async with issuer.aconnect(**servers, scheduler=None) as ids, issuer.aconnect(**servers, scheduler=None) as other:
         await ids.create("a", step=1000)
         await ids.next("a")
-        line = ids._roster.line("a")
+        line = ids._registry.combiner("a")
         draw, executed, reply = line._draw, asyncio.Event(), asyncio.Event()
 
         async def slowly(n: int, deadline: Deadline) -> range:

@@ -14,8 +14,8 @@ from redis import Redis
 
 import issuer
 from issuer import Finding, Issuer, RedisUnavailable, gateway
-from issuer.core.doctor import diagnosis, examination, redis, store, tags
-from issuer.core.doctor.diagnosis import Check
+from issuer.core.inspect.doctor import diagnosis, examination, redis, store, tags
+from issuer.core.inspect.doctor.diagnosis import Check
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.opening import open_store
 from tests.colours import BOTH, Connect
@@ -361,13 +361,13 @@ def test_a_redis_that_goes_away_half_way_is_not_asked_once_a_tag(
     ids = make()
     for number in range(10):
         ids.create(f"t{number}")
-    peek, asked = gateway.peek, []
+    peek, asked = gateway.read_hash, []
 
     def noted(key: str) -> Any:
         asked.append(key)
         return peek(key)
 
-    monkeypatch.setattr(gateway, "peek", noted)
+    monkeypatch.setattr(gateway, "read_hash", noted)
     findings = ids.doctor(progress=lambda *_: setattr(fake_server, "connected", False))
     assert "redis-reachable" in weak(findings)
     assert len(asked) == 2

@@ -12,10 +12,10 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.core.supply import Supply
+from issuer.core.supply.supply import Supply
+from issuer.gateway.scripts import script
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST
-from issuer.scripts import script
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.integration.test_extension import in_threads
@@ -68,7 +68,7 @@ def sha(name: str) -> bytes:
 
 
 def supply_of(ids: Any, tag: str = "a") -> Supply:
-    found: Supply = ids._roster.line(tag).supply
+    found: Supply = ids._registry.combiner(tag).supply
     return found
 
 

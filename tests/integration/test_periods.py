@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from issuer import Issuer
-from issuer.core import extend
 from issuer.core.issued import Issued
 from issuer.core.periods import PERIOD_BITS
-from issuer.drivers import issuing
+from issuer.core.supply import extend
 from issuer.errors import InvalidArgument, LimitReached, SchemeError
+from issuer.operations import numbers as issuing
 from issuer.persistence import records
 from issuer.persistence.memory import MemoryStore
 from tests.audit import repeats

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.gateway.scripts import script
 from issuer.persistence.memory import MemoryStore
-from issuer.scripts import script
 from issuer.strategies import Instance
 from tests.audit import repeats
 from tests.colours import BOTH, Connect

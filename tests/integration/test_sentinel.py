@@ -11,7 +11,7 @@ import pytest
 import redis
 
 import issuer
-from issuer.drivers.routes import Sentinels
+from issuer.drivers.topology import Sentinels
 from issuer.persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect

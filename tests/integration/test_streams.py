@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.gateway.scripts import script
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST
-from issuer.scripts import script
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.faults.test_fork import in_child

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.core import verification
+from issuer.core.inspect import verification
 from issuer.persistence.contract import Store
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.opening import open_store

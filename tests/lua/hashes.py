@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import redis
 
 from issuer.core.arithmetic import mark
+from issuer.gateway.scripts import NAMES, script
 from issuer.persistence.records import HIGHEST
-from issuer.scripts import NAMES, script
 
 KEY = "issuer:{orders}"
 STORE = "0123456789abcdef01234567"

@@ -14,7 +14,7 @@ _ROUNDS = 50
 
 
 class SmallIssuer:
-    """Draws one number after another and extends when told to, as issuer/core/extend.py does.
+    """Draws one number after another and extends when told to, as issuer/core/supply/extend.py does.
 
     `issued`: every number, in the order of its draw. `max`: up to which the store has reserved.
     """

@@ -13,9 +13,9 @@ import redis
 from issuer import gateway
 from issuer.clock import Deadline
 from issuer.drivers.blocking.connections import Connections
-from issuer.drivers.routes import Address
+from issuer.drivers.topology import Address
 from issuer.errors import FenceError, RedisUnavailable
-from issuer.scripts import folder
+from issuer.gateway.scripts import folder
 from tests import programs
 from tests.lua.hashes import BORN, KEY, STORE, TagHash, command, numbers, unchanged
 from tests.servers.redis import RedisServer

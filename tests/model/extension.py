@@ -1,4 +1,4 @@
-"""A walk on `issuer.core.extend` itself: its generators beside the model's processes, step by step.
+"""A walk on `issuer.core.supply.extend` itself: its generators beside the model's processes, step by step.
 
 Three extensions are under way at a time, on one real server, and a store; draws, floors, lost keys, rollbacks and
 restored stores come between any two of their steps.
@@ -11,9 +11,10 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from issuer import gateway
-from issuer.core.extend import ATTEMPTS, Election, Extension, extend
 from issuer.core.steps import Ask, Send, Step, Steps
+from issuer.core.supply.extend import ATTEMPTS, Election, Extension, extend
 from issuer.errors import IssuerError
+from issuer.gateway import tag_scripts
 from issuer.persistence.errors import MaxBehind, StoreError
 from tests.model import faults, processes, scripts
 from tests.model.scripts import Hash
@@ -38,7 +39,7 @@ class Running:
             case None:
                 return f"ended: {self.outcome}"
             case Send(call):
-                return "open" if call.decode is gateway._opened else "load"
+                return "open" if call.decode is tag_scripts._opened else "load"
             case _:
                 return "store"
 

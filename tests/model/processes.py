@@ -26,7 +26,7 @@ from tests.model.state import (
     send,
 )
 
-#: Pieces that a hand holds: issuer.core.hand.BUFFERS.
+#: Pieces that a hand holds: issuer.core.supply.local_buffer.BUFFERS.
 BUFFERS = 2
 
 Steps = Iterator[Step]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from issuer.core import extend as core
-from issuer.core.extend import Extension
 from issuer.core.steps import Steps
+from issuer.core.supply import extend as core
+from issuer.core.supply.extend import Extension
 from tests.lua.hashes import Change, mutated
 from tests.lua.test_faults import FENCE, NOTMASTER
 from tests.model.extension import ExtensionWalk
@@ -121,7 +121,7 @@ def test_a_script_that_was_changed_alone_leaves_the_model(change: str, start_red
         Walk(servers, 1, texts=mutated(**{script: [replaced]}), changing=changing).go(3000)
 
 
-# ------------------------------------------------------------------------------------------------ issuer.core.extend
+# --------------------------------------------------------------------------------------- issuer.core.supply.extend
 
 #: How an extension may end, and what it may want in between.
 ENDINGS = {"open", "store", "load", *(f"ended: {how}" for how in ("loaded", "ready", "stale", "Halted", "StoreBehind"))}

@@ -19,13 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import issuer
-from issuer import Issuer, facade, gateway
+from issuer import Issuer
+from issuer.api import blocking as facade
 from issuer.clock import Deadline
-from issuer.core.extend import Election, Extension, extend
-from issuer.core.hand import Hand
 from issuer.core.steps import Ask, Send, Steps
-from issuer.drivers.blocking.line import Line
-from issuer.keys import redis_key
+from issuer.core.supply.extend import Election, Extension, extend
+from issuer.core.supply.local_buffer import LocalBuffer
+from issuer.drivers.blocking.combiner import Combiner
+from issuer.gateway import tag_scripts
+from issuer.gateway.keys import redis_key
 from issuer.persistence.errors import StoreError
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Order
@@ -51,9 +53,9 @@ processes = st.integers(0, PROCESSES - 1)
 kinds = st.sampled_from(sorted(KINDS))
 
 
-def twin_of(hand: Hand[Any], open: dict[str, Iterator[int]]) -> Hand[Any]:
+def twin_of(hand: LocalBuffer[Any], open: dict[str, Iterator[int]]) -> LocalBuffer[Any]:
     """Return what a forked child has of its parent's hand, and lay open there what is laid open here."""
-    twin: Hand[Any] = Hand(hand._tag, None if hand._open is None else open)
+    twin: LocalBuffer[Any] = LocalBuffer(hand._tag, None if hand._open is None else open)
     held, cur, at, shown, issued = hand._state
     twin._state = held, cur, at, copy.copy(shown), issued
     if hand._open is not None:
@@ -63,14 +65,14 @@ def twin_of(hand: Hand[Any], open: dict[str, Iterator[int]]) -> Hand[Any]:
 
 def lay_open(ids: Issuer) -> None:
     """Let its numbers lie open, although nobody sweeps but the test."""
-    make = ids._make_line
+    make = ids._make_combiner
 
-    def opened(tag: str) -> Line:
+    def opened(tag: str) -> Combiner:
         line = make(tag)
-        line.supply._means = replace(line.supply._means, scheduled=True)
+        line.supply._runtime = replace(line.supply._runtime, scheduled=True)
         return line
 
-    ids._make_line = ids._roster._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
+    ids._make_combiner = ids._registry._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
 
 
 class ServedStore(MemoryStore):
@@ -124,7 +126,7 @@ class IssuerMachine(RuleBasedStateMachine):
     def check(self, process: int, tag: str, numbers: list[int]) -> None:
         record = self.store.get(tag, timeout=1)
         assert record is not None
-        line = self.ids[process]._roster.lines.get(tag)
+        line = self.ids[process]._registry.combiners.get(tag)
         kind, retired = self.kinds[process], 0
         if kind != "direct" and line is not None and not line.supply._direct:
             ahead = kind in AHEAD and tag == "trend"
@@ -171,7 +173,7 @@ class IssuerMachine(RuleBasedStateMachine):
                 if n % 2:
                     numbers.append(self.ids[process].next(tag))
                 else:
-                    numbers += self.ids[process]._roster.line(tag).draw(n - len(numbers), Deadline(0.02))
+                    numbers += self.ids[process]._registry.combiner(tag).draw(n - len(numbers), Deadline(0.02))
         except issuer.UnknownTag:
             self.streams.pop(process, None)
         except REFUSALS:
@@ -182,7 +184,7 @@ class IssuerMachine(RuleBasedStateMachine):
 
     @rule(process=processes)
     def a_second_passes(self, process: int) -> None:
-        for line in self.ids[process]._roster.lines.values():
+        for line in self.ids[process]._registry.combiners.values():
             line.supply._checked_at -= 3
         if self.kinds[process] == "open":
             self.ids[process]._sweep()
@@ -190,7 +192,7 @@ class IssuerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.server.connected)
     @rule(process=processes)
     def leases_are_looked_at(self, process: int) -> None:
-        line = self.ids[process]._roster.lines.get("trend")
+        line = self.ids[process]._registry.combiners.get("trend")
         if line is not None and line.supply.hand is not None and not line.supply._direct:
             self.attempt(lambda: line.run(line.supply._check(line.supply.hand), Deadline(5)))
             self.knows[process] = self.retired["trend"]
@@ -218,7 +220,7 @@ class IssuerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.in_flight) < 3)
     @rule(process=processes, tag=tags)
     def an_extension_hangs(self, process: int, tag: str) -> None:
-        seen = self.operated_by(process)._roster.line(tag).supply.seen
+        seen = self.operated_by(process)._registry.combiner(tag).supply.seen
         self.server.time_offset += 10  # whoever was elected before counts as lost
         record = self.store.get(tag, timeout=1)
         if record is None:
@@ -229,7 +231,7 @@ class IssuerMachine(RuleBasedStateMachine):
         assert redis is not None
         try:
             step = next(steps)
-            while not (isinstance(step, Send) and step.call.decode is gateway._loaded):
+            while not (isinstance(step, Send) and step.call.decode is tag_scripts._loaded):
                 try:
                     assert isinstance(step, (Ask, Send))
                     result = (
@@ -258,7 +260,7 @@ class IssuerMachine(RuleBasedStateMachine):
 
     @rule(process=processes)
     def crash(self, process: int) -> None:
-        self.ids[process]._roster.closed = True  # nothing is given back
+        self.ids[process]._registry.closed = True  # nothing is given back
         facade._living.discard(self.ids[process])
         self.renew(process)
 
@@ -281,8 +283,8 @@ class IssuerMachine(RuleBasedStateMachine):
         self.kinds[child] = self.kinds[parent]
         self.crash(child)
         born = self.ids[child]
-        for tag, line in self.ids[parent]._roster.lines.items():
-            supply, twin = line.supply, born._roster.line(tag).supply
+        for tag, line in self.ids[parent]._registry.combiners.items():
+            supply, twin = line.supply, born._registry.combiner(tag).supply
             if supply.record is not None:
                 twin.record = supply.record
             twin.seen, twin._direct = supply.seen, supply._direct
@@ -373,6 +375,6 @@ class IssuerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for ids in (*self.ids, self.operator):
-            ids._roster.closed = True
+            ids._registry.closed = True
             facade._living.discard(ids)
         self.ends.close()

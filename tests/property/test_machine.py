@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
-from issuer import Issuer, gateway, scripts
+from issuer import Issuer
 from issuer.clock import Deadline
-from issuer.core.source import Source
-from issuer.scripts import Script
+from issuer.core.supply.source import Source
+from issuer.gateway import scripts, tag_scripts
+from issuer.gateway.scripts import Script
 from tests.property.machine import PROCESSES, IssuerMachine, twin_of
 from tests.seeds import SEED, chosen, seeded
 
@@ -54,7 +55,7 @@ class HandedBackAndKept(IssuerMachine):
     """Numbers are handed back by a process that goes on using them."""
 
     def stop(self, process: int, kind: str) -> None:  # noqa: ARG002 - it stays what it is
-        for line in self.ids[process]._roster.lines.values():
+        for line in self.ids[process]._registry.combiners.values():
             kept = None if line.supply.hand is None else twin_of(line.supply.hand, self.ids[process]._open)
             line.run(line.supply.close(Deadline(1)), Deadline(1))
             line.supply.hand, line.supply.ended = kept, None
@@ -88,14 +89,14 @@ class NeverLooksAgain(Leasing):
 
     def process(self, number: int) -> Issuer:
         made = super().process(number)
-        make: Any = made._roster._make
+        make: Any = made._registry._make
 
         def blind(tag: str) -> Any:
             line = make(tag)
             line.supply._check = lambda _hand, **_options: iter(())
             return line
 
-        made._roster._make = blind
+        made._registry._make = blind
         return made
 
 
@@ -108,7 +109,7 @@ def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert whole.text.count(old) == 1, f"the guard {old!r} is not where it was"
     text = whole.text.replace(old, new)
     mutant = Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-    monkeypatch.setattr(gateway, "script", lambda asked: mutant if asked == name else scripts.script(asked))
+    monkeypatch.setattr(tag_scripts, "script", lambda asked: mutant if asked == name else scripts.script(asked))
     # A process that has seen higher numbers refuses the lower ones, and is the first to know.
     monkeypatch.setattr(Source, "went_back", lambda *_: False)
 

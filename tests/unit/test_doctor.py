@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from issuer.core.doctor import diagnosis, redis, store, tags
-from issuer.core.doctor.clocks import APART, FAR_APART
-from issuer.core.doctor.diagnosis import Check, judge
-from issuer.core.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
-from issuer.core.doctor.finding import Finding, Level
+from issuer.core.inspect.doctor import diagnosis, redis, store, tags
+from issuer.core.inspect.doctor.clocks import APART, FAR_APART
+from issuer.core.inspect.doctor.diagnosis import Check, judge
+from issuer.core.inspect.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
+from issuer.core.inspect.doctor.finding import Finding, Level
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreUnavailable
 from issuer.gateway import Hash

@@ -4,8 +4,8 @@ from typing import Any
 
 from issuer import gateway
 from issuer.gateway import Call, Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened
+from issuer.gateway.scripts import script
 from issuer.persistence.records import HIGHEST
-from issuer.scripts import script
 
 KEY = "issuer:{orders}"
 REIGN = "8e1d" * 10
@@ -15,7 +15,7 @@ GIVE_BACK: Call[GivenBack] = gateway.give_back(KEY, 5, 9, reign=REIGN, born="b",
 OPEN: Call[Opened] = gateway.open(KEY, "b", "s", 4, "claim")
 LOAD: Call[Loaded] = gateway.load(KEY, 0, 9, 2, reign=REIGN, born="b")
 FLOOR: Call[Floored] = gateway.floor(KEY, 9, "b", "s", "keep")
-PEEK: Call[Hash] = gateway.peek(KEY)
+PEEK: Call[Hash] = gateway.read_hash(KEY)
 
 
 def resp(*words: bytes) -> bytes:

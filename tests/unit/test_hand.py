@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from issuer.core import hand as module
 from issuer.core.arithmetic import mark
-from issuer.core.hand import BUFFERS, Hand, spend
+from issuer.core.supply import local_buffer as module
+from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer, spend
 from issuer.persistence.records import HIGHEST
 
 
@@ -23,10 +23,10 @@ class Piece:
     high: int
 
 
-def made(*pieces: tuple[int, int]) -> tuple[Hand[Piece], dict[str, Iterator[int]]]:
+def made(*pieces: tuple[int, int]) -> tuple[LocalBuffer[Piece], dict[str, Iterator[int]]]:
     """Return a hand that holds them, and where it lays its numbers open."""
     laid: dict[str, Iterator[int]] = {}
-    hand: Hand[Piece] = Hand("a", laid)
+    hand: LocalBuffer[Piece] = LocalBuffer("a", laid)
     for low, high in pieces:
         assert hand.add(Piece(low, high))
     return hand, laid
@@ -61,7 +61,7 @@ class Both:
 
     def __init__(self, base: int, *, open: bool) -> None:
         self.laid: dict[str, Iterator[int]] = {}
-        self.hand: Hand[Piece] = Hand("a", self.laid if open else None)
+        self.hand: LocalBuffer[Piece] = LocalBuffer("a", self.laid if open else None)
         self.left: list[list[int]] = []
         self.base = self.end = base
         self.top = self.issued = 0

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from issuer.errors import InvalidArgument
-from issuer.keys import check_tag, part_tag, redis_key
+from issuer.gateway.keys import check_tag, part_tag, redis_key
 from tests.unit.refusals import refused
 
 #: Tags with many of the letters that the encoding has to keep apart.

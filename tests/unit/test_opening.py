@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from issuer.drivers.routes import Address
 from issuer.drivers.target import from_url
+from issuer.drivers.topology import Address
 from issuer.errors import ConfigurationError
 from issuer.persistence.errors import Misconfigured
 from issuer.persistence.memory import MemoryStore

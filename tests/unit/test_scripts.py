@@ -9,8 +9,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from issuer import gateway, machine_calls, scripts
+from issuer import gateway
 from issuer.errors import ConfigurationError
+from issuer.gateway import machine_scripts, scripts
 from tests.unit.refusals import refused
 
 LUA = scripts.folder()
@@ -122,11 +123,11 @@ CALLS: dict[str, tuple[gateway.Call[Any], type]] = {
     "floor": (gateway.floor("k", 1, "b", "s", "keep", scheme="i", until=1), gateway.Floored),
     "once": (gateway.once("k", "kept", 1, "s", 1), gateway.DrawnOnce),
     "machine_claim": (
-        machine_calls.machine_claim("k", 1, "h", "t", 1, lease=1, margin=1, first=1, store="s"),
-        machine_calls.Claimed,
+        machine_scripts.machine_claim("k", 1, "h", "t", 1, lease=1, margin=1, first=1, store="s"),
+        machine_scripts.Claimed,
     ),
-    "machine_renew": (machine_calls.machine_renew("k", 1, "t", 1, lease=1, margin=1), machine_calls.Renewed),
-    "machine_release": (machine_calls.machine_release("k", 1, "t", 1), machine_calls.Released),
+    "machine_renew": (machine_scripts.machine_renew("k", 1, "t", 1, lease=1, margin=1), machine_scripts.Renewed),
+    "machine_release": (machine_scripts.machine_release("k", 1, "t", 1), machine_scripts.Released),
 }
 
 

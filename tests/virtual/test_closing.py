@@ -7,7 +7,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.drivers.terms import CLOSING
+from issuer.operations.config import CLOSING
 from tests.audit import repeats
 from tests.virtual.test_outages import GRACE
 from tests.virtual.world import Call, World

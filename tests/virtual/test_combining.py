@@ -8,7 +8,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.drivers.blocking.line import PASSING, Batch, Line
+from issuer.drivers.blocking.combiner import PASSING, Batch, Combiner
 from tests.audit import repeats
 from tests.seeds import seeded
 from tests.virtual.test_outages import GRACE
@@ -32,7 +32,7 @@ def called(made: World, ids: Issuer, timeouts: list[float]) -> list[Call]:
     return [made.draws(ids, "a", timeout) for timeout in timeouts]
 
 
-def lay_bomb(spot: str, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def lay_bomb(spot: str, line: Combiner, monkeypatch: pytest.MonkeyPatch) -> None:
     """See to it that the next leader is interrupted there."""
     when, _, where = spot.partition(" ")
     laid = [Interrupt]
@@ -62,7 +62,7 @@ def among(made: World, ids: Issuer, spot: str, count: int, monkeypatch: pytest.M
     """Let so many threads share a draw whose leader is interrupted there."""
     ids.create("a", step=1000)
     ids.next("a")
-    line = ids._roster.line("a")
+    line = ids._registry.combiner("a")
     turn = line._turn
     turn.acquire()
     lay_bomb(spot, line, monkeypatch)
@@ -107,11 +107,11 @@ def test_who_never_comes_for_a_number_holds_the_next_batch_up_for_milliseconds(
     threads: World, monkeypatch: pytest.MonkeyPatch, longest: float
 ) -> None:
     """And for longer if the guard is."""
-    monkeypatch.setattr("issuer.drivers.blocking.line.PASSING", longest)
+    monkeypatch.setattr("issuer.drivers.blocking.combiner.PASSING", longest)
     with threads.connect(scheduler=None) as ids:
         ids.create("a", step=1000)
         ids.next("a")
-        line = ids._roster.line("a")
+        line = ids._registry.combiner("a")
         with line._turn:
             line._passing = Batch().passed
             line._queued = True

@@ -7,7 +7,8 @@ from typing import Any, TypeVar, cast
 from greenlet import GreenletExit
 
 import issuer
-from issuer import Issuer, facade
+from issuer import Issuer
+from issuer.api import blocking as facade
 from tests.colours import COLOURS, Awaited, _opened
 from tests.faults.hanging import HangingStore
 from tests.virtual.turns import Turns, virtual

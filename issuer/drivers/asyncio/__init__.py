@@ -1,5 +1,5 @@
 """The asyncio driver: tasks that wait, with a deadline; the loop is never blocked.
 
 The same modules as the blocking driver: `connections` talks to Redis, `runner` runs the core's generators, and a
-number's way from `next()` to the script goes through `line`. Stores are blocking, so each of their calls gets a thread.
+number's way from `next()` to the script goes through `combiner`. Stores are blocking: their calls get threads.
 """

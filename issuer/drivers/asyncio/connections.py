@@ -15,19 +15,19 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Server, Sighting
 from issuer.drivers.looking import FAR, LOOK_OUT
-from issuer.drivers.routes import (
+from issuer.drivers.redis_errors import meaning
+from issuer.drivers.target import Target, from_client, from_url
+from issuer.drivers.topology import (
     Address,
+    Exchange,
     Outdated,
-    Talk,
     Talks,
-    conduct,
     find_masters,
     look_elsewhere,
+    route_call,
     unreached,
     visit,
 )
-from issuer.drivers.servers import meaning
-from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
 
 T = TypeVar("T")
@@ -207,7 +207,7 @@ class Connections:
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        return await self._conducted(conduct(self._route, call, probe=probe), deadline, call.key, tag)
+        return await self._conducted(route_call(self._route, call, probe=probe), deadline, call.key, tag)
 
     async def masters(self, deadline: Deadline) -> list[Server]:
         """Return the servers that issue numbers now. Raises as `call`."""
@@ -225,7 +225,7 @@ class Connections:
     async def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
         """Hold these talks, and return what they end with."""
         end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
-        talk: Talk | None = None
+        talk: Exchange | None = None
         try:
             talk = next(talks)
             while True:
@@ -246,7 +246,7 @@ class Connections:
                 raise
             raise meant from error
 
-    async def _exchange(self, talk: Talk, end: Deadline) -> Any:
+    async def _exchange(self, talk: Exchange, end: Deadline) -> Any:
         """One call, one reply, decoded. Raises what redis-py raises."""
         node = self._nodes.setdefault(talk.address, Node(talk.address))
         share = max(0.001, end.left() / talk.share)
@@ -256,7 +256,7 @@ class Connections:
         except TimeoutError as error:
             raise redis.TimeoutError(f"no answer within {share:.3g} s") from error
 
-    async def _tried(self, talk: Talk, node: Node) -> Any:
+    async def _tried(self, talk: Exchange, node: Node) -> Any:
         while True:
             link, reused = await self._link(node, talk)
             try:
@@ -283,7 +283,7 @@ class Connections:
                 await self._release(node, link)
             return answer
 
-    async def _link(self, node: Node, talk: Talk) -> tuple[Link, bool]:
+    async def _link(self, node: Node, talk: Exchange) -> tuple[Link, bool]:
         """Return an idle connection and True, or a new one that isn't connected and False."""
         while True:
             try:
@@ -323,7 +323,7 @@ async def _drop_idle(node: Node) -> None:
         await node.idle.pop().drop()
 
 
-async def _asked(link: Link, talk: Talk) -> Any:
+async def _asked(link: Link, talk: Exchange) -> Any:
     if talk.readonly:
         await link.ask(gateway.pack("READONLY"))
         reply = await link.ask(talk.call.packed)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from issuer.clock import Deadline
-from issuer.core.flight import Flight
+from issuer.core.single_flight import Flight
 from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.asyncio.connections import Connections
 from issuer.drivers.store_pool import GRACE, StorePool, late

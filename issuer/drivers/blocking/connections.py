@@ -11,19 +11,19 @@ from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.steps import Server, Sighting
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.routes import (
+from issuer.drivers.redis_errors import meaning
+from issuer.drivers.target import Target, from_client, from_url
+from issuer.drivers.topology import (
     Address,
+    Exchange,
     Outdated,
-    Talk,
     Talks,
-    conduct,
     find_masters,
     look_elsewhere,
+    route_call,
     unreached,
     visit,
 )
-from issuer.drivers.servers import meaning
-from issuer.drivers.target import Target, from_client, from_url
 from issuer.errors import RedisUnavailable
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ class Connections:
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        return self._conducted(conduct(self._route, call, probe=probe), deadline, call.key, tag)
+        return self._conducted(route_call(self._route, call, probe=probe), deadline, call.key, tag)
 
     def masters(self, deadline: Deadline) -> list[Server]:
         """Return the servers that issue numbers now. Raises as `call`."""
@@ -152,7 +152,7 @@ class Connections:
     def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
         """Hold these talks, and return what they end with."""
         end = Deadline(min(self.timeout, max(SHORTEST, deadline.left())))
-        talk: Talk | None = None
+        talk: Exchange | None = None
         try:
             talk = next(talks)
             while True:
@@ -173,7 +173,7 @@ class Connections:
                 raise
             raise meant from error
 
-    def _exchange(self, talk: Talk, end: Deadline) -> Any:
+    def _exchange(self, talk: Exchange, end: Deadline) -> Any:
         """One call, one reply, decoded. Raises what redis-py raises."""
         node = self._nodes.get(talk.address)
         if node is None:
@@ -210,7 +210,7 @@ class Connections:
                 node.release(link)
             return answer
 
-    def _link(self, node: Node, talk: Talk) -> tuple[Link, bool]:
+    def _link(self, node: Node, talk: Exchange) -> tuple[Link, bool]:
         """Return an idle connection and True, or a new one that isn't connected and False."""
         while True:
             try:
@@ -236,7 +236,7 @@ class Connections:
             node.drop_idle()
 
 
-def _asked(link: Link, talk: Talk, end: Deadline) -> Any:
+def _asked(link: Link, talk: Exchange, end: Deadline) -> Any:
     if talk.readonly:
         _reply(link, gateway.pack("READONLY"), end)
         reply = _reply(link, talk.call.packed, end)

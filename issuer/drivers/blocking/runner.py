@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from issuer import clock
 from issuer.clock import Deadline
-from issuer.core.flight import Flight
+from issuer.core.single_flight import Flight
 from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.store_pool import StorePool

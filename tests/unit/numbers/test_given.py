@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from issuer.core.scheme import turn
+from issuer.core.scheme_record import turn
 from issuer.errors import SchemeError
+from issuer.numbers.codec import Scheme
 from issuer.numbers.given import changed, made
-from issuer.numbers.scheme import Scheme
 from issuer.persistence.records import HIGHEST, Tag
-from issuer.persistence.schemes import continued
+from issuer.persistence.scheme_json import continued
 from tests.unit.numbers.test_scheme import KEYS, Issued, make, record
 from tests.unit.refusals import refused
 

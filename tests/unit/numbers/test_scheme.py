@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import FormatOverflow, InvalidArgument, LimitReached, NotDecodable, SchemeError
+from issuer.numbers.codec import Scheme
 from issuer.numbers.given import changed, made
-from issuer.numbers.scheme import Scheme
 from issuer.numbers.stride import Piece, Strides
 from issuer.numbers.stride import changed as followed
 from issuer.persistence.records import HIGHEST, Order, Tag

@@ -1,0 +1,298 @@
+"""The scheduler: an APScheduler that sweeps over the tags in use, and hands that run an extension as soon as it is due.
+
+One tick is `Issuer.tick()`, which needs no scheduler at all; this module only says when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC
+from typing import Any
+
+from apscheduler.executors.asyncio import AsyncIOExecutor
+from apscheduler.executors.pool import BasePoolExecutor
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
+
+from issuer.forks import in_uwsgi_master
+
+log = logging.getLogger("issuer.api.scheduler")
+
+#: Seconds between two sweeps. They catch what no draw has asked for; a draw that reaches the mark is served at once.
+SWEEP_EVERY = 1.0
+
+#: Extensions under way at once; each tag has one at most.
+WORKERS = 16
+
+#: APScheduler tells of every job at level INFO, of a late sweep at WARNING, and, when the interpreter ends, of each job
+#: that its pool takes no more with a traceback at ERROR. None of it concerns a user: late sweeps catch up, and lost
+#: jobs are taken over. So our scheduler has a logger of its own, and an executor whose name gives it another.
+JOBS = "issuer.api.scheduler.jobs"
+EXECUTOR = "issuer"
+
+#: A job: a function for threads, a coroutine function for tasks.
+Job = Callable[[], object]
+
+
+class Executor(ABC):
+    """The hands of a scheduler: threads or tasks."""
+
+    @abstractmethod
+    def scheduler(self) -> BaseScheduler:
+        """Make an APScheduler, not yet started, whose jobs these hands run."""
+
+    @abstractmethod
+    def alive(self, scheduler: BaseScheduler) -> bool:
+        """Whether it runs: after a fork, or if its thread died, its `state` still says so."""
+
+    @abstractmethod
+    def run(self, job: Job) -> None:
+        """Run the job at once, beside the caller. A job that is added to APScheduler costs 0.3 ms more."""
+
+    @abstractmethod
+    def dismiss(self) -> None:
+        """Take no more jobs; those under way go on."""
+
+
+class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has no types
+    def start(self, *args: Any, **options: Any) -> None:
+        """Do as APScheduler does, but with the names that `threading` has now.
+
+        gevent may have put its own there since APScheduler was imported, and what is Python's own can't be joined then:
+        a worker of `gunicorn --preload -k gevent` ended with an error, or not at all.
+        """
+        self._event = threading.Event()
+        BaseScheduler.start(self, *args, **options)
+        self._thread = threading.Thread(target=self._main_loop, name="APScheduler", daemon=self._daemon)
+        self._thread.start()
+
+    def _process_jobs(self) -> float | None:
+        if self.state != STATE_RUNNING:
+            return None
+        try:
+            seconds: float | None = super()._process_jobs()
+        except JobLookupError:
+            # `shutdown` changes the state first and empties the job store under the feet of a round that is under way.
+            return None
+        return seconds
+
+
+class _Pool(BasePoolExecutor):  # type: ignore[misc]  # the same
+    """APScheduler's executor on a pool that others use too."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        super().__init__(pool)
+
+
+class Threads(Executor):
+    """A pool of threads.
+
+    Jobs come through a queue in C: an interrupt may hit whoever hands one over, and in the middle of a pool's `submit`,
+    which is Python, it leaves the pool locked for ever (seen).
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="issuer")
+        # Looked up only now: gevent may have put its own there since this module was imported, as `gunicorn --preload`
+        # has it, and what waits for Python's own would hold all greenlets up.
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        threading.Thread(target=self._pass_on, name="issuer-jobs", daemon=True).start()
+
+    def _pass_on(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._pool.submit(job).add_done_callback(_tell)
+            except RuntimeError:  # the interpreter ends
+                log.debug("the pool takes no more jobs")
+
+    def scheduler(self) -> BaseScheduler:
+        """Make a scheduler with a thread of its own."""
+        return _Background(
+            timezone=UTC, daemon=True, logger=logging.getLogger(JOBS), executors={EXECUTOR: _Pool(self._pool)}
+        )
+
+    def alive(self, scheduler: BaseScheduler) -> bool:
+        """Whether its thread runs."""
+        thread: threading.Thread | None = scheduler._thread  # noqa: SLF001 - shown nowhere else
+        return scheduler.state == STATE_RUNNING and thread is not None and thread.is_alive()
+
+    def run(self, job: Job) -> None:
+        """Run the job in the pool."""
+        self._jobs.put(job)
+
+    def dismiss(self) -> None:
+        """Take no more jobs."""
+        self._jobs.put(None)
+        self._pool.shutdown(wait=False)
+
+
+class _Loop(AsyncIOExecutor):  # type: ignore[misc]  # the same
+    """APScheduler's executor of coroutines; those under way are left to `Tasks.cancel`, which waits for their end."""
+
+    def shutdown(self, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - APScheduler's signature
+        pass
+
+
+class Tasks(Executor):
+    """The tasks of the running event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._executor = _Loop()
+
+    def scheduler(self) -> BaseScheduler:
+        """Make a scheduler whose timer is the loop's."""
+        return AsyncIOScheduler(
+            event_loop=self._loop,
+            timezone=UTC,
+            logger=logging.getLogger(JOBS),
+            executors={EXECUTOR: self._executor},
+        )
+
+    def alive(self, scheduler: BaseScheduler) -> bool:
+        """Whether its loop runs."""
+        return scheduler.state == STATE_RUNNING and self._loop.is_running()
+
+    def run(self, job: Callable[[], Coroutine[Any, Any, object]]) -> None:  # type: ignore[override]  # Job, for tasks
+        """Run the job as a task."""
+        task = self._loop.create_task(job())
+        self._tasks.add(task)  # a loop holds its tasks by weak references only
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_tell)
+
+    def dismiss(self) -> None:
+        """Tasks under way go on; there is nothing to close."""
+
+    async def cancel(self) -> None:
+        """End the tasks under way: a loop that is closed while one is pending complains."""
+        tasks = [*self._tasks, *self._executor._pending_futures]  # noqa: SLF001 - shown nowhere else
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1)
+
+
+def _tell(job: Future[Any] | asyncio.Task[Any]) -> None:
+    if not job.cancelled() and job.exception() is not None:
+        log.error("a job failed", exc_info=job.exception())
+
+
+class Scheduler:
+    """Runs `sweep` every second and jobs at once. Started at the first job; made anew when it is found dead."""
+
+    def __init__(self, sweep: Job, crew: Callable[[], Executor], theirs: BaseScheduler | None = None) -> None:
+        """`crew` makes the hands. `theirs`: the caller's own scheduler, which we neither start nor stop."""
+        self._sweep = sweep
+        self._make_crew = crew
+        self._theirs = theirs
+        self._ours: BaseScheduler | None = None
+        self._crew: Executor | None = None
+        self._sweeping: Any = None
+        self._locks: dict[str, threading.Lock] = {}
+        self._stopped = False
+
+    def background(self, job: Job) -> bool:
+        """Hand the job over, to be run at once; False if that can't be tried.
+
+        True is no promise: the pool may be full, or the interpreter about to end. Whoever waits for the job takes it
+        over if it doesn't begin.
+        """
+        if self._stopped:
+            return False
+        try:
+            if not self._running():
+                return False
+            if self._theirs is not None:
+                # A one-shot job without an id. `modify_job` on the sweep would be dropped while the sweep runs.
+                self._theirs.add_job(job, misfire_grace_time=None, coalesce=True)
+            elif self._crew is not None:
+                self._crew.run(job)
+        except Exception:
+            # The interpreter ends, the scheduler was stopped in between, or the caller's own wants jobs that it can
+            # write to a database.
+            log.debug("the scheduler took no job", exc_info=True)
+            return False
+        return True
+
+    def start(self) -> None:
+        """Begin to sweep, without waiting for a first job."""
+        if not self._stopped:
+            try:
+                self._running()
+            except Exception:
+                log.debug("the scheduler was not started", exc_info=True)  # as in `background`
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """Made at its first use, not in the fork: gevent may patch the child in between.
+
+        Whoever begins holds it while threads start, and with Python's own lock that stopped all greenlets for ever.
+        """
+        return self._locks.setdefault("", threading.Lock())
+
+    def _running(self) -> bool:
+        if self._theirs is not None:
+            if self._theirs.state != STATE_RUNNING:
+                return False
+            if self._sweeping is None:
+                with self._lock:
+                    if self._sweeping is None:
+                        self._sweeping = self._every(self._theirs, "default")
+            return True
+        crew, ours = self._crew, self._ours
+        if ours is not None and crew is not None and crew.alive(ours):
+            return True
+        if in_uwsgi_master():
+            return False  # callers extend by themselves there, and in each worker a scheduler begins
+        with self._lock:
+            if self._stopped:
+                return False
+            if self._ours is None or self._crew is None or not self._crew.alive(self._ours):
+                if self._ours is not None:
+                    log.error("the scheduler died; starting another one")
+                self._begin()
+            return True
+
+    def _begin(self) -> None:
+        logging.getLogger(JOBS).setLevel(logging.CRITICAL)
+        logging.getLogger(f"apscheduler.executors.{EXECUTOR}").setLevel(logging.ERROR)
+        crew = self._crew or self._make_crew()
+        scheduler = crew.scheduler()
+        self._every(scheduler, EXECUTOR)
+        scheduler.start()
+        self._crew, self._ours = crew, scheduler
+
+    def _every(self, scheduler: BaseScheduler, executor: str) -> Any:
+        return scheduler.add_job(
+            self._sweep, "interval", seconds=SWEEP_EVERY, misfire_grace_time=None, coalesce=True, executor=executor
+        )
+
+    def stop(self) -> None:
+        """Take no more jobs and sweep no more; a job under way goes on. The caller's own scheduler stays as it is."""
+        with self._lock:
+            self._stopped = True
+            ours, self._ours = self._ours, None
+            crew = self._crew
+            sweeping, self._sweeping = self._sweeping, None
+        if ours is not None and crew is not None and crew.alive(ours):
+            ours.shutdown(wait=False)
+        elif sweeping is not None:
+            with suppress(JobLookupError):  # the caller has stopped or emptied it
+                sweeping.remove()
+        if crew is not None:
+            crew.dismiss()
+
+    async def cancel(self) -> None:
+        """End what was left under way by `stop`, if tasks do it."""
+        if isinstance(self._crew, Tasks):
+            await self._crew.cancel()

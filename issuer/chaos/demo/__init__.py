@@ -1,0 +1,1 @@
+"""`issuer demo`: the main job, before one's eyes, on servers of its own."""

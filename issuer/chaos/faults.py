@@ -1,0 +1,412 @@
+"""What is done to a world, each a function of a few lines that returns when all is whole again."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from issuer.chaos.crew import Worker
+from issuer.chaos.proxy import FaultProxy
+from issuer.chaos.record import Follower
+from issuer.chaos.waiting import rest, until
+from issuer.chaos.worker import POINTS
+from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
+from issuer.errors import ConfigurationError, Unavailable
+
+Strike = Callable[[World], None]
+
+SCRIPTS = ("next", "lease", "open", "load")
+
+#: Seconds that a reply is late, a process stopped, others cut off; that these need to come back;
+#: that nothing is left.
+DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
+
+#: What may happen to requests that contain these bytes, so many times, by its name in a report.
+WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
+    "request dropped": FaultProxy.drop_requests,
+    "reply dropped": FaultProxy.drop_replies,
+    "300 ms late": lambda front, match, times: front.delay_replies(DELAY, match, times),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`name` as on a command line, `what` as in a table."""
+
+    name: str
+    what: str
+    strike: Strike
+
+
+def entering(faults: list[Fault]) -> Callable[[str, str], Callable[[Strike], Strike]]:
+    """Return the decorator that enters a function in this list, with a name and what happens."""
+
+    def fault(name: str, what: str) -> Callable[[Strike], Strike]:
+        def entered(strike: Strike) -> Strike:
+            faults.append(Fault(name, what, strike))
+            return strike
+
+        return entered
+
+    return fault
+
+
+FAULTS: list[Fault] = []
+fault = entering(FAULTS)
+
+
+def chosen(names: Iterable[str], among: Iterable[Fault]) -> list[Fault]:
+    """Return those that are named, F2 meaning F2a, F2b and so on; all if none is. Raises ConfigurationError."""
+    there = list(among)
+    wanted = [name.strip() for name in names]
+    if not wanted:
+        return there
+    for name in wanted:
+        if not any(_family(one.name) == name or one.name == name for one in there):
+            known = ", ".join(one.name for one in there)
+            raise ConfigurationError(f"no fault {name!r}; there are {known}")
+    return [one for one in there if one.name in wanted or _family(one.name) in wanted]
+
+
+def _family(name: str) -> str:
+    return name.rstrip(string.ascii_lowercase)
+
+
+def some(world: World) -> Worker:
+    """Return any worker."""
+    return random.choice(world.crew.workers)  # noqa: S311 - no secret
+
+
+# ---------------------------------------------------------------------- processes
+
+
+def trapped(world: World, point: str, number: int) -> list[Worker]:
+    """Let a signal hit an extension at this point, see worker.POINTS, and return whose.
+
+    Perhaps of several processes: each tag elects its own loader.
+    """
+    for worker in world.crew.workers:
+        worker.trap(point, number)
+    until(
+        lambda: any(worker.sprung for worker in world.crew.workers),
+        world.crew.patience,
+        f"signal {number} hits a process after {point}",
+    )
+    return [worker for worker in world.crew.workers if not worker.untrap()]
+
+
+def _killed_at(world: World, name: str, point: str) -> None:
+    killed = trapped(world, point, signal.SIGKILL)
+    with world.fault(f"{name} killed after {point}", hits=len(killed)):
+        for worker in killed:
+            world.crew.lost(worker)
+
+
+@fault("F1a", "a process killed after `open`, before it reserved")
+def killed_after_open(world: World) -> None:
+    """Kill a loader that is elected and has not reserved."""
+    _killed_at(world, "F1a", POINTS[0])
+
+
+@fault("F1b", "a process killed after it reserved, before `load`")
+def killed_after_reserve(world: World) -> None:
+    """Kill a loader that has reserved and not loaded."""
+    _killed_at(world, "F1b", POINTS[1])
+
+
+@fault("F1c", "a process killed after `load`")
+def killed_after_load(world: World) -> None:
+    """Kill a loader that has loaded."""
+    _killed_at(world, "F1c", POINTS[2])
+
+
+@fault("F8", "a process stopped for a second")
+def stopped(world: World) -> None:
+    """SIGSTOP a process wherever it stands, while the others draw."""
+    worker = some(world)
+    others = [one for one in world.crew.workers if one is not worker]
+    with world.fault("F8 process stopped", hits=1):
+        world.crew.pause(worker)
+        rest(STOPPED)
+        world.crew.wait_served(world.crew.stopped[worker.name][-1].began, others)
+        world.crew.resume(worker)
+
+
+# ---------------------------------------------------------------------- Redis goes back in time
+
+
+@fault("F2a", "Redis killed, back from a snapshot")
+def back_from_a_snapshot(world: World) -> None:
+    """Kill -9; what was drawn since the snapshot is forgotten."""
+    snapshot = world.master.snapshot()
+    world.more()
+    with world.fault("F2a back from a snapshot", hits=len(world.crew.workers)):
+        world.master.restore(snapshot)
+
+
+@fault("F2b", "Redis killed, the tail of its AOF cut")
+def aof_tail_cut(world: World) -> None:
+    """Kill -9 under an AOF whose last writes never reached the disk."""
+    master = world.master
+    with master.client() as client:
+        client.config_set("appendonly", "yes")
+        until(lambda: not client.info("persistence")["aof_rewrite_in_progress"], 20, "the AOF is there")
+    size = master.aof_size()
+    world.more()
+    master.appendonly = True
+    try:
+        with world.fault("F2b AOF tail cut", hits=len(world.crew.workers)):
+            master.cut_aof(max(1, master.aof_size() - size))
+    finally:
+        with master.client() as client:
+            client.config_set("appendonly", "no")
+        master.appendonly = False
+
+
+@fault("F2c", "Redis killed and wiped")
+def wiped(world: World) -> None:
+    """Kill -9, and everything is gone."""
+    with world.fault("F2c wiped", hits=len(world.crew.workers)):
+        world.master.wipe()
+
+
+# ---------------------------------------------------------------------- failovers
+
+
+@fault("F3a", "failover to a replica that lagged, by hand")
+def failover_by_hand(world: World) -> None:
+    """Let the master die, and its replica, which lacks the last draws, take over."""
+    world.lag()
+    with world.fault("F3a failover by hand", segments=4, hits=len(world.crew.workers)):
+        world.master.kill()
+        world.other.promote()
+        world.swap()
+
+
+@fault("F4", "A -> B -> A, connections kept")
+def there_and_back(world: World) -> None:
+    """Let A follow B, so forget what B never had, and be master again, in one process that keeps its clients."""
+    world.lag()
+    with world.fault("F4 A -> B -> A", segments=4, hits=len(world.crew.workers)):
+        world.link.pass_through()
+        world.other.promote()
+        world.master.replicaof(world.other)
+        world.master.promote()
+
+
+# ---------------------------------------------------------------------- the store
+
+
+@fault("F6a", "the store locked until nothing is left in Redis")
+def store_locked(world: World) -> None:
+    """Lock the store, for longer than what is in hand lasts."""
+    with closing(sqlite3.connect(world.folder / "store" / "issuer.db", timeout=10, isolation_level=None)) as store:
+        store.execute("BEGIN IMMEDIATE")
+        with world.fault("F6a store locked", hits=len(world.crew.workers)):
+            with world.master.client(decode_responses=True) as client:
+                key = world.key(STRICT)
+                until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
+            rest(RUN_OUT)
+            store.execute("ROLLBACK")
+
+
+def used_up(fields: Any) -> bool:
+    """Whether this hash has no number left."""
+    return bool(fields) and fields["cur"] == fields["max"] and "next_max" not in fields
+
+
+# ---------------------------------------------------------------------- the wire
+
+
+def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = SCRIPTS) -> None:
+    """Hit calls of each script in this manner, one script after the other. `name`: the fault's."""
+    for script in scripts:
+        before = sum(front.hits for front in world.fronts)
+        with world.fault(f"{name} {manner}: {script}", hits=len(world.crew.workers)):
+            for front in world.fronts:
+                WIRE[manner](front, world.sha(script), 3)
+            until(lambda: sum(front.hits for front in world.fronts) > before, world.crew.patience, f"{script} is hit")  # noqa: B023
+            for front in world.fronts:
+                front.pass_through()
+        # Else the next call to be hit may be the one that was to bring the service back.
+        world.more()
+
+
+@fault("F9a", "a request to Redis dropped")
+def request_dropped(world: World) -> None:
+    """Lose what a caller sent."""
+    on_the_wire(world, "F9a", "request dropped")
+
+
+@fault("F9b", "a reply of Redis dropped, the script having run")
+def reply_dropped(world: World) -> None:
+    """Let the script run, and its caller never hear of it."""
+    on_the_wire(world, "F9b", "reply dropped")
+
+
+@fault("F9c", "replies of Redis 300 ms late")
+def replies_late(world: World) -> None:
+    """Keep replies back."""
+    on_the_wire(world, "F9c", "300 ms late")
+
+
+# ---------------------------------------------------------------------- the hash
+
+
+def insisted(world: World, tag: str) -> None:
+    """Recover the tag, as an operator does whom a time-out told to try again."""
+    until(lambda: world.ids.recover(tag), world.crew.patience, f"{tag} is recovered", ignoring=(Unavailable,))
+
+
+@fault("F10", "eight `recover` at once, under load")
+def recovered_at_once(world: World) -> None:
+    """Recover each tag eight times at once, then one of them by eight processes; say it again where Redis was late."""
+    one = random.choice(world.counted)  # noqa: S311 - no secret
+    with world.fault("F10 eight recover", segments=2 * 2 * 8):
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(insisted, world, tag) for tag in world.counted for _ in range(8)]:
+                done.result()
+        world.commanded(8, "recover", one, "--yes")
+
+
+@fault("F12a", "FLUSHALL, with a load on its way")
+def flushed(world: World) -> None:
+    """Take everything away, the scripts too; then a load arrives that was sent before."""
+    release = world.hold_load()
+    with world.fault("F12a FLUSHALL", hits=len(world.crew.workers)):
+        with world.master.client() as client:
+            client.flushall()
+        release()
+
+
+@fault("F12b", "SCRIPT FLUSH, with a load on its way")
+def scripts_flushed(world: World) -> None:
+    """Take the scripts away, not the numbers; then a load arrives that names one of them."""
+    release = world.hold_load()
+    with world.fault("F12b SCRIPT FLUSH"):
+        with world.master.client() as client:
+            client.script_flush()
+        release()
+
+
+@fault("F12c", "a tag's key deleted, with a load on its way")
+def key_deleted(world: World) -> None:
+    """Do what an eviction does too."""
+    release = world.hold_load()
+    with world.fault("F12c key deleted", hits=len(world.crew.workers)):
+        with world.master.client() as client:
+            client.delete(*map(world.key, range(len(world.tags))))
+        release()
+
+
+@fault("F12d", "the reply of a load dropped, then the key deleted")
+def load_in_doubt(world: World) -> None:
+    """Execute a load, draw its numbers, delete the hash: whoever sends that load again now repeats them."""
+    for front in world.fronts:
+        front.drop_reply_then_hold(world.sha("load"))
+    held = until(
+        lambda: [one for front in world.fronts for one in front.held],
+        world.crew.patience,
+        "a load is lost, the next one held",
+    )
+    key = next(world.key(at) for at in range(len(world.tags)) if world.key(at).encode() in held[0])
+    with world.master.client(decode_responses=True) as client:
+        # Until all that was loaded is drawn: nothing comes in while loads are held.
+        until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
+        with world.fault("F12d load in doubt", segments=4, hits=len(world.crew.workers)):
+            client.delete(key)
+            until(lambda: client.exists(key), 10, "the hash is armed anew")
+            for front in world.fronts:
+                front.pass_through()
+                front.release()
+
+
+@fault("F12e", "everything evicted, with a load on its way")
+def evicted(world: World) -> None:
+    """Let Redis run out of memory; the load arrives when its hash has been armed anew."""
+    release = world.hold_load()
+    held = [one for front in world.fronts for one in front.held]
+    keys = [world.key(at) for at in range(len(world.tags))]
+    with world.fault("F12e evicted", segments=4, hits=len(world.crew.workers)):
+        with world.master.client() as client:
+            before = client.info("stats")["evicted_keys"]
+            client.config_set("maxmemory-policy", "allkeys-random")
+            client.config_set("maxmemory", 1)
+            # Nothing is written any more, so what is gone stays away.
+            until(
+                lambda: client.info("stats")["evicted_keys"] > before and not client.exists(*keys),
+                10,
+                "all hashes are evicted",
+            )
+            client.config_set("maxmemory", 0)
+            client.config_set("maxmemory-policy", "noeviction")
+            of_held = [key for key in keys if any(key.encode() in one for one in held)]
+            until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is armed anew")
+        release()
+
+
+# ---------------------------------------------------------------------- one process
+
+
+def _fork(world: World, forking: Sequence[Worker], only: Sequence[int]) -> None:
+    """Let these fork, one after the other, and return when each child has drawn numbers of `only` these tags."""
+    for worker in forking:
+        since = now()
+        worker.signal(signal.SIGUSR1)
+        pattern = f"{{}}.{worker.name}f*"
+
+        def drawn(at: int, pattern: str = pattern, since: int = since) -> bool:
+            children = {path.name.split(".")[1] for path in world.folder.glob(pattern.format(at))}
+            return any(Follower(world.folder, child).served(at, since) for child in children)
+
+        for at in only:
+            until(lambda: drawn(at), world.crew.patience, f"the child draws {world.tags[at].name}")  # noqa: B023
+
+
+def _forking(workers: Iterable[Worker]) -> list[Worker]:
+    return [worker for worker in workers if any(job.manner == "run" for job in worker.setup.jobs)]
+
+
+@fault("F18a", "a fork in mid-lease")
+def forked(world: World) -> None:
+    """Let processes fork; child and parent draw on, each for itself."""
+    forking = _forking(world.crew.workers)
+    with world.fault("F18a fork in mid-lease", hits=len(forking)):
+        _fork(world, forking, [TREND])
+
+
+@fault("F18b", "a fork while half of the processes are cut off from Redis")
+def forked_direct(world: World) -> None:
+    """Let a process fork that draws from segments of its own; so does its child then."""
+    cut, _ = world.halves()
+    forking = _forking(cut)
+    world.fronts[0].refuse()
+    with world.fault("F18b fork in direct mode", hits=2 * len(cut)):
+        world.crew.wait_served(now(), cut, only=[TREND, PLAIN])
+        _fork(world, forking, [TREND, PLAIN])
+        world.fronts[0].pass_through()
+
+
+@fault("F21", "half of the processes cut off from Redis")
+def cut_off(world: World) -> None:
+    """See trend tags go on, direct, on the side that is cut off, while the other side draws from Redis."""
+    cut, others = world.halves()
+    world.fronts[0].refuse()
+    since = now()
+    try:
+        world.crew.wait_served(since, others)
+        world.crew.wait_served(since, cut, only=[TREND, PLAIN])
+        rest(CUT_OFF)
+    finally:
+        # Each that comes back may raise the floor above a segment that is on its way: its load is refused.
+        with world.fault("F21 cut off", hits=len(cut), segments=2 + len(cut)):
+            world.fronts[0].pass_through()
+    # They come back to Redis at their next sweep, within a second.
+    rest(REJOINED)

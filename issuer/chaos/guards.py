@@ -1,0 +1,195 @@
+"""What can be taken out of the protocol, to see the harness fail: a guard that nothing misses proves nothing.
+
+Only in the drawing processes, and only when asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from issuer import gateway
+from issuer.api.blocking import Issuer
+from issuer.core.steps import Steps, ask
+from issuer.core.supply import direct, extend, supply
+from issuer.errors import ConfigurationError
+from issuer.gateway import machine_scripts, tag_scripts
+from issuer.gateway.scripts import NAMES, Script, script
+from issuer.persistence.records import Reservation
+
+Change = tuple[str, str]
+
+_INFO = "local info = redis.call('INFO', 'replication')\n"
+_AS_RUN_ID = """info = string.gsub(info, '\\nmaster_replid:%x+',
+  '\\nmaster_replid:' .. string.match(redis.call('INFO', 'server'), 'run_id:(%x+)'))
+"""
+_RUN_ID = (_INFO, _INFO + _AS_RUN_ID)
+_ROLE = ("if not string.find(info, '\\nrole:master\\r', 1, true) then return {'notmaster'} end", "")
+_FENCED = (
+    "if not fence or #fence ~= 40 or not string.find(info, '\\nmaster_replid:' .. fence .. '\\r', 1, true)"
+    " then return {'fenced'} end\n"
+)
+_FENCE = (_FENCED, "")
+_PREFIX = ("'\\nmaster_replid:' .. fence .. '\\r'", "fence")
+_ARM = "  redis.call('HSET', key, 'cur', at, 'max', at, 'mark', at, 'fence', reign, 'born', fresh, 'store', store_id)\n"
+_ARMED_WITH_NUMBERS = (
+    "  if not missing then return redis.call('HSET', key, 'fence', reign, 'born', fresh, 'store', store_id) end\n"
+)
+_BORN = ("if born ~= seen_born then return {'stale', 'born'} end\n", "")
+_BELOW = ("if less(low, top) then return {'stale', 'below'} end\n", "")
+_EXHAUSTED = (
+    "if not next_max then return {'exhausted'} end",
+    "if not next_max then redis.call('HINCRBY', key, 'max', 1000) return {'exhausted'} end",
+)
+_SET_BACK = ("not (since and now >= since and now - since <= window)", "not (since and now - since <= window)")
+_KEPT = ("local kept = redis.call('GET', KEYS[2])\n", "local kept = false\n")
+_SKIPS = ("if less(cur, at) then cur = at end\n", "cur = at\n")
+_BACKS = (
+    "if not last and (seen_backs ~= backs_before or less(backs_low, high)) then return {'spent', 'backs'} end\n",
+    "",
+)
+_UNMOVED = ("if cur ~= high then return {'spent', 'cur'} end\n", "")
+_HELD = ("if owner and now <= lapses + margin then", "if false then")
+_CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`what` it sees to. Taking it out changes these scripts, and then calls `patch`.
+
+    `shown`: whether a fault of `issuer chaos` can show the harm; else only those of `make chaos` do.
+    """
+
+    what: str
+    scripts: Mapping[str, Sequence[Change]] | None = None
+    patch: Callable[[], None] | None = None
+    shown: bool = True
+
+
+def _load_again() -> None:
+    """Let the driver send a `load` again whose reply was lost, as redis-py does unless told otherwise."""
+    intact = gateway.load
+
+    def load(*args: Any, **options: Any) -> gateway.Call[gateway.Loaded]:
+        return replace(intact(*args, **options), repeatable=True)
+
+    gateway.load = load
+
+
+def _forget_rejoin() -> None:
+    def nothing(*_: object) -> Iterable[Any]:
+        return iter(())
+
+    vars(supply)["floor"] = nothing  # imported there by name
+
+
+def _forget_fork() -> None:
+    Issuer._after_fork = lambda _: None  # type: ignore[method-assign,assignment]  # noqa: SLF001 - taking the guard out
+
+
+def _ignore_what_is_taken() -> None:
+    intact = extend._reserve_and_load  # noqa: SLF001 - taking the guard out
+
+    def reserve_and_load(*args: Any, **options: Any) -> Steps[extend.Extension]:
+        return intact(*args, **{**options, "at_least": 0})
+
+    extend._reserve_and_load = reserve_and_load  # noqa: SLF001 - the same
+
+
+def hand_back_whatever_the_version(held: Sequence[Reservation], used: int) -> Steps[int]:
+    """Do what `direct.hand_back` does, as if the store compared `max` only."""
+    last = held[-1]
+    there = yield from ask(lambda store, timeout: store.get(last.tag.tag, timeout=timeout))
+    return (yield from _hand_back([*held[:-1], replace(last, tag=there or last.tag)], used))
+
+
+_hand_back = direct.hand_back
+
+
+def _ignore_version() -> None:
+    vars(direct)["hand_back"] = hand_back_whatever_the_version
+
+
+def _serve_in_doubt() -> None:
+    """Let a process serve what it gave back, if it wasn't told that the store has it: in place of its next segment."""
+    reserve = direct.reserve
+    doubtful: dict[str, Reservation] = {}
+
+    def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
+        try:
+            return (yield from _hand_back(held, used))
+        except Exception:
+            last = held[-1]
+            doubtful[last.tag.tag] = replace(last, low=max(used, last.low))
+            raise
+
+    def reserve_or_serve(tag: str, **options: Any) -> Steps[Reservation]:
+        return doubtful.pop(tag, None) or (yield from reserve(tag, **options))
+
+    vars(direct).update(hand_back=hand_back, reserve=reserve_or_serve)
+
+
+GUARDS: Mapping[str, Guard] = {
+    "fence": Guard("a draw in another reign is refused", {"next": [_FENCE], "lease": [_FENCE]}),
+    "role": Guard("a server that is no master is refused", {name: [_ROLE] for name in NAMES}, shown=False),
+    "prefix": Guard("the reign is master_replid, not master_replid2", {"next": [_PREFIX], "lease": [_PREFIX]}),
+    "replid": Guard("the reign is master_replid, not run_id", {name: [_RUN_ID] for name in NAMES}),
+    "arming": Guard("arming a hash drops its numbers", {"open": [(_ARM, _ARMED_WITH_NUMBERS + _ARM)]}),
+    "born": Guard("a load for a hash that was armed anew is refused", {"load": [_BORN]}),
+    "below": Guard("a load below what was issued is refused", {"load": [_BELOW]}, _ignore_what_is_taken),
+    "reserved": Guard("only the store hands out numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
+    "load-once": Guard("a load goes out once", None, _load_again),
+    "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version, shown=False),
+    "forgotten": Guard(
+        "what was handed back is served no more, whatever came back", None, _serve_in_doubt, shown=False
+    ),
+    "unmoved": Guard("a lease comes back only if nobody has drawn since", {"giveback": [_UNMOVED]}, shown=False),
+    "backs": Guard("a lease comes back once", {"giveback": [_BACKS]}, shown=False),
+    "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}, shown=False),
+    "set-back": Guard(
+        "an election in the future is none",
+        {name: [_SET_BACK] for name in ("next", "lease", "once", "open")},
+        shown=False,
+    ),
+    "kept": Guard("a key keeps its number", {"once": [_KEPT]}, shown=False),
+    "held": Guard("a machine number that is held isn't leased again", {"machine_claim": [_HELD]}, shown=False),
+    "ceiling": Guard(
+        "who gets a machine number starts above its last holder", {"machine_claim": [_CEILING]}, shown=False
+    ),
+    "rejoin": Guard("what was issued direct is skipped in Redis", None, _forget_rejoin),
+    "fork": Guard("a forked child drops what its parent holds", None, _forget_fork),
+}
+
+
+def scripts_without(names: Sequence[str]) -> Mapping[str, Script]:
+    """Return the scripts with these guards gone. Raises ConfigurationError if one is unknown, or not there any more."""
+    texts = {name: script(name).text for name in NAMES}
+    for name in names:
+        if name not in GUARDS:
+            raise ConfigurationError(f"no guard {name!r}; there are {', '.join(GUARDS)}")
+        for at, changes in (GUARDS[name].scripts or {}).items():
+            for old, new in changes:
+                if texts[at].count(old) != 1:
+                    raise ConfigurationError(f"guard {name}: {at}.lua has {texts[at].count(old)} times: {old}")
+                texts[at] = texts[at].replace(old, new)
+    return {
+        name: Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+        for name, text in texts.items()
+    }
+
+
+def take_out(names: Sequence[str]) -> None:
+    """Take these guards out of this process. Raises ConfigurationError."""
+    mutated = scripts_without(names)
+    for name in names:
+        patch = GUARDS[name].patch
+        if patch is not None:
+            patch()
+    if mutated != {name: script(name) for name in NAMES}:
+        for module in (tag_scripts, machine_scripts):
+            vars(module)["script"] = mutated.__getitem__  # imported there by name
+        # A process that has seen higher numbers would refuse the lower ones of a strict tag: what the scripts' guard is
+        # for shows in those that have not.
+        supply.Supply.went_back = lambda *_: False  # type: ignore[method-assign]

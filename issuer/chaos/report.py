@@ -1,0 +1,65 @@
+"""What a run found, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from issuer.chaos.checker import Verdict
+
+
+def _grouped(number: float) -> str:
+    return f"{number:,.0f}".replace(",", " ")
+
+
+def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the closing table: what, and how much."""
+    yield "faults", _grouped(verdict.struck)
+    for name, times in sorted(verdict.faults.items()):
+        yield "", f"{name}: {times}"
+    yield "numbers", f"{_grouped(verdict.acknowledged)} acknowledged, of {_grouped(verdict.attempted)} asked for"
+    if verdict.errors:
+        told = ", ".join(f"{name} {times}" for name, times in verdict.errors.most_common())
+        yield "errors", told
+    yield "repeats", _grouped(verdict.repeats)
+    yield "above max", _grouped(verdict.above)
+    yield "order violations", _grouped(verdict.disorder)
+    if verdict.changed:
+        yield "keys with two numbers", _grouped(verdict.changed)
+    each = verdict.gap / verdict.struck if verdict.struck else 0
+    yield "gaps", f"{_grouped(verdict.gap)}, {_grouped(each)} a fault; {_grouped(verdict.allowed_gap)} allowed"
+    for name, cost in sorted(verdict.costs.items()):
+        if cost.gap:
+            worst = f"worst {_grouped(cost.worst)} of {_grouped(cost.allowed)} a tag"
+            yield "", f"{name}: {_grouped(cost.gap)}, {worst}{f', {cost.over} OVER' * bool(cost.over)}"
+    yield "without service", f"{verdict.without_service:.2f} s at most{f', {verdict.slowest}' * bool(verdict.slowest)}"
+    late = verdict.latest
+    yield "past a deadline", f"{late:.2f} s at most" if late > 0 else "never"
+    for example in verdict.examples:
+        yield "harm", example
+    for reason in verdict.stuck:
+        yield "stuck", reason.replace("\n", "; ")
+
+
+def content(verdict: Verdict) -> dict[str, Any]:
+    """Return what `rows` tells; times are in seconds."""
+    return {
+        "kept": verdict.kept,
+        "faults": dict(sorted(verdict.faults.items())),
+        "attempted": verdict.attempted,
+        "acknowledged": verdict.acknowledged,
+        "errors": dict(verdict.errors),
+        "repeats": verdict.repeats,
+        "above_max": verdict.above,
+        "order_violations": verdict.disorder,
+        "keys_with_two_numbers": verdict.changed,
+        "gap": verdict.gap,
+        "gap_allowed": verdict.allowed_gap,
+        "gaps": {name: asdict(cost) for name, cost in sorted(verdict.costs.items())},
+        "without_service": verdict.without_service,
+        "slowest": verdict.slowest,
+        "past_deadline": max(0.0, verdict.latest) if verdict.acknowledged else None,
+        "examples": verdict.examples,
+        "stuck": verdict.stuck,
+    }

@@ -1,0 +1,66 @@
+"""The demo's screen: lines that stay, and one progress bar below them where there is a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from issuer.terminal import color, screen_width, shortened, width
+
+#: Seconds between two pictures of the bar.
+REDRAW = 0.05
+
+#: Cells of the bar itself, where there is room.
+BAR = 30
+
+_CLEAR = "\r\x1b[2K"
+
+
+class Screen:
+    """Lines go to stdout, the bar to stderr."""
+
+    def __init__(self, goal: int) -> None:
+        self._goal = goal
+        self._begun = time.monotonic()
+        self._drawn_at = 0.0
+        self._shown = False
+        self._last = (0, "")
+
+    def say(self, line: str = "", *, mark: str = " ", hue: str | None = None) -> None:
+        """Write a line with the seconds since the start before it."""
+        self.write(f"{time.monotonic() - self._begun:5.1f} s {click.style(mark, fg=hue, bold=True)} "
+                   f"{click.style(line, fg=hue)}")  # fmt: skip
+
+    def write(self, line: str = "") -> None:
+        """Write a line above the bar."""
+        self._clear()
+        click.echo(line, color=color())
+        sys.stdout.flush()
+
+    def progress(self, count: int, note: str, *, at_once: bool = False) -> None:
+        """Move the bar; `note` stands behind it."""
+        self._last = (count, note)
+        if not sys.stderr.isatty() or (time.monotonic() - self._drawn_at < REDRAW and not at_once):
+            return
+        share = min(1.0, count / self._goal)
+        text = f" {share:4.0%}  {note}"
+        room = (screen_width() or 80) - 1
+        size = max(5, min(BAR, room - width(text) - 2))
+        full = round(size * share)
+        bar = click.style("━" * full, fg="green") + click.style("─" * (size - full), dim=True)
+        self._clear()
+        click.echo(f"  {bar}{shortened(text, room - size - 2)}", err=True, nl=False, color=color())
+        sys.stderr.flush()
+        self._shown, self._drawn_at = True, time.monotonic()
+
+    def end(self) -> None:
+        """Take the bar away."""
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._shown:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+            self._shown = False

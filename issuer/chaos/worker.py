@@ -1,0 +1,334 @@
+"""One of the drawing processes: draws until its stdin ends, and writes down what every call brought.
+
+python -m issuer.chaos.worker SETUP, a JSON object: see `Setup`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from issuer import gateway
+from issuer.api.asyncio import AsyncIssuer
+from issuer.api.blocking import Issuer
+from issuer.chaos.guards import take_out
+from issuer.chaos.record import Record, runs
+from issuer.core.steps import Steps
+from issuer.core.supply import extend
+from issuer.errors import IssuerError
+from issuer.wiring import aconnect, connect
+
+now = time.monotonic_ns
+
+#: After an error a caller waits so long, in seconds.
+AFTER_ERROR = 0.01
+#: A call of so many ns stands in the record by itself, and not in one run with its neighbours.
+LONG = 20_000_000
+#: Upon this signal a process prints where each of its threads and tasks stands.
+STACKS = signal.SIGUSR2
+#: How many numbers a forked child draws.
+FORKED_DRAWS = 200
+
+Manner = Literal["next", "take", "run", "stream", "once"]
+Colour = Literal["threads", "tasks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """So many callers for a tag, whose place is `at`. "run" calls `next` up to `most` times in a row.
+
+    "once" draws for `key`, the key after it, and so on, each until it has its number.
+    """
+
+    at: int
+    tag: str
+    manner: Manner
+    callers: int = 1
+    most: int = 1
+    key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is told. Times are in seconds; `pace` is between two calls, `clock` is how far its clock is off."""
+
+    name: str
+    folder: str
+    redis: str | None
+    store: str
+    config: str
+    jobs: list[Job]
+    colour: Colour = "threads"
+    pace: float = 0.005
+    clock: float = 0.0
+    timeout: float = 4.0
+    redis_timeout: float = 0.5
+    store_timeout: float = 0.6
+    without: list[str] = field(default_factory=list)
+    journal: str = ""
+
+    def dumped(self) -> str:
+        """Return it as it stands on a command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parsed(cls, text: str) -> Setup:
+        """Return what was dumped."""
+        content = json.loads(text)
+        return cls(**{**content, "jobs": [Job(**job) for job in content["jobs"]]})
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of `connect`."""
+        return {
+            "redis": self.redis,
+            "store": self.store,
+            "config": self.config,
+            "timeout": self.timeout,
+            "redis_timeout": self.redis_timeout,
+            "store_timeout": self.store_timeout,
+            "journal": self.journal,
+        }
+
+
+# ---------------------------------------------------------------------- traps
+
+#: Where in an extension a process may be hit: before its reservation, before its load, after it.
+POINTS = ("open", "reserve", "load")
+
+
+def trap_file(folder: Path, name: str) -> Path:
+    """Return the file whose word, a point, is where the worker's next extension is hit; see `lay_traps`."""
+    return folder / f"trap.{name}"
+
+
+def lay_traps(setup: Setup) -> None:
+    """Let an extension stop its own process with a signal: the file says where, and which signal."""
+    path = trap_file(Path(setup.folder), setup.name)
+    load, reserve_and_load = gateway.load, extend._reserve_and_load  # noqa: SLF001 - the points lie inside
+
+    own = os.getpid()
+
+    def spring(point: str) -> None:
+        if os.getpid() != own:  # a forked child: the trap is its parent's
+            return
+        with suppress(OSError, ValueError):
+            where, number = path.read_text().split()
+            if where == point:
+                path.unlink()
+                os.kill(os.getpid(), int(number))
+
+    def trapped_load(*args: Any, **options: Any) -> gateway.Call[gateway.Loaded]:
+        spring("reserve")
+        return load(*args, **options)
+
+    def trapped(*args: Any, **options: Any) -> Steps[extend.Extension]:
+        spring("open")
+        extension = yield from reserve_and_load(*args, **options)
+        spring("load")
+        return extension
+
+    gateway.load = trapped_load
+    extend._reserve_and_load = trapped  # noqa: SLF001 - the same
+
+
+# ---------------------------------------------------------------------- drawing
+
+
+class Caller:
+    """One caller: makes its calls one after the other, and writes down what they bring."""
+
+    def __init__(self, setup: Setup, job: Job, number: int, worker: str = "") -> None:
+        self.record = Record(Path(setup.folder), job.at, worker or setup.name, number)
+        self.job = job
+        self._key = job.key
+
+    def wanted(self) -> int:
+        """Return how many numbers to ask for now."""
+        return random.randint(1, self.job.most)  # noqa: S311 - load needs no secrets
+
+    def note(self, numbers: list[int], began: int, ended: int) -> None:
+        """Write down what one call brought."""
+        for first, last in runs(numbers):
+            self.record.note(first, last, began, ended)
+
+    def call(self, ids: Issuer, stream: Iterator[int]) -> bool:
+        """Make one call, or a row of them; False if it brought an error."""
+        tag, wanted = self.job.tag, self.wanted()
+        began = now()
+        try:
+            if self.job.manner in ("run", "stream"):
+                return self._row((lambda: ids.next(tag)) if self.job.manner == "run" else stream.__next__, wanted)
+            if self.job.manner == "take":
+                self.note(ids.take(tag, wanted), began, now())
+            elif self.job.manner == "once":
+                self._note_key(ids.next(tag, key=str(self._key)), began)
+            else:
+                number = ids.next(tag)
+                self.record.note(number, number, began, now())
+        except IssuerError as error:
+            self.record.failed(wanted, error, began, now())
+            return False
+        return True
+
+    def _note_key(self, number: int, began: int) -> None:
+        self.record.note(self._key, number, began, now())
+        self._key += 1
+
+    def _row(self, draw: Callable[[], int], times: int) -> bool:
+        """Call so many times, and write neighbours down in one; False if a call brought an error."""
+        first = last = since = until = 0
+        try:
+            for _ in range(times):
+                began = now()
+                try:
+                    number = draw()
+                except IssuerError as error:
+                    self.record.failed(1, error, began, now())
+                    return False
+                ended = now()
+                if last and number == last + 1 and ended - began < LONG:
+                    last, until = number, ended
+                    continue
+                if last:
+                    self.record.note(first, last, since, until)
+                first = last = number
+                since, until = began, ended
+        finally:
+            if last:
+                self.record.note(first, last, since, until)
+        return True
+
+    async def acall(self, ids: AsyncIssuer) -> bool:
+        """Do what `call` does, for a task."""
+        tag, wanted = self.job.tag, self.wanted()
+        began = now()
+        try:
+            if self.job.manner == "once":
+                self._note_key(await ids.next(tag, key=str(self._key)), began)
+                return True
+            numbers = [await ids.next(tag)] if self.job.manner == "next" else await ids.take(tag, wanted)
+            self.note(numbers, began, now())
+        except IssuerError as error:
+            self.record.failed(wanted, error, began, now())
+            return False
+        return True
+
+
+def _fork(setup: Setup, ids: Issuer, numbers: Iterator[int]) -> None:
+    """Fork a child that draws a little, of every tag, while this process goes on."""
+    if os.fork():
+        return
+    name = f"{setup.name}f{os.getpid()}"
+    try:
+        # First what the parent holds, of leases and of segments: it is what both would go on with. The strict tag, the
+        # first in its place, may have to wait for Redis.
+        for job in sorted(setup.jobs, key=lambda job: (job.manner != "run", -job.at)):
+            caller = Caller(setup, job, next(numbers), name)
+            stream = ids.stream(job.tag)
+            for _ in range(FORKED_DRAWS):
+                caller.call(ids, stream)
+    finally:
+        os._exit(0)
+
+
+def threads(setup: Setup, stop: threading.Event) -> None:
+    """Draw in threads until told to stop."""
+    numbers = count()
+    forks = threading.Semaphore(0)
+    signal.signal(signal.SIGUSR1, lambda *_: forks.release())
+    # A child that has ended is nobody's business.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    faulthandler.register(STACKS)
+    with connect(**setup.settings()) as ids:
+
+        def draw(caller: Caller) -> None:
+            stream = ids.stream(caller.job.tag)
+            while not stop.is_set():
+                fine = caller.call(ids, stream)
+                if not fine:
+                    stream = ids.stream(caller.job.tag)
+                if not fine or setup.pace:
+                    stop.wait(setup.pace if fine else AFTER_ERROR)
+                if caller.job.manner == "run" and forks.acquire(blocking=False):
+                    _fork(setup, ids, numbers)
+
+        callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
+        running = [threading.Thread(target=draw, args=(caller,)) for caller in callers]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+
+
+def _tell_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.print_stack()
+
+
+async def tasks(setup: Setup, stop: threading.Event) -> None:
+    """Draw in tasks until told to stop."""
+    numbers = count()
+    async with aconnect(**setup.settings()) as ids:
+
+        async def draw(caller: Caller) -> None:
+            while not stop.is_set():
+                fine = await caller.acall(ids)
+                await asyncio.sleep(setup.pace if fine else AFTER_ERROR)
+
+        asyncio.get_running_loop().add_signal_handler(STACKS, _tell_tasks)
+        faulthandler.register(STACKS, chain=True)
+        callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
+        await asyncio.gather(*map(draw, callers))
+
+
+_right, _right_ns = time.time, time.time_ns
+
+
+def _off(seconds: float) -> None:
+    """Let this process's wall clock be off by so many seconds, from now on."""
+    time.time = lambda: _right() + seconds
+    time.time_ns = lambda: _right_ns() + int(seconds * 1e9)
+
+
+def _until_stdin_ends(stop: threading.Event) -> None:
+    """Set the clock to each line that comes, so many seconds off."""
+    told = b""
+    # The bare descriptor: a buffered read would hold a lock that the interpreter wants at its end.
+    while more := os.read(0, 100):
+        *lines, told = (told + more).split(b"\n")
+        for line in lines:
+            _off(float(line))
+    stop.set()
+
+
+def main(text: str) -> NoReturn:
+    """Draw as the setup says, until stdin ends."""
+    setup = Setup.parsed(text)
+    take_out(setup.without)
+    lay_traps(setup)
+    if setup.clock:
+        _off(setup.clock)
+    stop = threading.Event()
+    threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
+    if setup.colour == "threads":
+        threads(setup, stop)
+    else:
+        asyncio.run(tasks(setup, stop))
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

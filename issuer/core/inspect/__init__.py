@@ -1,0 +1,1 @@
+"""Looks at tags, ledger, store and Redis: nothing is changed."""

@@ -1,0 +1,304 @@
+"""The checks of the tags: those that need only the store's records are made for all, the others for those looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from shlex import quote
+
+from issuer.core import arithmetic, parts, scheme_record
+from issuer.core.inspect.discrepancies import told
+from issuer.core.inspect.doctor.facts import Facts, TagFacts
+from issuer.core.inspect.doctor.finding import Finding
+from issuer.core.periods import PERIOD_BITS, SEQ_MOST
+from issuer.core.supply.local_buffer import BUFFERS
+from issuer.errors import ConfigurationError, CorruptState
+from issuer.gateway import Hash
+from issuer.gateway.keys import has_blanks
+from issuer.persistence.records import HIGHEST, Tag, now_ms
+
+#: Seconds that a segment should last: the outage of the store that nobody notices.
+TARGET = 20 * 60
+
+#: A rate that was seen for some seconds is trusted for so many times as long: after a burst of two seconds it advises
+#: no step that holds a day's numbers, of which each fault would cost two segments.
+TRUSTED = 10
+
+#: A segment holds more leases than that.
+LEASES = 5
+
+#: From this share of the limit on, in percent, the end is near.
+NEAR = 20
+
+
+def looked_at(facts: Facts) -> Iterator[Finding]:
+    """How many tags were looked at."""
+    if facts.store_error is not None and not facts.records:
+        return
+    there = len(facts.records)
+    seen = sum(tag.error is None and (facts.redis is None or tag.hash is not None) for tag in facts.tags)
+    why = (
+        "Whether it is corrupt, behind, shared by two stores or short of numbers shows in a tag's hash and ledger only."
+    )
+    if seen == there:
+        yield Finding("tags-looked-at", "ok", "tags", f"all tags were looked at: {there}", why)
+        return
+    yield Finding(
+        "tags-looked-at",
+        "unknown",
+        "tags",
+        f"{seen} of {there} tags were looked at closely; halts and limits were looked at for all",
+        why,
+        "`issuer doctor --most N` looks at more than 1000, those used last first."
+        if len(facts.tags) < there
+        else "Run doctor again when Redis and the store answer.",
+    )
+
+
+def halted(facts: Facts) -> Iterator[Finding]:
+    """Whether reservations of a tag are stopped."""
+    for record in facts.records:
+        if record.halted:
+            yield Finding(
+                "tag-halted",
+                "weak",
+                f"tag {record.tag}",
+                f"it is halted at max {record.max}",
+                "Somebody ran `issuer halt`, or the store was found behind numbers that are taken. Nothing more is "
+                "reserved, so the tag stops when the numbers in hand are used.",
+                f"issuer recover {quote(record.tag)}",
+                record.tag,
+            )
+
+
+def blanks(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's name has blanks around it, as could be made once."""
+    there = {record.tag for record in facts.records}
+    for record in facts.records:
+        bare = record.tag.strip()
+        if not has_blanks(record.tag):
+            continue
+        goes_on = "" if bare in there or not bare else f"issuer create {quote(bare)} --above {record.max}, then "
+        yield Finding(
+            "tag-blanks",
+            "advice",
+            f"tag {record.tag!r}",
+            "there are blanks around its name",
+            "Nobody sees them, and with them it is another tag, with numbers of its own: so no number of it is given.",
+            f"{goes_on}issuer delete {quote(record.tag)}",
+            record.tag,
+        )
+
+
+def limit(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag comes near its limit."""
+    belongs = parts.parents(facts.records)
+    drawn = {tag.record.tag: hash.cur for tag, hash in _hashes(facts)}
+    for record in facts.records:
+        try:
+            left, unused, of, when = _left(record, drawn.get(record.tag), now_ms())
+        except ConfigurationError as error:
+            yield Finding(
+                "tag-limit",
+                "unknown",
+                f"tag {record.tag}",
+                str(error),
+                "Here nobody can tell which period it is, so processes of this machine give no number of it.",
+                "Install the system's time zones, or the package tzdata.",
+                record.tag,
+            )
+            continue
+        if unused * 100 > of * NEAR:
+            continue
+        name, last = quote(record.tag), record.scheme.get("limit", of)
+        why, remedy = (
+            "Numbers never wrap: past the limit each call raises LimitReached.",
+            f"issuer set {name} --limit N",
+        )
+        if record.tag in belongs:
+            remedy = f"Go on with another tag than {belongs[record.tag]}: its parts keep their limit."
+        elif when:
+            why += " The next period begins at 1 again."
+            fixed = "scramble" in record.scheme
+            remedy = "Go on with another tag until then." if fixed else f"{remedy}, if the format has the places."
+        elif last == HIGHEST:
+            remedy = "Go on with another tag: there is no higher 64-bit number."
+        yield Finding(
+            "tag-limit",
+            "advice" if left else "weak",
+            f"tag {record.tag}",
+            f"{left} numbers are left to reserve up to its limit {last}{when}",
+            why,
+            remedy,
+            record.tag,
+        )
+
+
+def _left(record: Tag, drawn: int | None, now: int) -> tuple[int, int, int, str]:
+    """Return how many numbers are left to reserve, how many aren't used, of how many, and in which period: "" for none.
+
+    `drawn`: the last counter drawn. With periods, and where the limit is less than two segments, that counts if it is
+    known: the first segment may be all that the limit, or a day's, allows.
+    """
+    periods = scheme_record.periods(record)
+    if periods is None:
+        small = record.limit < BUFFERS * record.segment
+        used = drawn if small and drawn is not None else record.max
+        return max(0, record.limit - record.max), max(0, record.limit - used), record.limit, ""
+    of, present = min(record.scheme.get("limit", SEQ_MOST), SEQ_MOST), periods.index(now)
+    last = record.max if drawn is None else drawn
+    # Of a period that has begun without a number all are left.
+    used = last & SEQ_MOST if last >> PERIOD_BITS >= present else 0
+    left = max(0, of - used)
+    return left, left, of, f" in {periods.name(present)}"
+
+
+def runway(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's segments last long enough at its present rate."""
+    belongs = parts.parents(facts.records)
+    for tag in facts.tags:
+        lasts = arithmetic.runway(tag.record.step, tag.rate)
+        if tag.rate is None or lasts is None or lasts >= TARGET:
+            continue
+        in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
+        hand = "" if in_hand is None else f"; what is in Redis lasts {_time(in_hand)}"
+        name = tag.record.tag
+        trusted = TARGET if tag.rated_for is None else min(TARGET, TRUSTED * tag.rated_for)
+        step = _rounded(ceil(tag.rate * trusted))
+        if step <= tag.record.step:
+            continue
+        more = "" if trusted == TARGET else " It was seen for a moment only: look again later."
+        yield Finding(
+            "tag-runway",
+            "advice",
+            f"tag {name}",
+            f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
+            f"{_time(lasts)}{hand}",
+            f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.{more}",
+            f"issuer set {quote(belongs.get(name, name))} --step {step}",
+            name,
+        )
+
+
+def lease(facts: Facts) -> Iterator[Finding]:
+    """Whether leases are so long that they take the mark of a segment with them."""
+    belongs = parts.parents(facts.records)
+    for record in facts.records if facts.redis is not None else ():
+        size = facts.lease if record.lease is None else record.lease
+        leased = record.order == "trend" and scheme_record.strategy(record.scheme) == scheme_record.SEGMENT
+        if not leased or record.tag in belongs or size * LEASES < record.segment:
+            continue
+        yield Finding(
+            "tag-lease",
+            "advice",
+            f"tag {record.tag}",
+            f"each process draws {size} numbers ahead, of segments of {record.segment}",
+            "The next segment is fetched when a fifth of one is used: leases that are longer use segments up before "
+            "that, so that callers wait for the store.",
+            f"issuer set {quote(record.tag)} --step {_rounded(size * LEASES // record.ahead + 1)}",
+            record.tag,
+        )
+
+
+def two_stores(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's hash belongs to another store."""
+    for tag, hash in _hashes(facts):
+        if hash.names_store and facts.store_id is not None and hash.store != facts.store_id:
+            yield Finding(
+                "tag-two-stores",
+                "weak",
+                f"tag {tag.record.tag}",
+                f"its hash belongs to the store {hash.store}; this one is {facts.store_id}",
+                "The numbers in it were reserved in the other store, and this one would hand them out again. So draws "
+                "on this store are refused with ForeignHash, but for those of a process that began while it was away; "
+                "whoever empties Redis lets each store repeat the other's numbers.",
+                "Give each store its own prefix. Before a number is drawn under the new one, raise the tag there above "
+                "those that were drawn here by mistake, or that the other store gave if this one replaces it: issuer "
+                f"--prefix NEW recover {quote(tag.record.tag)} --at-least N, with the other store's max as N"
+                f" ({hash.top} or more).",
+                tag.record.tag,
+            )
+
+
+def behind(facts: Facts) -> Iterator[Finding]:
+    """Whether the store stands below numbers that Redis holds."""
+    for tag, hash in _hashes(facts):
+        top = max(hash.max or 0, hash.next_max or 0)
+        if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
+            yield Finding(
+                "tag-store-behind",
+                "weak",
+                f"tag {tag.record.tag}",
+                f"the store stands at max {tag.store_max}, and Redis holds numbers up to {top}",
+                "The store went back in time: it was restored from a backup, or lost writes. If Redis is lost now it "
+                "hands out numbers again.",
+                f"issuer recover {quote(tag.record.tag)}",
+                tag.record.tag,
+            )
+
+
+def in_turns(facts: Facts) -> Iterator[Finding]:
+    """Whether a strict tag's segments go to two hashes in Redis."""
+    for tag in facts.tags:
+        if tag.hashes is not None and tag.record.order == "strict":
+            yield Finding(
+                "tag-two-hashes",
+                "weak",
+                f"tag {tag.record.tag}",
+                f"it is strict, and its segments go to two hashes in turns: {'; '.join(map(told, tag.hashes))}",
+                "Services draw it from two Redis servers, databases or prefixes, or from two masters after a split: "
+                "its numbers are unique, but a later call may get a lower one.",
+                "Have all name the same Redis, database and prefix: `issuer config` shows what a service names.",
+                tag.record.tag,
+            )
+
+
+def corrupt(facts: Facts) -> Iterator[Finding]:
+    """Whether a tag's hash holds what no issuer writes."""
+    for tag in facts.tags:
+        problem = None if tag.hash is None else _problem(tag.hash, facts.store_id)
+        if problem is None and not isinstance(tag.error, CorruptState):
+            continue
+        name = tag.record.tag
+        yield Finding(
+            "tag-corrupt",
+            "weak",
+            f"tag {name}",
+            problem or str(tag.error),
+            "In doubt each draw is refused with CorruptState, and nothing is overwritten.",
+            f"Look at it with HGETALL, then issuer recover {quote(name)}",
+            name,
+        )
+
+
+def _problem(hash: Hash, store_id: str | None) -> str | None:
+    if hash.corrupt is not None:
+        return f"field {hash.corrupt} of its hash is no whole number"
+    if hash.store is None or hash.names_store or store_id is None or hash.store == store_id:
+        return None
+    return f"field store of its hash is no store's id: {hash.store!r}"
+
+
+def _hashes(facts: Facts) -> Iterator[tuple[TagFacts, Hash]]:
+    for tag in facts.tags:
+        if tag.hash is not None:
+            yield tag, tag.hash
+
+
+def _remaining(hash: Hash | None) -> int | None:
+    if hash is None or hash.corrupt or hash.max is None or hash.cur is None:
+        return None
+    return hash.max - hash.cur + (hash.next_max or 0) - (hash.next_cur or 0)
+
+
+def _rounded(step: int) -> int:
+    """Return it rounded up to two digits: the rate that it was worked out from isn't known any better."""
+    unit: int = 10 ** max(0, len(str(step)) - 2)
+    return -(-step // unit) * unit
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - a minute
+
+
+CHECKS = (looked_at, halted, blanks, limit, runway, lease, two_stores, behind, in_turns, corrupt)

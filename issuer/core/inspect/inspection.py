@@ -1,0 +1,160 @@
+"""What is to be seen of a tag, in the store and in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from issuer import gateway
+from issuer.core import arithmetic, parts, scheme_record
+from issuer.core.record import known
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import CorruptState, RedisUnavailable
+from issuer.persistence.records import LedgerEntry, Order, Tag, now_ms
+
+#: How many of the newest reservations tell the rate.
+RATE_FROM = 5
+
+#: And how many tell the waste: a keeper looks at a tag every two seconds.
+WASTE_FROM = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """What the store says: max is the highest number reserved, a segment holds step x ahead; times in ms since 1970."""
+
+    max: int
+    step: int
+    ahead: int
+    timestamp: int
+    created: int
+    halted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RedisState:
+    """What the tag's hash says: None for what isn't there, as in a tag that was never drawn from."""
+
+    cur: int | None
+    max: int | None
+    mark: int | None
+    next_cur: int | None
+    next_max: int | None
+    fence: str | None
+    born: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """Numbers up to the store's max that no ledger entry holds, and so nobody will ever get; at least so many.
+
+    Skipped by `recover` or a raised start, or handed back when others had reserved already. What Redis lost or a killed
+    process held can't be told from what was issued: its segment is in the ledger either way. A reservation or hand back
+    that is under way counts for a moment. `numbers` of the newest `of` were wasted, in the newest 100 reservations;
+    `since`: when the oldest of these was made, in ms since 1970.
+    """
+
+    numbers: int
+    of: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """All that is to be seen of a tag.
+
+    `redis`: None in direct mode, and when Redis can't be reached (then `redis_error` says why). `lease`: numbers that
+    each process draws ahead, 0: none; None: the tag says nothing, so each process's settings do. `remaining`: numbers
+    in both buffers, None in direct mode. `rate`: numbers per second, from the newest reservations; `runway`: seconds
+    that `remaining` lasts at that rate; None where unknown. `last_extension`: when the newest segment in the ledger was
+    reserved, for Redis or by a process for itself, in ms since 1970; None: never, as with `waste`. `waiting`: callers
+    of this issuer, in this process, that wait for a number just now.
+
+    `limit`: the last number that users will see. `scheme`: what makes the tag's numbers, as the store keeps it: names
+    and fingerprints of keys, no secrets; empty if they are its counter. max and the buffers count before any of that.
+    `parts`: how many tags its numbers are in, one for each shard or restart key; None: they are in its own. `period`:
+    the present one by Redis's clock, as in "2026-11-21"; None without periods, and if Redis can't be reached.
+    """
+
+    tag: str
+    store: StoreState
+    redis: RedisState | None
+    order: Order
+    limit: int
+    lease: int | None
+    description: str
+    remaining: int | None
+    rate: float | None
+    runway: float | None
+    last_extension: int | None = None
+    waste: Waste | None = None
+    waiting: int = 0
+    redis_error: str | None = None
+    scheme: Mapping[str, Any] = field(default_factory=dict)
+    parts: int | None = None
+    period: str | None = None
+
+
+def tags() -> Steps[list[Tag]]:
+    """Return all tags of the store, by name."""
+    return [
+        scheme_record.in_true_order(each) for each in (yield from ask(lambda store, left: store.tags(timeout=left)))
+    ]
+
+
+def inspect(tag: str, key: str | None) -> Steps[Inspection]:
+    """Read the store's record and, unless `key` is None, the tag's hash."""
+    record = yield from known(tag)
+    ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
+    state, remaining, trouble, period = None, None, None, None
+    if key is not None:
+        try:
+            hash = yield from send(gateway.read_hash(key))
+            period = yield from _period(record, key)
+        except RedisUnavailable as error:
+            trouble = str(error)
+        else:
+            if hash.corrupt:
+                problem = f"Redis key {key}: field {hash.corrupt} is no whole number; run `issuer recover {tag}`"
+                raise CorruptState(problem, tag=tag)
+            state = RedisState(hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max, hash.fence, hash.born)
+            remaining = (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0)
+    rate = arithmetic.rate(ledger[:RATE_FROM], now_ms())
+    return Inspection(
+        tag=tag,
+        store=StoreState(record.max, record.step, record.ahead, record.timestamp, record.created, record.halted),
+        redis=state,
+        order=scheme_record.in_true_order(record).order,
+        limit=scheme_record.last_value(record.scheme, record.limit),
+        lease=record.lease,
+        description=record.description,
+        remaining=remaining,
+        rate=rate,
+        runway=arithmetic.runway(remaining, rate),
+        last_extension=ledger[0].time if ledger else None,
+        waste=_waste(ledger, record.max),
+        redis_error=trouble,
+        scheme=dict(record.scheme),
+        parts=len((yield from parts.of(record))) if parts.has_parts(record) else None,
+        period=period,
+    )
+
+
+def _period(record: Tag, key: str) -> Steps[str | None]:
+    """Return the name of the present period, None if the tag has none."""
+    periods = scheme_record.periods(record)
+    if periods is None:
+        return None
+    return periods.name(periods.index((yield from send(gateway.server_time(key)))))
+
+
+def _waste(ledger: Sequence[LedgerEntry], maximum: int) -> Waste | None:
+    """Add up the holes in the ledger below the store's max."""
+    if not ledger:
+        return None
+    wasted, below = 0, maximum
+    for entry in ledger:
+        wasted += max(0, below - entry.high)
+        below = min(below, entry.low)
+    return Waste(wasted, max(0, maximum - below), ledger[-1].time)

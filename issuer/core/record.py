@@ -1,0 +1,34 @@
+"""A tag's record in the store: read, or made at the first use of the tag."""
+
+from __future__ import annotations
+
+from issuer.core.steps import Steps, ask
+from issuer.errors import UnknownTag
+from issuer.persistence.errors import TagPresent
+from issuer.persistence.records import HIGHEST, Tag
+
+#: Step of a tag that is created without one.
+DEFAULT_STEP = 1000
+
+
+def known(tag: str, *, make: bool = False) -> Steps[Tag]:
+    """Return the tag's record; UnknownTag if it isn't there. `make` it if it never was: a deleted one stays deleted."""
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if record is None and make:
+        record = yield from _made(tag)
+    if record is None or record.deleted:
+        raise UnknownTag(tag)
+    return record
+
+
+def _made(tag: str) -> Steps[Tag | None]:
+    try:
+        return (
+            yield from ask(
+                lambda store, timeout: store.create(
+                    tag, above=0, step=DEFAULT_STEP, limit=HIGHEST, order="trend", description="", timeout=timeout
+                )
+            )
+        )
+    except TagPresent:  # another process was quicker
+        return (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout)))

@@ -1,0 +1,320 @@
+"""Taking numbers out of circulation: recover, halt, delete, raise. First the store, then Redis: the hash is a floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import Literal
+
+from issuer import gateway
+from issuer.core.error_mapping import refused
+from issuer.core.parts import is_machine
+from issuer.core.periods import SEQ_MOST
+from issuer.core.scheme_record import countable, in_period, lost
+from issuer.core.steps import Steps, ask, elsewhere, send
+from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
+from issuer.persistence.contract import Store
+from issuer.persistence.journal import Journals, Known
+from issuer.persistence.records import HIGHEST, Tag, fresh_version
+
+#: Two segments can be in Redis at once, so the ledger's newest two are what a lost hash may have held.
+BUFFERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What `recover` did, or would do, to a tag.
+
+    `old`: the store's max before, None: it had lost the tag, which is made again from the journals; `new`: its max
+    after, below which no number will be issued any more. `gap`: at most so many numbers are lost by it: reserved, not
+    yet issued, and skipped now. `redis_error`: why Redis could not be asked, which `recover` needs and a dry run does
+    without: what only Redis knows of is missing then. None: it was asked, or there is none.
+    `asked`: the nodes of Redis besides the master that were asked as well, its replicas and those that were masters,
+    each as host:port. `unasked`: those that could not be, each with why: what only they know of is missing.
+    `sound`: nothing that can be seen was wrong with the tag before: it wasn't halted, its hash was of Redis's present
+    reign, and the store stood at or above all that is known, with every node asked. A hash that was put back within a
+    reign looks sound, too.
+    `unvouched`: Redis was asked and holds nothing of the tag, no journal was given or is kept that knows it, and no
+    `at_least`: so the store's word stands alone, and if it is an older one than numbers were issued from, they repeat.
+    `old_in_period`, `new_in_period`: the same as people read them, as "17 of 2026-11-21"; None without periods.
+    """
+
+    tag: str
+    old: int | None
+    new: int
+    gap: int
+    redis_error: str | None = None
+    asked: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+    sound: bool = field(default=False, compare=False)
+    unvouched: bool = False
+    old_in_period: str | None = None
+    new_in_period: str | None = None
+
+
+def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
+    """Raise the store to the highest number that store, ledger, Redis, journals and `at_least` know of; floor the hash.
+
+    `said`: what the journals say of the tag. A tag that the store doesn't know is made again if they know it, and so is
+    one that was made again after the store's tombstone; one that they know as deleted ends as a tombstone.
+
+    Safe twice, from several machines, and under load: `max` only rises, and a load on its way finds another born. What
+    was reserved before the store was raised is at or below the floor; what is reserved after lies above it.
+    """
+    record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if said is None and (record is None or record.deleted):
+        raise UnknownTag(tag)
+    known = record if record is not None or said is None else said.record
+    _check_counter(known, at_least)
+    ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=BUFFERS, timeout=timeout))
+    highest = max(at_least, *(entry.high for entry in ledger), record.max if record else 0, said.top if said else 0)
+    issued = record.max if record else said.beneath(BUFFERS) if said else 0
+    sound = record is not None and not record.deleted and not record.halted
+    hash = away = None
+    others, unvouched = Others(), False
+    if key is not None:
+        try:
+            hash = yield from send(gateway.read_hash(key))
+        except RedisUnavailable as error:
+            if not dry_run:
+                raise _unasked(tag, error) from error
+            away = str(error)
+    if key is not None and hash is not None:
+        store_id = yield from identity()
+        if hash.names_store and hash.store is not None and hash.store != store_id:
+            # Before the store is raised: what lies in there is no witness of ours.
+            raise ForeignHash(tag, key=key, owner=hash.store, store=store_id, taken=hash.top)
+        # Every field that can be read: in a hash that is partly garbage the rest is still a witness.
+        others = yield from _others(key, store_id)
+        highest = max(highest, hash.top, others.top)
+        if not (hash.top or others.top or at_least or said is not None):
+            unvouched, top = yield from _unvouched(known)
+            highest = max(highest, top)
+        issued = hash.cur if hash.cur is not None else min((entry.low for entry in ledger), default=issued)
+        sound = sound and (yield from _of_this_reign(key, hash))
+    sound = sound and away is None and not others.unasked and record is not None and highest <= record.max
+    if not dry_run:
+        highest = yield from _raised(tag, record, highest, said)
+        if key is not None:
+            yield from floor(tag, key, highest, "repair", (yield from identity()))
+    old, scheme = record.max if record else None, known.scheme if known is not None else {}
+    return Recovery(
+        tag,
+        old,
+        highest,
+        lost(issued, highest, scheme),
+        away,
+        others.asked,
+        others.unasked,
+        sound,
+        unvouched,
+        None if old is None else in_period(old, scheme),
+        in_period(highest, scheme),
+    )
+
+
+def _of_this_reign(key: str, hash: gateway.Hash) -> Steps[bool]:
+    """Whether the hash was armed in the present reign of its server, and is whole."""
+    if hash.corrupt is not None or hash.fence is None or hash.born is None or hash.store is None or hash.cur is None:
+        return False
+    info = yield from send(gateway.replication_info(key))
+    return info.get("role") == "master" and info.get("master_replid") == hash.fence
+
+
+def _check_counter(record: Tag | None, at_least: int) -> None:
+    """InvalidArgument for a number that can't be the counter of a tag with periods."""
+    if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
+        raise InvalidArgument(
+            f"at_least {at_least} is no counter of tag {record.tag!r}, which has periods: take the one that `issuer "
+            "decode` tells of the highest text",
+            tag=record.tag,
+            value=at_least,
+        )
+
+
+def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
+    """Say of a tag of which Redis holds nothing whether no journal knows it either, and what the journal's top is.
+
+    Not of one of which Redis would hold nothing anyway.
+    """
+    if record is None or record.deleted or not countable(record.scheme) or is_machine(record):
+        return False, 0
+    kept = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
+    return record.tag not in kept, kept.get(record.tag, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What is known of the other nodes of Redis: the highest number that they hold, and who was asked, as Recovery."""
+
+    top: int = 0
+    asked: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
+
+
+def _others(key: str, store_id: str) -> Steps[Others]:
+    """Look at the hash on every other node: an old master, or a replica that was cut off, may be ahead."""
+    top, asked, unasked = 0, [], []
+    for each in (yield from elsewhere(gateway.read_hash(key))):
+        hash = each.reply
+        if hash is None:
+            unasked.append(f"{each.node}: {each.error}")
+        elif hash.names_store and hash.store != store_id:
+            unasked.append(f"{each.node}: its hash belongs to another store (id {hash.store})")
+        else:
+            top = max(top, hash.top)
+            asked.append(each.node)
+    return Others(top, tuple(asked), tuple(unasked))
+
+
+def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
+    """Return the error for a recovery that Redis is away from, with the way out for tags that are served without it."""
+    return RedisUnavailable(
+        f"{error}. Nothing was recovered, as Redis may know of numbers that nobody else does. If it stays away, "
+        f"`issuer --redis none recover {quote(tag)} --at-least N` raises the store alone, and a trend tag is served "
+        "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back",
+        tag=tag,
+        retry_after=error.retry_after,
+    )
+
+
+def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> Steps[int]:
+    """Raise the store's record, made again if need be, and return its max."""
+    deleted = False
+    if said is not None and (record is None or record.deleted):
+        # A tombstone that is younger than what the journals know was left by somebody without a journal.
+        deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
+        if record is not None and deleted and record.max >= highest:
+            return record.max
+        again, above = said.record, min(highest, HIGHEST - 1)
+        full = highest >= again.limit
+        # A new tag must have a number left, which the recovery below takes from one that has none.
+        limit = above + 1 if full else again.limit
+        highest = limit if full else highest
+        yield from ask(
+            lambda store, timeout: store.create(
+                tag,
+                above=above,
+                step=again.step,
+                limit=limit,
+                order=again.order,
+                lease=again.lease,
+                ahead=again.ahead,
+                description=again.description,
+                # A tombstone can be made again with its own only; what came of that since, it is given below.
+                scheme=again.scheme if record is None else record.scheme,
+                timeout=timeout,
+            )
+        )
+    if record is not None and said is not None and _has_lost_its_scheme(record, said):
+        # Before max is raised, so that a recovery cut off in between does it again.
+        yield from ask(lambda store, timeout: store.configure(tag, scheme=said.record.scheme, timeout=timeout))
+    raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=highest, timeout=timeout))
+    if deleted:
+        raised = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
+    return raised.max
+
+
+def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
+    """Whether numbers were reserved with a later scheme than the store's, whose values would come again with that one.
+
+    A live tag's scheme is later only if its numbers are too: by the time alone, a clock that is fast would put an
+    earlier scheme in the place of the present one.
+    """
+    later = record.timestamp < said.record.timestamp and (record.deleted or record.max < said.top)
+    return later and record.scheme != said.record.scheme
+
+
+def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
+    """Return what the journals say of this store's tags, by tag; changes nothing.
+
+    Those of another store count if this one is new and is to take its place, or has been made from them: they make
+    tags, and raise none that is there. ConfigurationError otherwise, since they may have been named by mistake.
+    """
+    if not journals.stores:
+        return {}
+    store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
+    said = dict(journals.stores.get(store_id, {}))
+    foreign = {store: tags for store, tags in journals.stores.items() if store != store_id}
+    if foreign:
+        records = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
+        live = {record.tag: record.max for record in records}
+        for store, tags in foreign.items():
+            problem = _too_late(live, tags, said)
+            if problem:
+                raise ConfigurationError(
+                    f"these are journals of another store (id {store}, this one is {store_id}), and {problem}: name "
+                    "the journals of this store; or, if it took the other's place, say `--at-least` for each tag"
+                )
+        for tags in foreign.values():
+            for name, known in tags.items():
+                said[name] = known.joined(said[name]) if name in said else known
+    return said
+
+
+def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mapping[str, Known]) -> str:
+    """Say why a store with these tags, and the max of each, can't be made from another one's journals; "" if it can."""
+    for name, max in live.items():
+        taken = foreign[name].top if name in foreign else 0
+        if taken > max and not (name in own and own[name].top >= taken):
+            return f"tag {name!r} stands at max {max} here and at {taken} there"
+    missing = [name for name, known in foreign.items() if name not in live and not known.record.deleted]
+    strangers = [name for name in live if name not in foreign]
+    return f"they know tag {missing[0]!r} and not {strangers[0]!r}" if missing and strangers else ""
+
+
+def halt(tag: str) -> Steps[None]:
+    """Stop the tag's reservations until `recover`; what has been reserved is issued still."""
+    yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
+
+
+def delete(tag: str, key: str | None) -> Steps[Tag]:
+    """Leave a tombstone in the store, then floor the hash, so that nothing of the tag is issued any more.
+
+    Sent again after Redis went away in between, it floors the hash and raises UnknownTag.
+    """
+    before = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
+    if before is None:
+        raise UnknownTag(tag)
+    if key is not None:
+        # A key that is no hash, or a Redis that is away, shows before anything has changed.
+        yield from send(gateway.read_hash(key))
+    tombstone = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
+    if key is not None:
+        yield from floor(tag, key, tombstone.max, "repair", (yield from identity()))
+    if before.deleted:
+        raise UnknownTag(tag)
+    return tombstone
+
+
+def configure(tag: str, key: str | None, *, change: Callable[[Store, float], Tag], raise_to: int | None) -> Steps[Tag]:
+    """Change a tag's settings in the store; `raise_to` leaves a floor in Redis too."""
+    record = yield from ask(change)
+    if key is not None and raise_to is not None:
+        yield from floor(tag, key, raise_to, "keep", (yield from identity()))
+    return record
+
+
+def identity() -> Steps[str]:
+    """Return the id of the store, which the hash carries."""
+    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
+
+
+def floor(
+    tag: str,
+    key: str,
+    at: int,
+    manner: Literal["keep", "repair"],
+    store_id: str,
+    *,
+    scheme: str | None = None,
+    until: int = HIGHEST,
+) -> Steps[None]:
+    """Floor the hash: never again a number up to `at`. What lies above stays. "repair" replaces a corrupt hash.
+
+    `scheme`, `until`: of what scheme its numbers are from now on, and when their period ends; see gateway.floor.
+    """
+    floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
+    if floored.status != "floored":
+        raise refused(floored, tag, key, store_id)

@@ -1,0 +1,44 @@
+"""What comes next: a look at the counter that consumes nothing."""
+
+from __future__ import annotations
+
+from issuer import gateway
+from issuer.core import scheme_record
+from issuer.core.periods import PERIOD_BITS
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import CorruptState
+from issuer.persistence.errors import LimitHit
+from issuer.persistence.records import Tag
+
+
+def upcoming(record: Tag, key: str | None) -> Steps[int]:
+    """Return the counter that the next draw will bring, if nobody draws or reserves before. `key` None: no Redis.
+
+    With periods the first one of a new period, if that has begun by Redis's clock. Raises LimitHit.
+    """
+    standing = None
+    if key is not None:
+        hash = yield from send(gateway.read_hash(key))
+        if hash.corrupt:
+            problem = f"Redis key {key}: field {hash.corrupt} is no whole number; run `issuer recover {record.tag}`"
+            raise CorruptState(problem, tag=record.tag)
+        if hash.cur is not None and hash.max is not None and hash.cur < hash.max:
+            standing = hash.cur
+        elif hash.next_max is not None:
+            standing = hash.next_cur
+    if standing is None:
+        fresh = yield from ask(lambda store, timeout: store.get(record.tag, timeout=timeout))
+        found = fresh or record
+        if found.max >= found.limit:
+            raise LimitHit(found.tag, found.limit, found.max)
+        standing = found.max
+    return (yield from after(record, standing, key))
+
+
+def after(record: Tag, standing: int, key: str | None) -> Steps[int]:
+    """Return the counter that comes after `standing`: with periods, within the present one by Redis's clock."""
+    periods = scheme_record.periods(record)
+    if periods is not None:
+        clock = yield from send(gateway.server_time(key or ""))
+        standing = max(standing, periods.index(clock) << PERIOD_BITS)
+    return standing + 1

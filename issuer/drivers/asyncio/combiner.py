@@ -1,0 +1,296 @@
+"""A tag's callers in this event loop: tasks that draw from Redis at the same time share one draw."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from issuer import gateway
+from issuer.clock import Deadline, monotonic
+from issuer.core.single_flight import renewed
+from issuer.core.steps import Steps
+from issuer.core.supply.lease import Lease
+from issuer.core.supply.local_buffer import LocalBuffer
+from issuer.core.supply.source import Runtime
+from issuer.core.supply.supply import Supply
+from issuer.drivers.asyncio.connections import SHORTEST, Node
+from issuer.drivers.asyncio.runner import Runner
+from issuer.errors import IssuerError, RedisUnavailable
+from issuer.persistence.records import Reservation
+from issuer.settings import seconds
+from issuer.strategies.serving import StrategyRunner
+
+T = TypeVar("T")
+
+#: Seconds between two looks at the callers' deadlines, and at the clock: a caller's time ends so much late at most.
+LOOK_EVERY = 0.025
+
+#: After so many numbers out of hand, which wait for nothing, the loop's other tasks get their turn: every 0.3 ms.
+TURN_EVERY = 100
+
+
+def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> None:
+    """Give each future its number, and go on at once with the task that waits for it. To be called by the loop itself.
+
+    A future that gets its result has the loop call whoever waits: 1.1 of a number's 2.3 us. Here that is one call for
+    a whole batch. What it would call is read where asyncio's own `repr` of a future reads it; where that isn't one task
+    and nothing else, the future does what it always does.
+    """
+    pairs = zip(futures, numbers, strict=False)
+    try:
+        for future, number in pairs:
+            if future.done():
+                continue  # cancelled, or its time was over: a gap
+            callbacks = getattr(future, "_callbacks", None)
+            if callbacks and len(callbacks) == 1:
+                callback, context = callbacks[0]
+                future.remove_done_callback(callback)
+                future.set_result(number)
+                context.run(callback, future)
+            else:
+                future.set_result(number)
+    finally:
+        # A task that ends the program, by SystemExit or KeyboardInterrupt, ends nobody else's.
+        for future, number in pairs:
+            if not future.done():
+                future.set_result(number)
+
+
+class Queue:
+    """Callers that wait for a draw: what each waits for, and until when."""
+
+    __slots__ = ("futures", "until")
+
+    def __init__(self) -> None:
+        self.futures: list[asyncio.Future[int]] = []
+        self.until: list[float] = []
+
+    def postpone(self, was: float, until: float) -> None:
+        """Move the end of everybody's time that ends at `was`."""
+        self.until = [until if each == was else each for each in self.until]
+
+    def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
+        """Tell those whose time is over; return whether there were any. One round trip's time they all have."""
+        latest = now - SHORTEST
+        for future, until in zip(self.futures, self.until, strict=True):
+            if until <= latest and not future.done():
+                future.set_exception(error())
+        return any(until <= latest for until in self.until)
+
+    def waiting(self) -> Queue:
+        """Return those who still wait."""
+        rest = Queue()
+        for future, until in zip(self.futures, self.until, strict=True):
+            if not future.done():
+                rest.futures.append(future)
+                rest.until.append(until)
+        return rest
+
+    def end(self, error: Callable[[], IssuerError]) -> None:
+        """Tell everybody who still waits that nothing comes."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error())
+
+
+class Combiner:
+    """Draws numbers of one tag for the tasks of a loop.
+
+    Callers queue up; one task draws for all who are there, and again for those who came meanwhile: 1000 tasks get 300
+    000 numbers a second that way. Strict: a batch leaves the queue before its draw is sent, so every number is drawn
+    after its call began. The task belongs to nobody: a caller that is cancelled breaks no reply, and its number is a
+    gap.
+    """
+
+    def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
+        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
+        self.tag = tag
+        self.supply = Supply(tag, key, runtime)
+        #: What makes the tag's numbers if its strategy has no counter.
+        self.serving: StrategyRunner | None = None
+        self._key = key
+        self._runner = runner
+        self._redis = runner.redis
+        self._timeout = timeout
+        self.loop = asyncio.get_running_loop()
+        self._future: Callable[[], asyncio.Future[int]] = self.loop.create_future
+        self._pack()
+        self._node: Node | None = None
+        self._queue = Queue()
+        self._served = Queue()
+        #: Whether a caller may have given up since the last draw.
+        self.left = False
+        self._server: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        #: When the time of a caller who comes now ends: read off the clock at each look, as that costs 3 % of a number.
+        self._until = 0.0
+        self._in_a_row = 0
+
+    def _pack(self) -> None:
+        self._packed_as = self.supply.scheme_id
+        self._draws = gateway.Draws(self._key, self.supply.window, self._packed_as)
+        self._one = self._draws.one
+
+    # ------------------------------------------------------------------ drawing
+
+    def next(self, timeout: float | None) -> Awaitable[int]:
+        """Draw one number, waiting so many seconds at most, 0 or more.
+
+        Raises InvalidArgument, and RuntimeError, at once or when it is awaited, if another loop runs than its own.
+        """
+        if self.supply.hand is not None:
+            return self._from_hand(self.supply.hand, timeout)
+        alarm = None if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
+        if self._server is None:
+            self._begin()
+        future = self._future()
+        queue = self._queue
+        queue.futures.append(future)
+        queue.until.append(self._until if alarm is None else alarm)
+        return future
+
+    async def _from_hand(self, hand: LocalBuffer[Lease | Reservation], timeout: float | None) -> int:
+        self._check_loop()
+        await self.give_turn()
+        for number in hand.open:
+            return number
+        deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+        return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
+
+    async def give_turn(self) -> None:
+        """Let the loop's other tasks have their turn now and then: numbers that are there already wait for nothing."""
+        self._in_a_row += 1
+        if self._in_a_row >= TURN_EVERY:
+            self._in_a_row = 0
+            await asyncio.sleep(0)
+
+    async def draw(self, n: int, deadline: Deadline) -> range:
+        """Draw up to n numbers, at least one, waiting until the deadline."""
+        if self.supply.hand is not None:
+            return await self.run(self.supply.obtain(n, deadline), deadline)
+        return await self._draw(n, deadline)
+
+    async def run(self, steps: Steps[T], deadline: Deadline) -> T:
+        """Run the protocol's steps to their end."""
+        return await self._runner.run(steps, deadline, self.tag)
+
+    async def _draw(self, n: int, deadline: Deadline) -> range:
+        """One round trip; whatever it doesn't bring goes the long way."""
+        first: gateway.Drawn | RedisUnavailable | None = None
+        node, redis = self._node, self._redis
+        if node is not None and redis is not None and self.supply.hand is None:
+            packed = self._one if n == 1 else self._draws.of(n)
+            before = self.supply.seen
+            try:
+                reply = await redis.draw(node, packed, deadline)
+            except RedisUnavailable as error:
+                first = error
+            else:
+                if reply is not None:
+                    taken = self._taken(reply, before)
+                    if isinstance(taken, range):
+                        return taken
+                    first = taken
+        self._node = None
+        numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
+        if redis is not None:
+            if self.supply.owned:
+                self._node = redis.node(self._key)
+            if self._packed_as != self.supply.scheme_id:
+                self._pack()
+        return numbers
+
+    def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn | None:
+        """Return a reply's numbers, or all of it if it says more. `before`: the highest seen when it was sent."""
+        supply = self.supply
+        if reply[0] == b"ok":
+            low, high = int(reply[1]), int(reply[2])
+            if supply.went_back(low, before):
+                return None  # drawn once more, with a look at the hash
+            # Nobody elected; and no numbers in hand, see Supply.obtain.
+            if len(reply) == 3 and supply.hand is None:  # noqa: PLR2004
+                if high > supply.seen:  # noqa: PLR1730 - `max` takes three times as long
+                    supply.seen = high
+                return range(low + 1, high + 1)
+        return gateway.drawn(reply)
+
+    # ------------------------------------------------------------------ together
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now."""
+        queued = sum(not future.done() for queue in (self._served, self._queue) for future in queue.futures)
+        # Of those in the supply one stands for all who share its draw.
+        return max(queued, len(self.supply.waiting))
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError(f"tag {self.tag!r} is drawn from in another event loop")
+
+    def _begin(self) -> None:
+        self._check_loop()
+        # Not by the loop's task factory: an eager one would run it before its first caller is in the queue.
+        self._server = asyncio.Task(self._serve(), loop=self.loop)
+        if self._watch is None:
+            self._look()
+        else:
+            self._until = monotonic() + LOOK_EVERY + self._timeout
+
+    async def _serve(self) -> None:
+        """Draw for all who wait, until nobody does."""
+        try:
+            while self._queue.futures:
+                self._served, self._queue = self._queue, Queue()
+                if self.left:
+                    # Whoever has given up gets no number.
+                    self.left = False
+                    self._served = self._served.waiting()
+                if self._served.futures:
+                    await self._share(self._served)
+        finally:
+            self._server = None
+            for queue in (self._served, self._queue):  # nobody, unless this task was cancelled: the loop or issuer ends
+                queue.end(self.supply.closed_error)
+            self._served, self._queue = Queue(), Queue()
+
+    async def _share(self, served: Queue) -> None:
+        futures = served.futures
+        try:
+            numbers = await self._draw(len(futures), Deadline.until(max(served.until)))
+        except Exception as error:  # noqa: BLE001 - every caller gets it
+            for future in futures:
+                if not future.done():
+                    future.set_exception(renewed(error) if isinstance(error, IssuerError) else error)
+            return
+        # Not here: while this task runs, no other one can.
+        self.loop.call_soon(hand_out, futures[: len(numbers)], numbers)
+        if len(numbers) < len(futures):
+            # Granted short: first in the next draw.
+            self._queue.futures[:0] = futures[len(numbers) :]
+            self._queue.until[:0] = served.until[len(numbers) :]
+        self._served = Queue()
+
+    async def end(self, deadline: Deadline) -> None:
+        """Give back what this process holds, and tell those who wait that it is over."""
+        # First, as it ends an extension under way, which may be the server's own.
+        await self.run(self.supply.close(deadline), deadline)
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._server is not None:
+            self._server.cancel()
+            await asyncio.wait((self._server,), timeout=SHORTEST)
+
+    def _look(self) -> None:
+        """Look at the clock, and tell those whose time is over; as long as anybody waits, look again."""
+        self._watch = None
+        if self._server is not None:
+            now = monotonic()
+            was, self._until = self._until, now + LOOK_EVERY + self._timeout
+            held_up = now + self._timeout > was + LOOK_EVERY
+            for queue in (self._served, self._queue):
+                if held_up:
+                    # The loop was, and the clock stood still for those who came since the last look: perhaps just now.
+                    queue.postpone(was, self._until)
+                self.left |= queue.expire(now, self.supply.overdue)
+            self._watch = self.loop.call_later(LOOK_EVERY, self._look)

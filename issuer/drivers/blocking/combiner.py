@@ -1,0 +1,290 @@
+"""A tag's callers in this process: threads that draw from Redis at the same time share one draw."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Self, TypeVar
+
+from issuer import gateway
+from issuer.clock import Deadline, monotonic
+from issuer.core.single_flight import Flight, renewed
+from issuer.core.steps import Steps
+from issuer.core.supply.refill import UNCLAIMED
+from issuer.core.supply.source import Runtime
+from issuer.core.supply.supply import Supply
+from issuer.drivers.blocking.connections import NOWHERE, SHORTEST
+from issuer.drivers.blocking.runner import Gate, Runner, waited
+from issuer.errors import IssuerError, RedisUnavailable, Unavailable
+from issuer.strategies.serving import StrategyRunner
+
+T = TypeVar("T")
+
+#: A leader waits for its turn so many seconds at most: whoever has it may have been interrupted just when taking it.
+TURN = 1.0
+
+#: And so many seconds for the batch before to get through: 1000 threads take 15 ms, but one of them may have given up.
+PASSING = 0.005
+
+#: A batch of fewer isn't waited for: two threads are 10 % faster without.
+PASSES = 3
+
+#: A reply of `next` with so many parts brings numbers, and elects nobody: status, low, high.
+NUMBERS = 3
+
+
+class Batch(Flight):
+    """One draw for all who sit in it. The first to sit down leads; the n-th gets the n-th number.
+
+    They are woken one by one, each by the one before, as only one of them can have the interpreter: 32 threads draw 61
+    000 numbers a second that way. In two rows, one of which runs while the other one wakes up, they draw 50 000, in
+    three even less: each that finds the interpreter taken sleeps and is woken a second time.
+    """
+
+    __slots__ = ("got", "lock", "low", "passed", "passing", "seats")
+
+    def __init__(self) -> None:
+        gate = Gate()
+        super().__init__(gate, threading.get_ident)
+        self.lock = gate.lock
+        self.seats = itertools.count(1)
+        self.low = 0
+        self.got = 0
+        #: Held until everybody has come for their number. Until a leader is awake, the last one is back in a seat:
+        #: released one earlier, 4 threads draw 20 % less, in batches of 3.7.
+        self.passed = threading.Lock()
+        self.passed.acquire()
+        self.passing = itertools.count(1)
+
+    def number(self, seat: int) -> int:
+        """Return the number of a seat, 0 if it was left without. Once for each."""
+        got = self.got
+        if next(self.passing) == got:
+            self.passed.release()
+        return self.low + seat if seat <= got else 0
+
+
+class Combiner:
+    """Draws numbers of one tag for the threads of a process.
+
+    A lone caller draws for itself. Where others are drawing already, it takes a seat in the open batch, and whoever
+    sits first draws for all as soon as the draw under way has ended and those who shared it have come for their
+    numbers: they will soon be back, and sit in the next batch. With 32 threads that makes batches of 32 instead of 11,
+    and two fifths more numbers a second. Numbers stay in strict order, since a batch is closed before its draw is
+    sent: every number is drawn after its call began.
+    """
+
+    def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
+        """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
+        self.tag = tag
+        self.supply = Supply(tag, key, runtime)
+        #: What makes the tag's numbers if its strategy has no counter.
+        self.serving: StrategyRunner | None = None
+        self._key = key
+        self._runner = runner
+        self._redis = runner.redis
+        self._timeout = timeout
+        self._pack()
+        self._node = NOWHERE
+        #: How long a call without a deadline of its own waits for its batch before it looks whether anybody leads it.
+        self._patience = min(timeout, UNCLAIMED)
+        self._limit = runner.redis.timeout if runner.redis is not None else 0.0
+        #: How long a round trip may take in a call that doesn't say how long it may wait.
+        self._seconds = min(self._limit, max(SHORTEST, timeout))
+        #: Held by the caller whose draw is under way.
+        self._turn = threading.Lock()
+        self._batch = Batch()
+        #: Whether somebody leads a batch, or one was just served, whose threads will be back: then nobody overtakes.
+        #: Left over from a last batch, it costs the next caller a batch of one.
+        self._queued = False
+        #: `passed` of the last batch, until the next leader has waited for it.
+        self._passing: threading.Lock | None = None
+        if runner.redis is not None:
+            # Last of all: from now on other threads draw from it.
+            self.supply.lay_open(self)
+
+    def _pack(self) -> None:
+        self._packed_as = self.supply.scheme_id
+        self._draws = gateway.Draws(self._key, self.supply.window, self._packed_as)
+        self._one = self._draws.one
+
+    # ------------------------------------------------------------------ drawing
+
+    def __next__(self) -> int:
+        """Draw one number; `issuer.next` comes here as long as it knows of no scheme. Everything else gives counters.
+
+        A lone caller's number is one round trip and 2 us of Python: no clock is read, nothing is made anew. In a batch,
+        a number is one sleep and one waking: the less is done between them, the likelier the interpreter is free for
+        the next thread just when it wakes.
+        """
+        turn = self._turn
+        if self._queued or not turn.acquire(False):  # noqa: FBT003 - by keyword it takes twice as long
+            until = monotonic() + self._timeout
+            batch = self._batch
+            seat = next(batch.seats)
+            if seat > 1:
+                lock = batch.lock
+                if lock.acquire(True, self._patience):  # noqa: FBT003 - as above
+                    number = batch.number(seat)
+                    lock.release()
+                    if number:
+                        return number if self.supply.scheme is None else self.supply.value(number)
+            return self.supply.value(self._shared(Deadline.until(until), batch, seat))
+        supply = self.supply
+        before = supply.seen
+        try:
+            reply = self._node.draw(self._one, self._seconds)
+            if reply is not None and len(reply) == NUMBERS and supply.hand is None and supply.scheme is None:
+                high = int(reply[2])
+                if high > supply.seen:
+                    supply.seen = high
+                    return high
+                if not supply.went_back(high - 1, before):
+                    return high
+            return supply.value(self._long(1, Deadline(self._timeout), reply, before)[1])
+        except TimeoutError as error:
+            late = self._unanswered(error, self._seconds)
+            return supply.value(self._long(1, Deadline(self._timeout - self._seconds), late, before)[1])
+        finally:
+            turn.release()
+
+    def __iter__(self) -> Self:
+        """Return itself: an iterator that never ends."""
+        return self
+
+    def next(self, deadline: Deadline) -> int:
+        """Draw one number, waiting until the deadline."""
+        if self.supply.hand is not None:
+            return self.run(self.supply.obtain(1, deadline), deadline)[0]
+        turn = self._turn
+        if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
+            batch = self._batch
+            return self._shared(deadline, batch, next(batch.seats))
+        try:
+            return self._draw(1, deadline)[1]
+        finally:
+            turn.release()
+
+    def draw(self, n: int, deadline: Deadline) -> range:
+        """Draw up to n numbers, at least one, waiting until the deadline."""
+        if self.supply.hand is not None:
+            return self.run(self.supply.obtain(n, deadline), deadline)
+        low, high = self._draw(n, deadline)
+        return range(low + 1, high + 1)
+
+    def run(self, steps: Steps[T], deadline: Deadline) -> T:
+        """Run the protocol's steps to their end."""
+        return self._runner.run(steps, deadline, self.tag)
+
+    def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
+        """One round trip; whatever it doesn't bring goes the long way. Returns low and high."""
+        packed = self._one if n == 1 else self._draws.of(n)
+        seconds = min(self._limit, max(SHORTEST, deadline.left()))
+        before = self.supply.seen
+        try:
+            reply = self._node.draw(packed, seconds)
+        except TimeoutError as error:
+            return self._long(n, deadline, self._unanswered(error, seconds), before)
+        if reply is None or len(reply) != NUMBERS or self.supply.hand is not None:
+            return self._long(n, deadline, reply, before)
+        low, high = int(reply[1]), int(reply[2])
+        if self.supply.went_back(low, before):
+            return self._long(n, deadline, reply, before)
+        self.supply.seen = max(self.supply.seen, high)
+        return low, high
+
+    def _long(
+        self, n: int, deadline: Deadline, first: list[bytes] | RedisUnavailable | None, before: int
+    ) -> tuple[int, int]:
+        """Draw where one round trip didn't do.
+
+        `first`: what it has brought; `before`: the highest number seen when it was sent.
+        """
+        self._node = NOWHERE
+        drawn = gateway.drawn(first) if isinstance(first, list) else first
+        if isinstance(drawn, gateway.Drawn) and drawn.status == "ok" and self.supply.went_back(drawn.low, before):
+            drawn = None  # drawn once more, with a look at the hash
+        numbers = self.run(self.supply.obtain(n, deadline, drawn), deadline)
+        if self._redis is not None:
+            if self.supply.owned:
+                self._node = self._redis.node(self._key)
+            if self._packed_as != self.supply.scheme_id:
+                self._pack()
+        return numbers[0] - 1, numbers[-1]
+
+    def _unanswered(self, error: TimeoutError, seconds: float) -> RedisUnavailable:
+        if self._redis is None:
+            return RedisUnavailable(str(error), tag=self.tag)
+        return self._redis.unanswered(self._node, error, seconds, self.tag)
+
+    # ------------------------------------------------------------------ together
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now; of those who share a draw only whoever leads, and who has waited for 0.25 s."""
+        return len(self.supply.waiting)
+
+    def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
+        """Get a number out of a batch. Whoever was left without, by a short grant or a lost leader, sits down again."""
+        try:
+            return self._sat(deadline, batch, seat)
+        finally:
+            self.supply.waiting.discard(deadline)
+
+    def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
+        while deadline.left() > SHORTEST:
+            self.supply.waiting.add(deadline)  # again each time: a draw that takes the long way ends by discarding it
+            try:
+                if batch.claim():
+                    self._lead(batch, deadline)
+                else:
+                    waited(batch, deadline.left() - SHORTEST)
+            except BaseException:
+                if batch.ours:
+                    # Nobody may be left waiting for a leader who was interrupted; the others sit down again.
+                    self._close(batch)
+                    batch.land(progress=False)
+                raise
+            number = batch.number(seat)
+            if number:
+                return number
+            if batch.error is not None and (self.supply.given_up or not isinstance(batch.error, Unavailable)):
+                raise renewed(batch.error)
+            batch = self._batch
+            seat = next(batch.seats)
+        # Too late to wait for others.
+        return self._draw(1, deadline)[1]
+
+    def _lead(self, batch: Batch, deadline: Deadline) -> None:
+        turn = self._turn
+        self._queued = True
+        mine = turn.acquire(timeout=max(0.0, min(deadline.left(), TURN)))
+        try:
+            passing, self._passing = self._passing, None
+            if mine and passing is not None:
+                passing.acquire(timeout=min(deadline.left(), PASSING))
+            seats = self._close(batch)
+            if not mine:
+                # Whoever has it waits for a segment, or was interrupted just when taking it. Without it two draws may
+                # be under way: no harm.
+                self._turn = threading.Lock()
+            batch.low, high = self._draw(seats, deadline)
+            batch.got = high - batch.low
+            if batch.got >= PASSES:
+                self._passing = batch.passed
+                # Who comes back sits down, instead of drawing alone while the others still pass.
+                self._queued = True
+        except IssuerError as error:
+            batch.land(progress=False, error=error)
+            raise
+        finally:
+            if mine:
+                turn.release()
+        batch.land(progress=True)
+
+    def _close(self, batch: Batch) -> int:
+        """Let nobody sit down any more; return how many have. Who comes late finds no number for the seat."""
+        if self._batch is batch:
+            self._batch = Batch()
+            self._queued = False
+        return next(batch.seats) - 1

@@ -1,0 +1,88 @@
+"""What a Redis server says of itself, and what its refusals mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+
+from issuer.core.inspect.doctor.redis import OLDEST
+from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
+from issuer.gateway import Call, rights
+
+#: The rights that all tags with a counter need.
+_RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")
+
+#: What a server says when it denies a command.
+_DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this command")
+
+#: Which one, where it says so.
+_NAMED = re.compile(r"to run the '(\S+)' command")
+
+#: What a server says when it has no such database.
+_NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
+
+#: What a server says when it can't be trusted with the fence, and what that means.
+_REFUSALS = (
+    ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
+    ("BADARG", "does not run the script as it should"),
+    ("unknown command", "lacks a command that every supported server has"),
+    ("Unknown Redis command", "lacks a command that every supported server has"),
+)
+
+
+def check_server(info: Mapping[str, str]) -> None:
+    """FenceError if `INFO server` shows a server that can't keep the promise."""
+    if "dragonfly_version" in info:
+        raise FenceError("Dragonfly is not supported: all its restarts look like one reign, so a rollback goes unseen")
+    version = info.get("redis_version", "")
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < OLDEST:
+        raise FenceError(
+            f"Redis {version or 'of unknown version'} is not supported: 6.2 or newer, or Valkey, is needed"
+        )
+
+
+def meaning(error: Exception, name: str, key: str, tag: str | None, call: Call[Any] | None = None) -> IssuerError:
+    """Return the public error for what redis-py raised on a call about `key`; `name` is the server's.
+
+    `call`: what was sent last.
+    """
+    text = str(error).removesuffix(".")  # what follows is no new sentence
+    if isinstance(error, IssuerError):
+        return error
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return ConfigurationError(f"redis {name} refuses the login: {text}")
+    if isinstance(error, (redis.ConnectionError, redis.TimeoutError, TimeoutError, OSError)):
+        return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
+    if isinstance(error, UnicodeError):
+        return ConfigurationError(f"redis {name}: that can't be a host's name: {error}")
+    if not isinstance(error, redis.RedisError):
+        # Another server than Redis, or a broken one: its replies make redis-py or the decoder stumble.
+        return RedisUnavailable(f"redis {name} answered nothing that makes sense: {error!r}", tag=tag)
+    return _answered(text, name, key, tag, call)
+
+
+def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] | None) -> IssuerError:
+    """Return the public error for what the server answered in place of a reply."""
+    if any(word in text for word in _NO_DATABASE):
+        return ConfigurationError(f"redis {name} doesn't have the database that its URL names: {text}")
+    if "WRONGTYPE" in text:
+        return CorruptState(
+            f"Redis key {key} holds something else than a hash: move it away with "
+            f"`redis-cli RENAME '{key}' '{key}.old'`, then run `issuer recover {tag}`",
+            tag=tag,
+        )
+    if any(word in text for word in _DENIED):
+        # What the connection itself sends, as SELECT, is named in the text alone.
+        own = {*_NAMED.findall(text), *(rights(call) if call is not None else ())}.difference(_RIGHTS)
+        needed = " ".join(f"+{each}" for each in (*_RIGHTS, *sorted(own)))
+        problem = f"denies a command that this call needs; give this user {needed} on the keys of the prefix"
+        return FenceError(f"redis {name} {problem}: {text}", tag=tag)
+    for word, what in _REFUSALS:
+        if word in text:
+            return FenceError(f"redis {name} {what}: {text}", tag=tag)
+    # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and their like: the server is there but can't serve now.
+    return RedisUnavailable(f"redis {name} can't serve now: {text}", tag=tag)

@@ -1,0 +1,157 @@
+"""The scripts of machine numbers, one typed function each, as `gateway` has them for the tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from issuer.gateway.commands import Call, pack
+from issuer.gateway.keys import redis_key
+from issuer.gateway.scripts import script
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What `machine_claim` answered. With "yours": issue no timestamp up to `floor`, ms since 1970.
+
+    `wait`: seconds that it is held or unsettled for; with "ahead", seconds that the ceiling is too high. `store`: with
+    "otherstore", the id of the one that the hash belongs to.
+    """
+
+    status: Literal["yours", "held", "settling", "ahead", "otherstore", "notmaster", "corrupt"]
+    floor: int = 0
+    wait: float = 0.0
+    store: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What `machine_renew` answered. `floor`, `wait`: as in Claimed."""
+
+    status: Literal["yours", "lost", "ahead", "notmaster", "corrupt"]
+    floor: int = 0
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What `machine_release` answered."""
+
+    status: Literal["free", "lost", "notmaster", "corrupt"]
+
+
+def machine_claim(
+    key: str,
+    number: int,
+    holder: str,
+    token: str,
+    ceiling: int,
+    *,
+    lease: float,
+    margin: float,
+    first: int,
+    store: str,
+) -> Call[Claimed]:
+    """`machine_claim`: lease that number for `lease` seconds.
+
+    `ceiling`: ms since 1970. `first`: 1 if the tag was made just now, by this process, and its namespace is its own.
+    `store`: the id of the store.
+    """
+    words = (number, holder, token, ceiling, _ms(lease), _ms(margin), first, store)
+    return _call("machine_claim", key, words, _claimed)
+
+
+def machine_renew(key: str, number: int, token: str, ceiling: int, *, lease: float, margin: float) -> Call[Renewed]:
+    """`machine_renew`: hold it for `lease` seconds more, with that ceiling."""
+    return _call("machine_renew", key, (number, token, ceiling, _ms(lease), _ms(margin)), _renewed, repeatable=True)
+
+
+def machine_release(key: str, number: int, token: str, used: int) -> Call[Released]:
+    """`machine_release`: give it back; `used`: the last timestamp used, ms since 1970."""
+    return _call("machine_release", key, (number, token, used), _released, repeatable=True)
+
+
+def machine_unbind(key: str, number: int) -> tuple[Call[int], ...]:
+    """Take away who has a machine number, its lease and its name; what was used of it stays.
+
+    Whoever has it finds it lost at the next renewal. Whoever gets it next begins above the ceiling that was granted
+    last, up to which the one before may go on: so it needs no script. The name goes first: cut off in between, it can
+    be done again.
+    """
+    words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
+    return tuple(Call(each, "", int, repeatable=True, key=key) for each in words)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine number as it lies in Redis. `held`: it has a token. `lapses`, `last`: ms since 1970, 0 if unknown."""
+
+    holder: str
+    held: bool
+    lapses: int
+    last: int
+
+
+def machines(key: str) -> Call[Mapping[int, Machine]]:
+    """Read all machine numbers that were ever leased, to choose one or to look at."""
+    return Call(pack("HGETALL", key), "", _machines, repeatable=True, key=key)
+
+
+def machines_key(prefix: str, tag: str, namespace: str | None) -> str:
+    """Return the key of a hash of machine numbers: the tag's own, or those of a namespace that tags share.
+
+    A tag and a namespace of one name are two: what is new for the one may be in use in the other.
+    """
+    return redis_key(f"{prefix}:machines", tag) if namespace is None else redis_key(f"{prefix}:namespace", namespace)
+
+
+def _call(name: str, key: str, words: tuple[str | int, ...], decode: Any, *, repeatable: bool = False) -> Call[Any]:
+    source = script(name)
+    return Call(pack("EVALSHA", source.sha, 1, key, *words), source.text, decode, repeatable, key)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _claimed(reply: Any) -> Claimed:
+    status, *rest = [word.decode() for word in reply]
+    if status == "yours":
+        return Claimed("yours", floor=int(rest[0]))
+    if status == "otherstore":
+        return Claimed("otherstore", store=rest[0])
+    return Claimed(status, wait=int(rest[0]) / 1000 if rest else 0.0)
+
+
+def _renewed(reply: Any) -> Renewed:
+    status, *rest = [word.decode() for word in reply]
+    if status == "yours":
+        return Renewed("yours", floor=int(rest[0]))
+    return Renewed(status, wait=int(rest[0]) / 1000 if rest else 0.0)
+
+
+def _released(reply: Any) -> Released:
+    return Released(reply[0].decode())
+
+
+def _machines(reply: Any) -> dict[int, Machine]:
+    # A list by RESP2, a dictionary by RESP3.
+    words = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
+    texts = [word.decode(errors="replace") for word in words]
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    numbers = {name.partition(":")[0] for name in fields if ":" in name}
+    return {
+        int(number): Machine(
+            fields.get(f"{number}:holder", ""),
+            f"{number}:token" in fields,
+            _whole(fields.get(f"{number}:lapses")),
+            _whole(fields.get(f"{number}:last")),
+        )
+        for number in numbers
+        if number.isascii() and number.isdigit()
+    }
+
+
+def _whole(word: str | None) -> int:
+    return int(word) if word and word.isascii() and word.isdigit() else 0

@@ -1,0 +1,141 @@
+"""Commands that ask servers about themselves, one typed function each, with the reply decoded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from issuer.gateway.commands import Call, pack
+
+
+def server_info() -> Call[dict[str, str]]:
+    """`INFO server`: what kind of server this is, and its version."""
+    return Call(pack("INFO", "server"), "", _info, repeatable=True)
+
+
+def info() -> Call[dict[str, str]]:
+    """`INFO`: what a server says of itself, all the usual sections."""
+    return Call(pack("INFO"), "", _info, repeatable=True)
+
+
+def setting(name: str) -> Call[str | None]:
+    """`CONFIG GET`: one setting of the server, None if it has none of that name."""
+    return Call(pack("CONFIG", "GET", name), "", _setting, repeatable=True)
+
+
+def _setting(reply: Any) -> str | None:
+    # A list by RESP2, a dictionary by RESP3.
+    words = [word for pair in reply.items() for word in pair] if isinstance(reply, dict) else reply
+    return words[1].decode(errors="replace") if words else None
+
+
+def trials(key: str) -> list[tuple[Call[object], str]]:
+    """Return the commands of the scripts, put so that they change nothing, and what each is answered if it is allowed.
+
+    A server looks at rights, memory, disk and replicas before it looks at a command's arguments: one that complains of
+    these would have done what it was told. "": that answer is no error. `key` must not exist.
+    """
+    commands = (
+        (("HMGET", key, "cur"), ""),
+        (("HGET", key, "cur"), ""),
+        (("HDEL", key, "no such field"), ""),
+        (("HINCRBY", key, "cur", "x"), "not an integer"),
+        (("HSET", key, "cur", "1", "max"), "wrong number of arguments"),
+    )
+    return [(Call(pack(*words), "", lambda reply: reply, repeatable=True, key=key), due) for words, due in commands]
+
+
+def server_time(key: str = "") -> Call[int]:
+    """`TIME`: the clock of the server, of the one that holds the key, in ms since 1970."""
+    return Call(pack("TIME"), "", _milliseconds, repeatable=True, key=key)
+
+
+def _milliseconds(reply: Any) -> int:
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+
+def replication_info(key: str) -> Call[dict[str, str]]:
+    """`INFO replication` of the server that holds the key: its role, and the reign as `master_replid`."""
+    return Call(pack("INFO", "replication"), "", _info, repeatable=True, key=key)
+
+
+def _info(reply: Any) -> dict[str, str]:
+    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}
+
+
+_REPLICA = re.compile(r"slave\d+")
+
+
+def replicas(info: dict[str, str]) -> list[dict[str, str]]:
+    """Return what a master's `INFO replication` says of each of its replicas: ip, port, state, offset, lag."""
+    lines = [line for name, line in info.items() if _REPLICA.fullmatch(name)]
+    return [dict(part.partition("=")[::2] for part in line.split(",")) for line in lines]
+
+
+def master_of(name: str, key: str) -> Call[tuple[str, int] | None]:
+    """Ask a Sentinel for the master of that name: its host and port, None if it knows none. `key`: for messages."""
+    return Call(pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name), "", _address, repeatable=True, key=key)
+
+
+def _address(reply: Any) -> tuple[str, int] | None:
+    return None if reply is None else (reply[0].decode(), int(reply[1]))
+
+
+def replicas_of(name: str, key: str) -> Call[list[tuple[str, int]]]:
+    """Ask a Sentinel for the replicas of the master of that name, dead or alive. `key`: for messages."""
+    return Call(pack("SENTINEL", "REPLICAS", name), "", _addresses, repeatable=True, key=key)
+
+
+def _addresses(reply: Any) -> list[tuple[str, int]]:
+    # Each is a list by RESP2, a dictionary by RESP3.
+    nodes = [node if isinstance(node, dict) else dict(zip(node[::2], node[1::2], strict=True)) for node in reply]
+    return [(node[b"ip"].decode(), int(node[b"port"])) for node in nodes]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Slots first..last of a Cluster, and who holds them: the master, then its replicas. Host "": the one asked."""
+
+    first: int
+    last: int
+    nodes: list[tuple[str, int]]
+
+
+def cluster_slots(key: str) -> Call[list[Shard]]:
+    """`CLUSTER SLOTS`: which node holds which slots. `key`: for messages."""
+    return Call(pack("CLUSTER", "SLOTS"), "", _shards, repeatable=True, key=key)
+
+
+def _shards(reply: Any) -> list[Shard]:
+    return [
+        Shard(int(first), int(last), [((node[0] or b"").decode(), int(node[1])) for node in nodes])
+        for first, last, *nodes in reply
+    ]
+
+
+def kin(host: str, key: str) -> Call[list[tuple[str, int]]]:
+    """`CLUSTER NODES`: the replicas of the master that is asked, and the masters that own no slot, dead or alive.
+
+    CLUSTER SLOTS leaves out a replica that is cut off from its master, and a master whose slots have been taken over.
+    `host`: what it calls the one asked; if that is a hostname, the others are named by theirs. `key`: for messages.
+    """
+    return Call(pack("CLUSTER", "NODES"), "", partial(_kin, host), repeatable=True, key=key)
+
+
+def _kin(host: str, reply: bytes) -> list[tuple[str, int]]:
+    # <id> <ip:port@bus[,hostname,..]> <flag,flag> <its master's id> <ping> <pong> <epoch> <link> [<slots> ..]
+    lines = [line.split() for line in reply.decode(errors="replace").splitlines()]
+    me, at = next((line[0], line[1]) for line in lines if "myself" in line[2].split(","))
+    by_name = host in at.split(",")[1:2]
+    found = []
+    for id, address, flags, master, _ping, _pong, _epoch, _link, *slots in lines:
+        place, *names = address.split(",")
+        ip, _, port = place.partition("@")[0].rpartition(":")
+        known = names[0] if by_name and names and names[0] else ip
+        slotless = "master" in flags.split(",") and not slots
+        if known and id != me and (master == me or slotless):
+            found.append((known, int(port)))
+    return found

@@ -1,0 +1,242 @@
+"""A tag's scheme at work: from the counter to the value, from the value to the text, and back.
+
+    counter -> number within the period -> cycle -> stride -> scramble -> value -> shard, text
+
+No step ever changes what it makes of a counter that was reserved already, so a process that knows an older scheme reads
+older counters right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, tzinfo
+from functools import cached_property
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from issuer.core import scheme_record
+from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
+from issuer.errors import InvalidArgument, LimitReached, NotDecodable, brief
+from issuer.gateway.keys import part_tag
+from issuer.numbers.layouts import BITS, Layout
+from issuer.numbers.scrambling import Piece as Scrambled
+from issuer.numbers.scrambling import Scrambling
+from issuer.numbers.stride import Piece as Strided
+from issuer.numbers.stride import Strides
+from issuer.numbers.template import Template
+from issuer.persistence.records import HIGHEST, Tag
+
+#: So many digits are read as a number, if one that may be too large; more can't be meant.
+DIGITS_MOST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a value, or a text, of a tag is made of.
+
+    value: the number that users see. counter: the tag's counter behind it; None if the tag has none, or periods that a
+    bare value doesn't tell. period: its name, as in "2026-11-21". shard, app: of a tag with shards. key: of a tag with
+    a series for each. date: as the text shows it. part: the tag that the counter belongs to, if it is another one.
+    fields: what the tag's strategy has packed into it, by name. holder: who made it, or holds its machine number, if
+    that was asked for and is known.
+    """
+
+    tag: str
+    value: int
+    counter: int | None = None
+    period: str | None = None
+    shard: int | None = None
+    app: int | None = None
+    key: str | None = None
+    date: date | None = None
+    part: str | None = None
+    fields: Mapping[str, int] | None = None
+    holder: str | None = None
+
+
+class Scheme:
+    """How the numbers of one tag are made. Immutable, and safe to share among threads."""
+
+    def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
+        """`keys`: this process's secrets by name. Raises SchemeError if one is missing, or isn't the tag's.
+
+        `reading`: values are only decoded; then one that is missing is an error where a value needs it.
+        """
+        scheme = tag.scheme
+        self.tag = tag.tag
+        self.strategy = scheme_record.strategy(scheme)
+        self.periods: Periods | None = scheme_record.periods(tag)
+        self._limit = int(scheme.get("limit", HIGHEST))
+        self._advice = scheme_record.without_raising(scheme, self._limit)
+        #: The first value there ever was; 1 where nobody can tell.
+        self._start = int(scheme.get("start", 1))
+        #: The first and the last value of a cycle.
+        self._cycle = (self._start, self._limit) if scheme.get("cycle") else None
+        self._strides = strides(scheme) if "stride" in scheme else None
+        self._scrambling = Scrambling(scrambled(scheme), keys, reading=reading) if "scramble" in scheme else None
+        self._text = scheme.get("format")
+        self._zone_name = str(scheme.get("timezone", "UTC"))
+        self._shards: Mapping[str, Any] | None = scheme.get("shards")
+        self._app = int(self._shards["app"]) if self._shards is not None else 0
+        self._keyed = bool(scheme.get("keyed"))
+
+    @classmethod
+    def of(cls, tag: Tag, keys: Mapping[str, bytes]) -> Scheme:
+        """Make the scheme of a tag; see __init__."""
+        return cls(tag, keys)
+
+    # ------------------------------------------------------------------ numbers
+
+    def value(self, counter: int) -> int:
+        """Return the number that users see. Raises LimitReached."""
+        number = counter if self.periods is None else counter & SEQ_MOST
+        if self._cycle is not None:
+            first, last = self._cycle
+            number = first + (number - first) % (last - first + 1)
+        if self._strides is not None:
+            number = self._strides.value(number)
+        if number > self._limit:
+            raise LimitReached(self.tag, limit=self._limit, value=self._limit, advice=self._advice)
+        return number if self._scrambling is None else self._scrambling.scramble(number)
+
+    def sharded(self, sequence: int, shard: int) -> int:
+        """Return the value of a shard's number."""
+        return self._layout.compose(sequence=sequence, shard=shard, app=self._app)
+
+    def decode(self, value: int) -> Decoded:
+        """Tell what a value is made of. Raises NotDecodable."""
+        self._check_range(value)
+        if self._shards is not None:
+            parts = self._layout.decompose(value)
+            if not parts["sequence"]:
+                raise NotDecodable(f"{value} is no number of tag {self.tag!r}", tag=self.tag, value=value)
+            if parts["app"] != self._app:
+                problem = f"{value} is of application {parts['app']}, tag {self.tag!r} of {self._app}"
+                raise NotDecodable(problem, tag=self.tag, value=value)
+            shard = parts["shard"]
+            part = part_tag(self.tag, str(shard))
+            return Decoded(self.tag, value, parts["sequence"], shard=shard, app=parts["app"], part=part)
+        if self.strategy != scheme_record.SEGMENT or self._keyed:
+            return Decoded(self.tag, value)
+        number = self._number(value)
+        # Of a period, or of how many cycles, a bare value tells nothing.
+        counter = number if self.periods is None and self._cycle is None else None
+        return Decoded(self.tag, value, counter)
+
+    def _check_range(self, value: int) -> None:
+        """NotDecodable if that is no number that any tag gives."""
+        if isinstance(value, bool) or not 0 < value <= HIGHEST:
+            why = "no whole number" if isinstance(value, bool) else "below 1" if value < 1 else "above 2^63-1"
+            raise NotDecodable(f"{brief(value)} is {why}, so no number of tag {self.tag!r}", tag=self.tag, value=value)
+
+    def _number(self, value: int) -> int:
+        """Undo scrambling and strides."""
+        self._check_range(value)
+        # Both bounds are the value's as much as the number's: no domain of a scrambling reaches over one.
+        if value > self._limit:
+            problem = f"{value} lies above {self._limit}, the limit of tag {self.tag!r}"
+            raise NotDecodable(problem, tag=self.tag, value=value)
+        if value < self._start:
+            problem = f"{value} lies below {self._start}, the start of tag {self.tag!r}"
+            raise NotDecodable(problem, tag=self.tag, value=value)
+        number = value if self._scrambling is None else self._scrambling.unscramble(value)
+        return number if self._strides is None else self._strides.counter(number)
+
+    # ------------------------------------------------------------------ texts
+
+    def text(self, counter: int, *, today: date, shard: int | None = None, key: str | None = None) -> str:
+        """Return the text of a counter: by the tag's format, else the value's digits.
+
+        `today`: the day that the text shows, unless the tag has periods: then the first day of the counter's. `shard`:
+        whose sequence the counter is of. Raises FormatOverflow, LimitReached.
+        """
+        value = self.value(counter)
+        template = self._template
+        if template is None:
+            return str(value if shard is None else self.sharded(value, shard))
+        if shard is not None and "shard" not in template.fields:
+            value = self.sharded(value, shard)
+        day = today if self.periods is None else self.periods.begin(counter >> PERIOD_BITS)
+        return template.format(seq=value, date=day, shard=shard, key=key)
+
+    def text_of(self, value: int, *, today: date) -> str:
+        """Return the text of a value that a strategy without a counter made."""
+        template = self._template
+        return str(value) if template is None else template.format(seq=value, date=today)
+
+    def parse(self, text: str) -> Decoded:
+        """Tell what a text is made of: the inverse of `text`. Raises NotDecodable."""
+        template = self._template
+        if template is None:
+            digits = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MOST
+            if not digits or (text[0] == "0" and text != "0"):
+                raise NotDecodable(f"{brief(text)} is no number, and tag {self.tag!r} has no format", value=text)
+            return self.decode(int(text))
+        found = template.parse(text)
+        if self._shards is not None:
+            if found.shard is None:
+                return replace(self.decode(found.seq), date=found.date)
+            if found.shard > self._layout.most("shard") or found.seq > self._layout.most("sequence"):
+                raise NotDecodable(
+                    f"{brief(text)}: tag {self.tag!r} has no such shard or number", tag=self.tag, value=text
+                )
+            return replace(self.decode(self.sharded(found.seq, found.shard)), date=found.date)
+        if self.strategy != scheme_record.SEGMENT:
+            return replace(self.decode(found.seq), date=found.date)
+        number = self._number(found.seq)
+        part = None if found.key is None else part_tag(self.tag, found.key)
+        if self.periods is None or found.date is None:
+            bare = number if self._cycle is None else None
+            return Decoded(self.tag, found.seq, bare, key=found.key, date=found.date, part=part)
+        index = self.periods.of(found.date)
+        if self.periods.begin(index) != found.date:
+            raise NotDecodable(
+                f"{brief(text)}: texts show the first day of their period, {self.periods.begin(index)}",
+                tag=self.tag,
+                value=text,
+            )
+        counter = index << PERIOD_BITS | number
+        name = self.period_name(counter)
+        return Decoded(self.tag, found.seq, counter, name, key=found.key, date=found.date, part=part)
+
+    def period_name(self, counter: int) -> str | None:
+        """Return the period of a counter, as in "2026-11-21", "2026-W47", "2026-11" or "2026"; None without periods."""
+        return None if self.periods is None else self.periods.name(counter >> PERIOD_BITS)
+
+    def day(self, ms: int) -> date:
+        """Return the day of that moment, in ms since 1970, in the tag's time zone."""
+        return datetime.fromtimestamp(ms / 1000, UTC).astimezone(self._zone).date()
+
+    @cached_property
+    def _template(self) -> Template | None:
+        return None if self._text is None else Template(str(self._text))
+
+    @cached_property
+    def _layout(self) -> Layout:
+        if self._shards is None:
+            raise InvalidArgument(f"tag {self.tag!r} has no shards", tag=self.tag)
+        return shard_layout(self._shards)
+
+    @cached_property
+    def _zone(self) -> tzinfo:
+        return UTC if self._zone_name == "UTC" else ZoneInfo(self._zone_name)
+
+
+def strides(scheme: Mapping[str, Any]) -> Strides:
+    """Return the scheme's strides. Raises SchemeError."""
+    return Strides([Strided(int(one["from"]), int(one["first"]), int(one["stride"])) for one in scheme["stride"]])
+
+
+def scrambled(scheme: Mapping[str, Any]) -> list[Scrambled]:
+    """Return the pieces of the scheme's scrambling."""
+    return [
+        Scrambled(int(one["from"]), str(one["key"]), str(one["fingerprint"]), int(one["limit"]))
+        for one in scheme["scramble"]
+    ]
+
+
+def shard_layout(shards: Mapping[str, Any]) -> Layout:
+    """Return how shard and application are packed below the sequence, which takes what is left of 63 bits."""
+    shard, app = int(shards["shard_bits"]), int(shards["app_bits"])
+    return Layout([("sequence", BITS - shard - app), ("shard", shard), ("app", app)], setting="shards")

@@ -1,0 +1,142 @@
+"""What an issuer was connected with, of either colour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from issuer.core.inspect.doctor.facts import Facts
+from issuer.core.single_flight import Flight
+from issuer.core.supply.ownership import Identity
+from issuer.core.supply.source import Job, Runtime
+from issuer.errors import IssuerError, SchemeError
+from issuer.gateway.keys import redis_key
+from issuer.numbers.codec import Scheme
+from issuer.persistence.contract import Store
+from issuer.persistence.records import Tag
+from issuer.plugins.rejected import Rejections
+from issuer.strategies.contract import Context, Instance
+
+#: An elected loader that is silent for so many seconds longer than the store's timeout is replaced.
+GRACE = 1.0
+
+#: How long a `close` or an exit may take to give numbers back, in seconds.
+CLOSING = 3.0
+
+#: A refresh that has not ended after so many seconds is lost, and another may begin.
+REFRESH_LOST = 60.0
+
+#: How many numbers a stream of a trend tag draws ahead if nobody says it.
+STREAM_LEASE = 1000
+
+#: How many tags' schemes are kept ready.
+SCHEMES_MOST = 10_000
+
+
+class Named(Protocol):
+    """Connections of either colour."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerConfig:
+    """What `connect` was given, or found in the settings; times in seconds. `own_store`: to be closed with the issuer.
+
+    `insist`: for how long of an outage of the store callers wait for it. `auto_create`: make a tag at its first use.
+    `lease`: for trend tags that don't say it themselves. `keys`: for
+    scrambling, by name. `plugins`: as they were given, of either colour. `rejections`: who is told
+    whenever no number can be given. `instance`: what tells this process from others; `alarm`: told what people should
+    hear of.
+    """
+
+    store: Store
+    own_store: bool
+    prefix: str
+    timeout: float
+    store_timeout: float
+    insist: float
+    auto_create: bool
+    lease: int
+    keys: Mapping[str, bytes]
+    plugins: Sequence[Any]
+    rejections: Rejections
+    instance: Instance
+    alarm: Callable[[IssuerError], None]
+    _schemes: dict[tuple[str, str], Scheme] = field(default_factory=dict)
+    _identity: Identity = field(default_factory=Identity)
+
+    def scheme(self, tag: Tag) -> Scheme | None:
+        """Return how the tag's numbers are made of its counter; None: they are the counter."""
+        return self.texts(tag) if tag.scheme_id else None
+
+    def texts(self, tag: Tag) -> Scheme:
+        """Return the same for any tag, with how its texts are made. Raises ConfigurationError."""
+        known = tag.tag, tag.version
+        scheme = self._schemes.get(known)
+        if scheme is None:
+            if len(self._schemes) >= SCHEMES_MOST:
+                self._schemes.clear()
+            scheme = self._schemes[known] = Scheme.of(tag, self.keys)
+        return scheme
+
+    def reader(self, tag: Tag) -> Scheme:
+        """Return what decodes the tag's values, with such keys as this process has. Raises ConfigurationError."""
+        try:
+            return self.texts(tag)
+        except SchemeError:
+            return Scheme(tag, self.keys, reading=True)
+
+    def context(self, tag: Tag, **services: Any) -> Context:
+        """Return what the tag's strategy is given; `services`: see Context."""
+        return Context(
+            tag=tag.tag,
+            options=tag.scheme.get("options", {}),
+            prefix=self.prefix,
+            timeout=self.timeout,
+            instance=self.instance,
+            alarm=self.alarm,
+            **services,
+        )
+
+    def key(self, tag: str) -> str:
+        """Return the name of the tag's hash in Redis."""
+        return redis_key(self.prefix, tag)
+
+    def facts(self, redis: str | None) -> Facts:
+        """Return what is known before anybody is asked, for `doctor`; `redis` is its name, None if there is none."""
+        window = self.store_timeout + GRACE
+        return Facts(store=self.store.url, timeout=self.timeout, window=window, lease=self.lease, redis=redis)
+
+    def described(self, kind: str, redis: Named | None) -> str:
+        """Return how an issuer of that kind shows itself; `redis` None: direct."""
+        return f"<{kind} redis={redis.name if redis else None!r} store={self.store.url!r} prefix={self.prefix!r}>"
+
+    def runtime(
+        self,
+        *,
+        redis: bool,
+        background: Callable[[Job], bool],
+        scheduled: bool,
+        flight: Callable[[], Flight],
+        attend: Callable[[], None],
+        open: MutableMapping[str, Iterator[int]],
+    ) -> Runtime:
+        """Return what the tags' supplies share; see Runtime for the arguments."""
+        return Runtime(
+            redis=redis,
+            store=self.store.url,
+            background=background,
+            scheduled=scheduled,
+            flight=flight,
+            attend=attend,
+            window=self.store_timeout + GRACE,
+            auto_create=self.auto_create,
+            lease=self.lease,
+            open=open,
+            scheme=self.scheme,
+            identity=self._identity,
+            insist=self.insist,
+            application=self.instance.application,
+        )

@@ -1,0 +1,333 @@
+"""What a call for a number comes to beyond a plain draw, as steps that both drivers run.
+
+Shards and restart keys have a tag each, named `orders#17`; a caller's key has one number; a strategy has no counter at
+all; and a format makes a text of the number.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any, Generic, TypeVar
+
+from issuer.clock import Deadline
+from issuer.core import parts, scheme_record
+from issuer.core.issued import Issued
+from issuer.core.record import known
+from issuer.core.scheme_record import OtherStrategyError
+from issuer.core.single_flight import renewed
+from issuer.core.steps import Steps, ask
+from issuer.core.supply.peek import after
+from issuer.errors import (
+    ConfigurationError,
+    FormatOverflow,
+    InvalidArgument,
+    IssuerError,
+    NotDecodable,
+    SchemeError,
+    UnknownTag,
+    brief,
+)
+from issuer.gateway.keys import check_key, kept_key, part_tag
+from issuer.numbers.codec import Decoded, Scheme
+from issuer.numbers.sharding import shard_of
+from issuer.operations import tags
+from issuer.operations.config import IssuerConfig
+from issuer.operations.registry import AnyCombiner
+from issuer.persistence.contract import Store
+from issuer.persistence.errors import TagPresent
+from issuer.persistence.records import Tag, now_ms
+from issuer.strategies import aside
+from issuer.strategies.aside import MachineNumber, MachineNumbers
+from issuer.strategies.contract import Context
+from issuer.strategies.registry import decode, holder, settled
+from issuer.strategies.serving import StrategyRunner
+
+log = logging.getLogger("issuer")
+
+#: How long the number of a caller's key is kept, in seconds, if the caller doesn't say: a day.
+TTL = 86_400.0
+
+
+def transformed(tag: str) -> ConfigurationError:
+    """Return the error for a text that would show another number than `next` gives."""
+    problem = f"tag {tag!r}: a plugin transforms its numbers one by one; it has no part in texts, or in ranges"
+    return ConfigurationError(problem, tag=tag)
+
+
+@contextmanager
+def _named(tag: str) -> Iterator[None]:
+    """Name the tag in errors of what works on numbers and texts alone."""
+    try:
+        yield
+    except IssuerError as error:
+        error.tag = error.tag or tag
+        raise
+
+
+L = TypeVar("L", bound=AnyCombiner)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawOptions:
+    """What a caller has said of the number that it wants; see Issuer.next."""
+
+    key: str | None = None
+    ttl: float = TTL
+    shard_key: str | bytes | None = None
+    restart_key: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing was said."""
+        return self.key is None and self.shard_key is None and self.restart_key is None
+
+
+PLAIN = DrawOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part(Generic[L]):
+    """Where a number comes from: the line of the tag itself, or of one of its parts; and the tag's record."""
+
+    combiner: L
+    record: Tag
+    shard: int | None = None
+    restart_key: str | None = None
+
+
+class Issuing(Generic[L]):
+    """Issues numbers of all tags of an issuer, of either colour."""
+
+    def __init__(
+        self,
+        combiner: Callable[[str], L],
+        config: IssuerConfig,
+        context: Callable[[L, Tag], Context],
+        forget: Callable[[L], None],
+    ) -> None:
+        """Take the ways to a tag's combiner, to what its strategy is given, and to dropping a made-up tag's."""
+        self._combiner = combiner
+        self._forget = forget
+        self._config = config
+        self._context = context
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ steps
+
+    def issue(self, tag: str, how: DrawOptions, deadline: Deadline) -> Steps[Issued]:
+        """Issue one number, with its text."""
+        while True:
+            part = yield from self._part(tag, how)  # again each time: a deleted tag's line gives nothing any more
+            try:
+                counter = yield from self._counter(part, how, deadline)
+                scheme = self._config.texts(part.combiner.supply.record or part.record)
+                try:
+                    return self._issued(part, scheme, counter)
+                except FormatOverflow:
+                    # It may have a wider format by now, and each try would take another number.
+                    record = yield from self._combiner(tag).supply.learn()
+                    return self._issued(replace(part, record=record), scheme, counter)
+            except UnknownTag:
+                if part.combiner.tag == tag:
+                    raise
+                yield from self._make(part)
+            except OtherStrategyError:
+                (value,) = yield from self.generate(part.combiner, 1, deadline)
+                with _named(tag):
+                    text = self._config.texts(part.record).text_of(value, today=self._today(part.record))
+                return Issued(tag, value, text)
+
+    def peek(self, tag: str, how: DrawOptions) -> Steps[Issued]:
+        """Tell which number comes next, if nobody draws before; see Issuer.peek."""
+        part = yield from self._part(tag, how, make=False)
+        supply = part.combiner.supply
+        try:
+            if supply.record is None:
+                yield from supply.learn(make=False)
+            counter = yield from supply.upcoming()
+        except UnknownTag:
+            if supply.tag == tag:
+                raise
+            gone = yield from ask(lambda store, timeout: store.get(supply.tag, timeout=timeout))
+            counter = yield from after(part.record, 0 if gone is None else gone.max, supply.key)
+        except OtherStrategyError as error:
+            strategy = scheme_record.strategy(part.record.scheme)
+            raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
+        return self._issued(part, self._config.texts(supply.record or part.record), counter)
+
+    def decode(self, tag: str, shown: int | str, *, who: bool = False) -> Steps[Decoded]:
+        """Tell what a value or a text of the tag is made of; see Issuer.decode."""
+        if not isinstance(shown, (int, str)):
+            raise NotDecodable(f"{brief(shown)} is neither a number nor a text of tag {tag!r}", tag=tag, value=shown)
+        try:
+            record = yield from self._record(tag, make=False)
+        except SchemeError:  # without one of its keys nothing can be drawn; what the others have made can be read
+            record = yield from known(tag)
+        with _named(tag):
+            scheme = self._config.reader(record)
+            found = scheme.decode(shown) if isinstance(shown, int) else scheme.parse(shown)
+            strategy = scheme_record.strategy(record.scheme)
+            if strategy == scheme_record.SEGMENT:
+                return found
+            options = record.scheme.get("options", {})
+            found = replace(found, fields=decode(strategy, options, found.value))
+        return replace(found, holder=(yield from self._holder(strategy, options, found))) if who else found
+
+    def _holder(self, strategy: str, options: Mapping[str, Any], found: Decoded) -> Steps[str | None]:
+        try:
+            told: str | None = yield from holder(strategy, options, found.value, found.tag, self._config.prefix)
+        except IssuerError as error:
+            log.debug("tag %r: who made %d isn't known: %s", found.tag, found.value, error)
+            return None
+        return told
+
+    def create(self, tag: str, given: Mapping[str, Any], deadline: Deadline, **settings: Any) -> Steps[Tag]:
+        """Make a tag; see Issuer.create. A strategy gets to know that its tag is new, and never was there before."""
+        own = given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
+        before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
+        if own and isinstance(options := given.get("options", {}), Mapping):
+            with _named(tag):
+                options = {**settled(given["strategy"], options, self._config.instance, redis=settings["redis"])}
+            if settings.get("exist_ok") and before is not None and not before.deleted:
+                # What wasn't said is as the tag has it: another process may be one that would settle it otherwise.
+                there, said = before.scheme.get("options", {}), given.get("options", {})
+                options |= {name: there[name] for name in options.keys() & there.keys() if name not in said}
+            given = {**given, "options": options}
+        record = yield from tags.create(tag, given, keys=self._config.keys, key_of=self._config.key, **settings)
+        if own and before is None:
+            try:
+                yield from self._serving(self._combiner(tag), record).found(deadline)
+            except ConfigurationError as error:  # others may be set up for it
+                log.warning("tag %r is made, but this process can give no number of it: %s", tag, error)
+            except IssuerError as error:
+                log.debug("tag %r: its strategy does without knowing that it is new: %s", tag, error)
+        return record
+
+    def delete(
+        self,
+        tag: str,
+        key_of: Callable[[str], str | None],
+        drop: Callable[[str], L | None],
+        deadline: Deadline,
+    ) -> Steps[None]:
+        """Retire a tag and its parts; see Issuer.delete. `drop`: ends a tag's line and returns it."""
+        for name in (yield from tags.delete(tag, key_of)):
+            combiner = drop(name)
+            if combiner is not None and combiner.serving is not None:
+                try:
+                    yield from combiner.serving.close(deadline)
+                except IssuerError as error:
+                    log.warning("tag %r is deleted, and its strategy could not end in order: %s", name, error)
+
+    def machines(self, tag: str) -> Steps[MachineNumbers]:
+        """Tell which machine numbers of the tag were ever used; see Issuer.machines."""
+        return (yield from aside.look((yield from known(tag)), self._config.prefix))
+
+    def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
+        """Set aside those that were used in the future; see Issuer.set_aside."""
+        return (yield from aside.set_aside((yield from known(tag)), self._config.prefix))
+
+    def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
+        """Get n numbers of a strategy that has no counter."""
+        record = combiner.supply.record or (yield from combiner.supply.learn())
+        return (yield from self._serving(combiner, record).take(n, deadline))
+
+    # ------------------------------------------------------------------ inside
+
+    def strategy(self, tag: str) -> Steps[str]:
+        """Return the name of the tag's strategy."""
+        return scheme_record.strategy((yield from self._record(tag)).scheme)
+
+    def _record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
+        combiner = self._combiner(tag)
+        try:
+            return combiner.supply.record or (yield from combiner.supply.learn(make=make))
+        except IssuerError:
+            self._forget(combiner)
+            raise
+
+    def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
+        """Find the line that the number comes from. Raises InvalidArgument if a key is missing, or is one too many."""
+        record = yield from self._record(tag, make=make)
+        shards = record.scheme.get("shards")
+        for setting, name in scheme_record.PARTS.items():
+            given, wanted = getattr(how, name), bool(record.scheme.get(setting))
+            if (given is None) == wanted:
+                problem = f"tag {tag!r} {'needs a' if wanted else 'has no use for a'} {name}"
+                raise InvalidArgument(problem, tag=tag, value=given)
+        if how.shard_key is not None and shards is not None:
+            shard = shard_of(how.shard_key, 1 << int(shards["shard_bits"]))
+            return _Part(self._combiner(part_tag(tag, str(shard))), record, shard)
+        if how.restart_key is not None:
+            name = part_tag(tag, check_key(how.restart_key))
+            return _Part(self._combiner(name), record, restart_key=how.restart_key)
+        return _Part(self._combiner(tag), record)
+
+    def _counter(self, part: _Part[L], how: DrawOptions, deadline: Deadline) -> Steps[int]:
+        supply = part.combiner.supply
+        if scheme_record.strategy(part.record.scheme) != scheme_record.SEGMENT and how.key is not None:
+            raise InvalidArgument(
+                f"tag {supply.tag!r} has no counter, and so no numbers by key", tag=supply.tag, value=how.key
+            )
+        if part.restart_key is not None or part.shard is not None:
+            # Not made at its first use as other tags are: like the tag whose part it is.
+            record = supply.record or (yield from supply.learn(make=False))
+            if not parts.is_part(record, part.record.tag):
+                raise parts.stranger(record, part.record.tag)
+        if how.key is not None:
+            return (yield from supply.once(kept_key(supply.key, check_key(how.key)), how.ttl, deadline))
+        return (yield from supply.obtain(1, deadline))[0]
+
+    def _make(self, part: _Part[L]) -> Steps[None]:
+        """Make the part: of a restart key that comes for the first time, or one that was deleted, above its numbers."""
+        record = yield from known(part.record.tag)
+
+        def create(store: Store, timeout: float) -> Tag:
+            return store.create(
+                part.combiner.tag,
+                above=0,
+                step=record.step,
+                limit=tags.limit_of_parts(record),
+                order=record.order,
+                lease=record.lease,
+                ahead=record.ahead,
+                description=record.description,
+                scheme=tags.scheme_of_parts(record.tag, record.scheme),
+                timeout=timeout,
+            )
+
+        try:
+            yield from ask(create)
+        except TagPresent:  # another process was quicker
+            return
+
+    def _serving(self, combiner: L, record: Tag) -> StrategyRunner:
+        if combiner.serving is None:
+            with self._lock:
+                if combiner.serving is None:
+                    combiner.serving = StrategyRunner(
+                        scheme_record.strategy(record.scheme), self._context(combiner, record)
+                    )
+        if combiner.supply.ended is not None:
+            # Looked at last: `close` and `delete` run beside this, and see off only what is there.
+            combiner.serving.end()
+            raise renewed(combiner.supply.ended)
+        return combiner.serving
+
+    def _issued(self, part: _Part[L], scheme: Scheme, counter: int) -> Issued:
+        today = self._today(part.record)
+        whole = self._config.texts(part.record)
+        value = scheme.value(counter)
+        if part.shard is not None:
+            value = whole.sharded(value, part.shard)
+        with _named(part.record.tag):
+            text = whole.text(counter, today=today, shard=part.shard, key=part.restart_key)
+        return Issued(part.record.tag, value, text, counter, scheme.period_name(counter), part.shard)
+
+    def _today(self, record: Tag) -> date:
+        return self._config.texts(record).day(now_ms())

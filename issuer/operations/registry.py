@@ -1,0 +1,204 @@
+"""The tags that an issuer has drawn from, and what is laid open of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from issuer.clock import Deadline
+from issuer.core.supply.supply import Supply
+from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
+from issuer.forks import under_way
+from issuer.gateway.keys import PART, check_tag
+from issuer.persistence.records import Tag
+from issuer.plugins.sparing import Sparing
+from issuer.strategies.serving import StrategyRunner
+
+
+class AnyCombiner(Protocol):
+    """What both drivers' lines have."""
+
+    tag: str
+    supply: Supply
+    serving: StrategyRunner | None
+
+
+L = TypeVar("L", bound=AnyCombiner)
+
+log = logging.getLogger("issuer")
+
+#: A tag that nobody has drawn from for so many seconds is left out of the sweep.
+IDLE_AFTER = 900.0
+
+#: A fork waits for a thread that takes a number so many seconds: it may be the one that forks, in a signal's handler.
+SHUT_WITHIN = 0.1
+
+
+class TagRegistry(Generic[L]):
+    """One line per tag, made at its first use."""
+
+    def __init__(self, make: Callable[[str], L], open: MutableMapping[str, Iterator[int]]) -> None:
+        """`open`: what is laid open of the tags' numbers; it goes with the line."""
+        self._make = make
+        self._open = open
+        self._lock = threading.Lock()
+        self._sparing = Sparing()
+        #: What keeps this process from looking after a tag, as it was told last: it won't get better by itself.
+        self._unable: dict[str, str] = {}
+        #: Dropped with a strategy at work, which has something to give back yet.
+        self._leaving: list[L] = []
+        self.combiners: dict[str, L] = {}
+        self.closed = False
+
+    def combiner(self, tag: str) -> L:
+        """Return the tag's line. Raises InvalidArgument, and IssuerError if this issuer is closed."""
+        try:
+            return self.combiners[tag]
+        except (KeyError, TypeError):
+            check_tag(tag)
+        with self._lock:
+            if self.closed:
+                raise IssuerError("this issuer is closed")
+            combiner = self.combiners.get(tag)
+            if combiner is None:
+                combiner = self.combiners[tag] = self._make(tag)
+            return combiner
+
+    def forget_if_unknown(self, combiner: L) -> None:
+        """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
+
+        It isn't retired: whoever has just begun to wait at it may know better, after an outage. But a strategy at work
+        gives no numbers any more, and the next sweep has it give back what it took.
+        """
+        if combiner.supply.disposable:
+            self._remove(combiner)
+
+    def drop(self, tag: str) -> L | None:
+        """Forget a tag that was deleted; return its line, which gives no numbers any more."""
+        combiner = self.combiners.get(tag)
+        if combiner is not None:
+            self._end(combiner, UnknownTag(tag))
+        return combiner
+
+    def _end(self, combiner: L, why: IssuerError) -> None:
+        """Forget a line: it gives no numbers any more, and those who wait at it are told why."""
+        combiner.supply.retire(why)  # first, as it lays its draws open until then
+        self._remove(combiner)
+
+    def _remove(self, combiner: L) -> None:
+        with self._lock:
+            if self.combiners.get(combiner.tag) is combiner:
+                del self.combiners[combiner.tag]
+                self._open.pop(combiner.tag, None)
+                if combiner.serving is not None:
+                    combiner.serving.end()
+                    self._leaving.append(combiner)
+
+    def lay_open(self, combiner: L, numbers: Iterator[int]) -> None:
+        """Let `next` find these, unless the line was dropped meanwhile."""
+        with self._lock:
+            if self.combiners.get(combiner.tag) is combiner and not under_way():
+                self._open[combiner.tag] = numbers
+
+    def shut(self) -> None:
+        """Lay nothing open any more, until somebody asks again."""
+        for combiner in list(self.combiners.values()):
+            if combiner.supply.hand is not None:
+                combiner.supply.hand.shut(SHUT_WITHIN)
+
+    def spend(self) -> None:
+        """In a forked child: spend what lies open, also what was about to be laid where `next` looks."""
+        for combiner in list(self.combiners.values()):
+            if combiner.supply.hand is not None:
+                combiner.supply.hand.spend()
+
+    def settle(self) -> None:
+        """Lay open again what each tag lays open."""
+        for combiner in list(self.combiners.values()):
+            combiner.supply.settle()
+
+    def keep(self, records: Sequence[Tag]) -> None:
+        """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
+        names = {record.tag for record in records}
+        self._unable = {tag: why for tag, why in self._unable.items() if tag in names}
+        for combiner in list(self.combiners.values()):
+            combiner.supply.kept = combiner.tag in names
+        for record in records:
+            combiner = self.combiner(record.tag)
+            try:
+                combiner.supply.record = record
+                combiner.supply.kept = True
+            except ConfigurationError as error:  # without its key, say, and none of the others' business
+                self.troubled(combiner, error)
+            else:
+                self._unable.pop(record.tag, None)
+
+    def in_use(self) -> list[L]:
+        """Return the lines that a sweep has to look after."""
+        for combiner in list(self.combiners.values()):
+            combiner.supply.notice_use()
+        since = Deadline(-IDLE_AFTER).at
+        self._forget_parts(since)
+        used = [
+            combiner
+            for combiner in list(self.combiners.values())
+            if combiner.supply.kept or combiner.serving or combiner.supply.used_at > since
+        ]
+        with self._lock:
+            self._leaving = [
+                combiner for combiner in self._leaving if combiner.serving is not None and not combiner.serving.left
+            ]
+            return used + self._leaving
+
+    def _forget_parts(self, since: float) -> None:
+        """Drop the lines of parts that nobody has used since then, of which this process holds nothing.
+
+        There may be a part for each customer: 5 KB apiece, for ever. Whoever still has hold of a line draws from Redis
+        with it as before.
+        """
+        for combiner in list(self.combiners.values()):
+            supply = combiner.supply
+            if (
+                supply.used_at <= since
+                and PART in combiner.tag
+                and supply.idle
+                and not supply.kept
+                and not combiner.serving
+            ):
+                self._remove(combiner)
+
+    def troubled(self, combiner: L, error: Exception) -> None:
+        """Take note of a sweep that could not look after a tag.
+
+        What is wrong with the settings is told once, anything else once a minute: sweeps come every second.
+        """
+        if self.closed:
+            return
+        if isinstance(error, UnknownTag):
+            self.forget_if_unknown(combiner)
+        if isinstance(error, ForeignHash):
+            self._end(combiner, error)  # the next caller has a new line, which looks before it draws
+        if isinstance(error, Unavailable):
+            log.debug("tag %r: sweep: %s", combiner.tag, error)
+            return
+        if isinstance(error, ConfigurationError):
+            told = self._unable.get(combiner.tag)
+            self._unable[combiner.tag] = str(error)
+            if told == str(error):
+                return
+        self._sparing.say(log.warning, combiner.tag, str(error), "tag %r: sweep: %s", combiner.tag, error)
+
+    def close(self) -> list[L] | None:
+        """Make no more lines; return those that there are, None if it was closed before."""
+        with self._lock:
+            if self.closed:
+                return None
+            self.closed = True
+            combiners = [*self.combiners.values(), *self._leaving]
+            self.combiners.clear()
+            for combiner in combiners:
+                combiner.supply.end()
+            self._open.clear()
+        return combiners
