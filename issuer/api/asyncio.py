@@ -87,18 +87,17 @@ class AsyncIssuer(AsyncAdministration):
 
     # ------------------------------------------------------------------ numbers
 
-    async def next(  # noqa: PLR0917 - by name only, they cost 30 of 80 ns
+    async def next(
         self,
         tag: str,
-        n: None = None,
-        timeout: float | None = None,
         key: str | None = None,
+        timeout: float | None = None,
         ttl: float = TTL,
         shard_key: str | bytes | None = None,
     ) -> int:
         """Return the next number of the tag; see Issuer.next."""
-        if n is not None or self._chain is not None or key is not None or shard_key is not None:  # type: ignore[redundant-expr]
-            only_one(n)
+        if self._chain is not None or key is not None or shard_key is not None:
+            only_one(key)
             return await self._said(tag, DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
         if timeout is not None:
             self._seconds(timeout)  # refused also where a number is in hand

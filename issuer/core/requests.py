@@ -24,11 +24,11 @@ TAKE_MOST = 1_000_000
 Named = Sequence[str | os.PathLike[str]] | Journals
 
 
-def only_one(n: object) -> None:
-    """Raise InvalidArgument if a call for one number was given how many: `take` gives n, and a time-out has a name."""
-    if n is not None:
-        problem = f"next gives one number, so {brief(n)} can't be meant: take(tag, n) gives n, timeout= is by name"
-        raise InvalidArgument(problem, value=n)
+def only_one(key: object) -> None:
+    """Raise InvalidArgument if a call for one number was given a number as key: `take` gives n, `timeout` is named."""
+    if isinstance(key, int | float):
+        problem = f"next gives one number, so {brief(key)} can't be meant: take(tag, n) gives n, timeout= is by name"
+        raise InvalidArgument(problem, value=key)
 
 
 def whole(value: int, name: str, lowest: int, highest: int) -> int:
