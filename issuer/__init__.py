@@ -145,8 +145,8 @@ def __getattr__(name: str) -> str:
 def next(
     tag: str,
     *,
-    timeout: float | None = None,
     key: str | None = None,
+    timeout: float | None = None,
     ttl: float = TTL,
     shard_key: str | bytes | None = None,
 ) -> int:
