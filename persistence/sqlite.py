@@ -52,8 +52,9 @@ OLDEST = (3, 35)
 #: holds nothing that the database doesn't. It takes 10 % of a reservation.
 CHECKPOINT_AFTER = 1
 
-#: Seconds that a fork waits for a call of another thread to end.
-FORK_PATIENCE = 10.0
+#: Seconds that a fork waits for a call of another thread to end: until a second after the call's deadline, as one on a
+#: disk that stands still may never end, and no longer than the second figure. Its child then refuses: see `after_fork`.
+FORK_GRACE, FORK_PATIENCE = 1.0, 10.0
 
 
 def _names(columns: Sequence[str]) -> str:
@@ -131,6 +132,8 @@ class SQLiteStore(Store):
         # Absolute from the start: a later chdir must not lead to another file.
         self._path = Path(path).absolute()
         self._lock = threading.Lock()
+        #: When the caller of the newest call gives up, on the monotonic clock.
+        self._due = 0.0
         self._connection: sqlite3.Connection | None = None
         #: Which files the connection has open; see `_files`.
         self._open_files: _Files | None = None
@@ -309,6 +312,7 @@ class SQLiteStore(Store):
         deadline = Deadline(timeout)
         if not self._lock.acquire(timeout=deadline.left()):
             raise Unavailable(f"{self._path}: another thread held the connection for {timeout:g} s")
+        self._due = time.monotonic() + timeout
         try:
             connection = self._connected(deadline)
             self._wait_at_most(connection, deadline)
@@ -484,7 +488,8 @@ class SQLiteStore(Store):
 
     def before_fork(self) -> None:
         """Wait for the call that is under way, and close the connection. Called before each fork."""
-        self._ready_to_fork = self._lock.acquire(timeout=FORK_PATIENCE)
+        patience = min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
+        self._ready_to_fork = self._lock.acquire(timeout=patience)
         if self._ready_to_fork:
             self._hang_up()
 

@@ -165,10 +165,13 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
         store.get("orders", timeout=0.01)
     store.after_fork_in_parent()
     assert get(store).max == 0
-    # A fork that waited in vain: the child must not touch what the other thread had in its hands.
-    with store._transaction(TIMEOUT) as connection, pytest.MonkeyPatch.context() as impatient:
-        impatient.setattr(issuer.persistence.sqlite, "FORK_PATIENCE", 0.01)
+    # A fork that waited in vain, no longer than the call's own deadline and a little: the child must not touch what the
+    # other thread had in its hands.
+    with store._transaction(0.5) as connection, pytest.MonkeyPatch.context() as patient:
+        patient.setattr(issuer.persistence.sqlite, "FORK_PATIENCE", 60.0)
+        began = time.monotonic()
         store.before_fork()
+        assert time.monotonic() - began < 30
         assert not store._ready_to_fork
         assert connection.in_transaction
     store.after_fork_in_child()
