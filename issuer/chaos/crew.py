@@ -109,6 +109,11 @@ class Worker:
             return False
         return True
 
+    def check_alive(self) -> None:
+        """Raise IssuerError if it has ended."""
+        if not self.alive:
+            raise IssuerError(f"drawing process {self.name} has ended: {self.last_words()}")
+
     @property
     def halted(self) -> bool:
         """Whether the process is stopped by a signal."""
@@ -148,7 +153,10 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error or Ctrl-C what they hold needs no way back, and a call may wait long for a Redis that is away.
+        for worker in self.workers if kind else ():
+            worker.process.kill()
         self.dismiss()
 
     def hire(self, *setups: Setup) -> None:
@@ -175,8 +183,7 @@ class Crew:
 
         def all_served() -> bool:
             for worker in list(waiting):
-                if not worker.alive:
-                    raise IssuerError(f"drawing process {worker.name} has ended: {worker.last_words()}")
+                worker.check_alive()
                 if worker.served(since, wanted):
                     waiting.remove(worker)
             return not waiting

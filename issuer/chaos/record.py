@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -101,7 +102,7 @@ class Calls:
         for path in paths:
             data = array("q", path.read_bytes())
             # Only the last part is filled in part: its end is the first call that never ended.
-            values += data[: _filled(data) * 4]
+            values += data[: bisect_left(range(len(data) // 4), 1, key=lambda at: not data[at * 4 + 3]) * 4]
         return cls(tag, worker, values)
 
     def __len__(self) -> int:
@@ -118,18 +119,6 @@ class Calls:
     def column(self, at: int) -> array[int]:
         """Return one of the four values of every call."""
         return self._values[at::4]
-
-
-def _filled(data: array[int]) -> int:
-    """Return how many calls there are before the zeros, by halving."""
-    low, high = 0, len(data) // 4
-    while low < high:
-        middle = (low + high) // 2
-        if data[middle * 4 + 3]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def all_calls(folder: Path) -> list[Calls]:
@@ -152,10 +141,27 @@ class Follower:
     def __init__(self, folder: Path, worker: str) -> None:
         self._folder = folder
         self._worker = worker
+        #: Bytes of each file that `fresh` has returned.
+        self._read: dict[Path, int] = {}
 
     def served(self, tag: int, since: int, *, whole: bool = False) -> bool:
         """Whether a call for that tag that ended since then, in ns, has brought numbers; `whole`: and began since."""
         return any(self._served(path, since, since if whole else 0) for path in self._newest(tag))
+
+    def fresh(self, tag: int) -> list[Call]:
+        """Return the calls for that tag that were written since the last time, those of a file in their order."""
+        found: list[Call] = []
+        for path in self._folder.glob(f"{tag}.{self._worker}.*"):
+            if not path.stat().st_size:  # just made
+                continue
+            at = self._read.get(path, 0)
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+                # The time of the end is written last: if it is there, the rest is.
+                while at < len(memory) and _CALL.unpack_from(memory, at)[3]:
+                    found.append(Call(*_CALL.unpack_from(memory, at)))
+                    at += _CALL.size
+            self._read[path] = at
+        return found
 
     def _newest(self, tag: int) -> list[Path]:
         newest: dict[str, tuple[int, Path]] = {}
@@ -168,15 +174,10 @@ class Follower:
         if not path.stat().st_size:  # just made
             return False
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
-            low, high = 0, len(memory) // _CALL.size
-            while low < high:
-                middle = (low + high) // 2
-                if _CALL.unpack_from(memory, middle * _CALL.size)[3]:
-                    low = middle + 1
-                else:
-                    high = middle
-            for at in range(low - 1, -1, -1):
-                call = Call(*_CALL.unpack_from(memory, at * _CALL.size))
+            places = range(0, len(memory), _CALL.size)
+            written = bisect_left(places, 1, key=lambda at: not _CALL.unpack_from(memory, at)[3])
+            for at in reversed(places[:written]):
+                call = Call(*_CALL.unpack_from(memory, at))
                 if call.ended < since:
                     return False
                 if call.first > 0 and call.began >= began:

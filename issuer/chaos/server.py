@@ -28,6 +28,7 @@ from redis.retry import Retry
 
 from issuer.chaos.ports import LOOPBACK, free_port
 from issuer.chaos.waiting import until
+from issuer.errors import IssuerError
 
 _START_ATTEMPTS = 5
 _START_TIMEOUT = 30.0
@@ -97,6 +98,13 @@ class RedisServer:
         self._clients.add(client)
         return client
 
+    def product(self) -> str:
+        """Return name and version of the server."""
+        with self.client() as client:
+            info = client.info("server")
+        known = {"Valkey": info.get("valkey_version"), "Redis": info.get("redis_version")}
+        return next(f"{name} {version}" for name, version in known.items() if version)
+
     def replication(self) -> dict[str, Any]:
         """Return what INFO replication says, read over a connection of its own."""
         with self.client(decode_responses=True) as client:
@@ -105,7 +113,10 @@ class RedisServer:
     # ------------------------------------------------------------------------------------------------ life and death
 
     def start(self) -> Self:
-        """Start the process, unless it runs, and return when it answers PING and has loaded its data."""
+        """Start the process, unless it runs, and return when it answers PING and has loaded its data.
+
+        Raises IssuerError if it ends at once, or doesn't answer.
+        """
         if self.running:
             return self
         first = self._process is None
@@ -121,7 +132,7 @@ class RedisServer:
                 self.port = self._free_port()
             except AssertionError as late:
                 self.kill()
-                raise AssertionError(f"{late}\n{self.log()}") from late
+                raise IssuerError(f"{late}\n{self.log()}") from late
             else:
                 return self
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -238,7 +249,7 @@ class RedisServer:
         return parts[-1] if parts else self.directory / "appendonly.aof"
 
 
-class _DiedError(Exception):
+class _DiedError(IssuerError):
     """The process ended while it was expected to become ready."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import json
+import logging
 import os
 import random
 import signal
@@ -63,7 +64,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker is told. Times are in seconds; `pace` is between two calls, `clock` is how far its clock is off."""
+    """What a worker is told. Times are in seconds; `pace` is between two calls, `clock` is how far its clock is off.
+
+    `loads`: whether it writes down the segments that it loads; see `Loads`.
+    """
 
     name: str
     folder: str
@@ -79,6 +83,7 @@ class Setup:
     store_timeout: float = 0.6
     without: list[str] = field(default_factory=list)
     journal: str = ""
+    loads: bool = False
 
     def dumped(self) -> str:
         """Return it as it stands on a command line."""
@@ -142,6 +147,34 @@ def lay_traps(setup: Setup) -> None:
 
     gateway.load = trapped_load
     extend._reserve_and_load = trapped  # noqa: SLF001 - the same
+
+
+# ---------------------------------------------------------------------- segments
+
+#: The folder of what `Loads` writes down, in that of the run.
+LOADS = "loads"
+
+
+class Loads(logging.Handler):
+    """Writes down each segment that this process loads, in the form of a call for the first tag.
+
+    Its first and last number, the last number issued before it (as `began`), and when it was loaded.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        folder = Path(setup.folder) / LOADS
+        folder.mkdir(exist_ok=True)
+        self._record = Record(folder, 0, setup.name, 0)
+        logger = logging.getLogger("issuer.extension")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take note of a segment."""
+        loaded: extend.Extension | None = getattr(record, "extension", None)
+        if loaded is not None:
+            self._record.note(loaded.low + 1, loaded.high, loaded.cur, now())
 
 
 # ---------------------------------------------------------------------- drawing
@@ -321,6 +354,8 @@ def main(text: str) -> NoReturn:
     lay_traps(setup)
     if setup.clock:
         _off(setup.clock)
+    if setup.loads:
+        Loads(setup)
     stop = threading.Event()
     threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
     if setup.colour == "threads":

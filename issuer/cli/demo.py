@@ -12,9 +12,9 @@ from issuer.cli.exits import PROBLEM
 def demo(context: click.Context) -> None:
     """Show four processes drawing numbers while Redis is killed and rolled back.
 
-    Runs a redis-server of its own on a unix socket and an SQLite store, both in a temporary folder, and leaves nothing
-    behind. Without a redis-server on PATH it makes do with fakeredis and leaves the rollback out. Everything shown is
-    measured; the exit code is 4 if a number came twice or above the store's max.
+    Runs a redis-server of its own on loopback, behind a proxy, and an SQLite store in a temporary folder, and leaves
+    nothing behind. Without a redis-server on PATH it makes do with fakeredis and leaves the rollback out. Everything
+    shown is measured; the exit code is 4 if a number came twice, above the store's max, or out of order.
     """
     # Its parts are loaded for it alone: the other commands should start fast.
     from issuer.chaos.demo.story import play

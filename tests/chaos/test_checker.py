@@ -12,7 +12,7 @@ from issuer.chaos.checker import NS, Verdict, check
 from issuer.chaos.faults import Fault
 from issuer.chaos.gaps import NO_FAULT, THE_END, Cost
 from issuer.chaos.play import play
-from issuer.chaos.record import PART, Follower, Record, all_calls
+from issuer.chaos.record import ERRORS, PART, Follower, Record, all_calls
 from issuer.chaos.report import content, rows
 from issuer.chaos.watched import Event, Watched
 from issuer.errors import FenceError, RedisUnavailable
@@ -197,6 +197,22 @@ def test_a_follower_sees_numbers_and_not_errors(tmp_path: Path) -> None:
     assert not follower.served(1, 0)
     assert follower.served(0, 5, whole=True)
     assert not follower.served(0, 6, whole=True)
+
+
+def test_a_follower_returns_each_call_once(tmp_path: Path) -> None:
+    follower = Follower(tmp_path, "w0")
+    assert follower.fresh(0) == []
+    first, second = (Record(tmp_path, 0, "w0", caller) for caller in range(2))
+    first.note(1, 1, 5, 6)
+    first.failed(1, FenceError("x"), 7, 8)
+    assert follower.fresh(0) == [(1, 1, 5, 6), (-1, -ERRORS.index("FenceError"), 7, 8)]
+    second.note(2, 2, 5, 6)
+    first.note(3, 3, 9, 9)
+    assert sorted(follower.fresh(0)) == [(2, 2, 5, 6), (3, 3, 9, 9)]
+    for number in range(4, PART + 6):
+        first.note(number, number, 9, 9)
+    assert [call.first for call in sorted(follower.fresh(0))] == [*range(4, PART + 6)]
+    assert follower.fresh(0) == []
 
 
 # ------------------------------------------------------------------------------------------------ what each event costs

@@ -138,7 +138,7 @@ def shown(sheet: Ended) -> dict[str, str]:
 
 @pytest.fixture
 def scratch(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # noqa: ARG001 - for its environment
-    """The folder that temporary files go to; short, because of the socket."""
+    """The folder that temporary files go to."""
     multiprocessing.util.get_temp_dir()  # of the server that programs are forked from: made elsewhere, once
     folder = Path(tempfile.mkdtemp(prefix="e2e-"))
     monkeypatch.setenv("TMPDIR", str(folder))

@@ -1,5 +1,6 @@
 """`issuer demo` and `issuer chaos`: what they tell adds up, the exit code tells too, and nothing of them is left."""
 
+import math
 import os
 import re
 import signal
@@ -8,12 +9,15 @@ import sys
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from issuer.chaos import play
-from issuer.chaos.demo.tally import Gap, Tally
+from issuer.chaos.demo.story import Gap, _Story, gaps
 from issuer.chaos.guards import GUARDS
+from issuer.chaos.record import Call, Record
+from issuer.errors import IssuerError, StoreUnavailable
 from tests import programs
 from tests.e2e.conftest import PROGRAM, Cli, Ended, Program, Start
 from tests.waiting import until
@@ -75,7 +79,9 @@ def test_with_a_redis_the_demo_shows_a_rollback_and_no_repeat(
     # What the pages show of it, but for figures and the server's name.
     for page in ("README.md", "docs/chaos.md"):
         text = (programs.REPOSITORY / page).read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
-        shown, printed = (re.sub(r"[\d.]+", "0", each).splitlines() for each in (text, ended.stdout))
+        # A slow machine takes two digits of seconds, and loads at 20% to 25%.
+        figure = r" *[\d.]+(% to \d+)?"
+        shown, printed = (re.sub(figure, "0", each).splitlines() for each in (text, ended.stdout))
         assert {line for line in shown if not line.startswith("  Redis")} <= {*printed}
 
 
@@ -133,18 +139,37 @@ def _mentions(text: str) -> list[str]:
     return found
 
 
-def test_the_tally_sees_repeats_and_tells_why_numbers_are_missing() -> None:
-    tally = Tally(back_at=10.0, floor=300)
-    for number, at in ((1, 1.0), (2, 2.0), (2, 2.5), (4, 3.0), (101, 11.0), (103, 12.0), (301, 13.0)):
-        tally.add(number, at)
-    assert (tally.count, tally.repeats, tally.lowest, tally.highest) == (7, 1, 1, 301)
-    assert tally.gaps() == [
+def test_the_demo_tells_why_numbers_are_missing() -> None:
+    drawn = ((1, 1), (2, 2), (4, 3), (101, 11), (103, 12), (301, 13))
+    calls = [Call(number, number, at - 1, at) for number, at in drawn]
+    assert gaps(reversed(calls), 10, 300) == [
         Gap(3, 3, "a reply lost when Redis was killed"),
         Gap(5, 100, "Redis killed and rolled back"),
         Gap(102, 102, "unexplained"),
         Gap(104, 300, "recover"),
     ]
-    assert (tally.last_before, tally.first_after) == (4, 101)
+    assert {gap.cause for gap in gaps(calls[1:], math.inf, 0)} == {"unexplained"}
+    assert gaps(calls[1:], math.inf, 0)[0] == Gap(1, 1, "unexplained")
+
+
+def test_the_demo_tells_of_a_broken_promise_and_of_a_process_that_gets_no_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    issuer: Any = SimpleNamespace(inspect=lambda _: SimpleNamespace(store=SimpleNamespace(max=3)))
+    crew: Any = SimpleNamespace(workers=[SimpleNamespace(name="w0", check_alive=lambda: None)], dismiss=list)
+    play = _Story(issuer, crew, tmp_path, None)
+    record = Record(tmp_path, 0, "w0", 0)
+    for number, at in ((1, 1), (3, 3), (3, 5), (4, 7)):
+        record.note(number, number, at, at + 1)
+    play._look()
+    assert not play._summary(1.0)
+    told = capsys.readouterr().out
+    for line in ("repeats +1", "store max +3, BELOW the highest", "gaps +1 numbers", "harm +orders: 3 came again"):
+        assert re.search(f"^  {line}", told, re.MULTILINE), told
+    assert told.endswith("THE PROMISE IS BROKEN.\n")
+    record.failed(1, StoreUnavailable("x"), 9, 10)
+    with pytest.raises(IssuerError, match="StoreUnavailable"):
+        play._look()
 
 
 @pytest.fixture

@@ -2,177 +2,249 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import math
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from issuer.api.blocking import Issuer
-from issuer.chaos.demo.crew import Crew, Drawn, Loaded
-from issuer.chaos.demo.server import PrivateServer
-from issuer.chaos.demo.tally import Tally
+from issuer.chaos.checker import check
+from issuer.chaos.crew import Crew
+from issuer.chaos.proxy import FaultProxy
+from issuer.chaos.record import ERRORS, Call, Follower, all_calls
 from issuer.chaos.scratch import binary, without_settings
 from issuer.chaos.screen import Screen
+from issuer.chaos.server import RedisServer
+from issuer.chaos.watched import Watched
+from issuer.chaos.worker import LOADS, Job, Setup
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
 from issuer.wiring import connect
 
 TAG = "orders"
-PREFIX = "issuer"
 STEP = 1000
 PROCESSES = 4
 
 #: At so many numbers drawn: each lies well away from the marks, at 20 % of a segment, so that no load is on its way.
 SNAPSHOT_AT, KILL_AT, RECOVER_AT, GOAL = 1_500, 2_700, 4_450, 5_700
 
-#: A unix socket's path may have about so many bytes; macOS allows the fewest.
-LONGEST_SOCKET = 100
+#: Seconds between two draws of a process: slow enough to be watched.
+PACE = 0.005
+#: Seconds between two looks at what the processes have drawn.
+LOOK = 0.01
+#: Seconds that a draw may take: longer than the server needs to come back, since a strict tag waits for it.
+PATIENCE = 15.0
+
+_Servers = tuple[RedisServer, FaultProxy]
+
+now = time.monotonic_ns
+
+
+class Gap(NamedTuple):
+    """Numbers low..high that nobody got, and the cause."""
+
+    low: int
+    high: int
+    cause: str
+
+
+def gaps(calls: Iterable[Call], back: float, floor: int) -> list[Gap]:
+    """Return every run of numbers below the highest that nobody got.
+
+    `back`: when the rolled back server let its clients in, in ns; inf: it never was. `floor`: the one that `recover`
+    left; 0: none.
+    """
+
+    def cause(below: Call, above: Call) -> str:
+        if below.ended < back <= above.ended:
+            return "Redis killed and rolled back"
+        if below.last < floor < above.first:
+            return "recover"
+        if above.ended < back < math.inf:
+            return "a reply lost when Redis was killed"
+        return "unexplained"
+
+    return [
+        Gap(below.last + 1, above.first - 1, cause(below, above))
+        for below, above in pairwise([Call(0, 0, 0, 0), *sorted(calls)])
+        if above.first > below.last + 1
+    ]
 
 
 def play() -> bool:
-    """Run the demo; whether no number came twice and none lay above the store's max. Raises IssuerError."""
+    """Run the demo; return whether no number came twice, above the store's max or out of order. Raises IssuerError."""
     with ExitStack() as ends:
-        folder = _folder(ends)
+        made = tempfile.TemporaryDirectory(prefix="issuer-demo-", ignore_cleanup_errors=True)
+        folder = Path(ends.enter_context(made))
         program = binary()
         if program is None:
-            url, server, name = _fake(ends), None, "fakeredis: no redis-server is on PATH, so no rollback today"
+            url, servers, name = _fake(ends), None, "fakeredis: no redis-server is on PATH, so no rollback today"
         else:
-            server = PrivateServer(program, folder)
-            ends.callback(server.close)
-            server.start()
-            name = f"{server.version}, process {server.pid}, on a unix socket of its own"
-            server.admit()
-            url = server.url
+            server = ends.enter_context(RedisServer(program))
+            front = ends.enter_context(FaultProxy(server.address))
+            url, servers = front.url, (server, front)
+            name = f"{server.product()}, process {server.pid}, on loopback behind a proxy"
         store = f"sqlite:///{folder / 'issuer.db'}"
         config = folder / "issuer.toml"
         config.touch()
         with without_settings():
-            issuer = ends.enter_context(
-                connect(redis=url, store=store, prefix=PREFIX, timeout=10.0, scheduler=None, config=config)
-            )
+            issuer = ends.enter_context(connect(redis=url, store=store, timeout=10.0, scheduler=None, config=config))
         issuer.create(TAG, step=STEP)
         click.secho(f"{PROCESSES} processes draw numbers of one tag. None may come twice.", bold=True)
         click.echo(f"\n  Redis  {name}\n  store  SQLite, in a temporary folder\n"
                    f"  tag    {TAG}, strict order, {STEP} numbers a segment\n")  # fmt: skip
-        crew = ends.enter_context(Crew(PROCESSES, folder, url, store, str(config), TAG))
-        return _Story(issuer, crew, server).run()
+        setups = [
+            Setup(
+                name=f"w{at}",
+                folder=str(folder),
+                redis=url,
+                store=store,
+                config=str(config),
+                jobs=[Job(0, TAG, "next")],
+                pace=PACE,
+                timeout=PATIENCE,
+                redis_timeout=1.0,
+                store_timeout=3.0,
+                loads=True,
+            )
+            for at in range(PROCESSES)
+        ]
+        crew = ends.enter_context(Crew(PATIENCE))
+        crew.start(*setups)
+        return _Story(issuer, crew, folder, servers).run()
 
 
 class _Story:
-    def __init__(self, issuer: Issuer, crew: Crew, server: PrivateServer | None) -> None:
+    def __init__(self, issuer: Issuer, crew: Crew, folder: Path, servers: _Servers | None) -> None:
         self._issuer = issuer
         self._crew = crew
-        self._server = server
+        self._folder = folder
+        names = [worker.name for worker in crew.workers]
+        self._drawing = [Follower(folder, name) for name in names]
+        self._loading = [Follower(folder / LOADS, name) for name in names]
         self._screen = Screen(GOAL)
-        self._tally = Tally()
-        self._segments: list[Loaded] = []
+        self._count = self._highest = 0
+        #: The segments loaded: first and last number, and as `began` the last number issued before.
+        self._segments: list[Call] = []
         self._shares: list[float] = []
-        self._resumed_already = False
-        self._acts = [(RECOVER_AT, self._recover), (GOAL, self._end)]
-        if server is not None:
-            self._acts = [(SNAPSHOT_AT, self._snapshot), (KILL_AT, self._roll_back), *self._acts]
+        #: When the clients were let in to the rolled back server, in ns, and the last number before that.
+        self._back, self._before = math.inf, 0
+        self._resumed = False
+        #: The floor that `recover` left.
+        self._floor = 0
+        self._acts: list[tuple[int, Callable[[], None]]] = [(RECOVER_AT, self._recover), (GOAL, crew.dismiss)]
+        if servers is not None:
+            acts = [(SNAPSHOT_AT, partial(self._save, servers[0])), (KILL_AT, partial(self._roll_back, *servers))]
+            self._acts = [*acts, *self._acts]
 
     def run(self) -> bool:
         begun = time.monotonic()
-        for report in self._crew.reports(every=0.05):
-            if isinstance(report, Drawn):
-                self._tally.add(report.number, report.at)
-                self._resumed()
-            elif isinstance(report, Loaded):
-                self._extended(report)
-            if self._acts and self._tally.count >= self._acts[0][0]:
+        while self._acts:
+            time.sleep(LOOK)
+            self._look()
+            if self._count >= self._acts[0][0]:
                 self._acts.pop(0)[1]()
-            self._screen.progress(self._tally.count, f"number {self._tally.highest}")
+            self._screen.progress(self._count, f"number {self._highest}")
+        self._look()
         self._screen.end()
         return self._summary(time.monotonic() - begun)
 
     # ------------------------------------------------------------------ what happens by itself
 
-    def _extended(self, loaded: Loaded) -> None:
-        name = f"segment {loaded.low + 1}..{loaded.high}"
-        current = next((one for one in self._segments if one.low < loaded.cur < one.high), None)
+    def _look(self) -> None:
+        for worker in self._crew.workers:
+            worker.check_alive()
+        calls = [call for follower in self._drawing for call in follower.fresh(0)]
+        # After the calls: the segment of a number is loaded before the number is drawn.
+        loaded = [call for follower in self._loading for call in follower.fresh(0)]
+        for call in calls:
+            if call.first < 0:
+                raise IssuerError(f"a process of the demo was given no number: {ERRORS[-call.last]}")
+            self._highest = max(self._highest, call.last)
+            if call.ended < self._back:
+                self._before = max(self._before, call.last)
+        self._count += len(calls)
+        after = [call.first for call in calls if call.ended >= self._back]
+        if after and not self._resumed:
+            self._resumed = True
+            # Not the number itself: another process may have got a lower one, and not have told yet.
+            first = min(after)
+            above = next((one.first for one in [*self._segments, *loaded] if one.first <= first <= one.last), first) - 1
+            found = f"after {self._before} come numbers above {above}"
+            self._screen.say(f"the fence refuses that state: {found}", mark="✓", hue="green")
+        for segment in sorted(loaded, key=lambda segment: segment.ended):
+            self._extended(segment)
+
+    def _extended(self, loaded: Call) -> None:
+        name, cur = f"segment {loaded.first}..{loaded.last}", loaded.began
+        current = next((one for one in self._segments if one.first <= cur < one.last), None)
         self._segments.append(loaded)
         if current is None:
             self._screen.say(f"{name} loaded: nothing was left in hand", mark="+", hue="cyan")
             return
-        share = (loaded.cur - current.low) / (current.high - current.low)
+        share = (cur - current.first + 1) / (current.last - current.first + 1)
         self._shares.append(share)
-        self._screen.say(
-            f"{name} loaded at number {loaded.cur}: {share:.0%} of {current.low + 1}..{current.high} used",
-            mark="+",
-            hue="green",
-        )
-
-    def _resumed(self) -> None:
-        before, after = self._tally.last_before, self._tally.first_after
-        if after is not None and not self._resumed_already:
-            self._resumed_already = True
-            # Not the number itself: another process may have got a lower one, and not have told yet.
-            above = next((one.low for one in self._segments if one.low < after <= one.high), after - 1)
-            self._screen.say(
-                f"the fence refuses that state: after {before} come numbers above {above}", mark="✓", hue="green"
-            )
+        used = f"{share:.0%} of {current.first}..{current.last} used"
+        self._screen.say(f"{name} loaded at number {cur}: {used}", mark="+", hue="green")
 
     # ------------------------------------------------------------------ what we do to it
 
-    def _snapshot(self) -> None:
-        assert self._server is not None  # noqa: S101 - for mypy: this act is played with a server only
-        self._server.save()
+    def _save(self, server: RedisServer) -> None:
+        self._snapshot = server.snapshot()
         self._screen.say("Redis writes a snapshot", mark="•")
 
-    def _cur(self) -> int:
-        """Return the last number issued, as Redis has it."""
-        assert self._server is not None  # noqa: S101 - for mypy, as above
-        cur = self._server.client.hget(redis_key(PREFIX, TAG), "cur")
-        return int(cur) if isinstance(cur, bytes) else 0
-
-    def _roll_back(self) -> None:
-        assert self._server is not None  # noqa: S101 - for mypy, as above
+    def _roll_back(self, server: RedisServer, front: FaultProxy) -> None:
         self._screen.say("kill -9 Redis, and start it again from that snapshot", mark="✗", hue="red")
-        self._server.roll_back()
-        believed = self._cur()
-        self._tally.back_at = time.monotonic()
-        self._server.admit()
+        server.kill()
+        # Else the processes would draw from it before it is asked.
+        front.refuse()
+        server.restore(self._snapshot)
+        with server.client() as client:
+            believed = int(client.hget(redis_key("issuer", TAG), "cur") or 0)
+        self._back = now()
+        front.pass_through()
         self._screen.say(f"it is back, and believes that {believed} was the last number", mark="!", hue="yellow")
 
     def _recover(self) -> None:
         (recovery,) = self._issuer.recover(TAG)
-        self._tally.floor = recovery.new
-        self._screen.say(
-            f"issuer recover {TAG}, meanwhile: store max {recovery.old} -> {recovery.new}, gap {recovery.gap}",
-            mark="✓",
-            hue="green",
-        )
-
-    def _end(self) -> None:
-        self._crew.dismiss()
+        self._floor = recovery.new
+        found = f"store max {recovery.old} -> {recovery.new}, gap {recovery.gap}"
+        self._screen.say(f"issuer recover {TAG}, meanwhile: {found}", mark="✓", hue="green")
 
     # ------------------------------------------------------------------ the end
 
     def _summary(self, took: float) -> bool:
-        tally, store_max = self._tally, self._issuer.inspect(TAG).store.max
-        gaps = tally.gaps()
-        right = tally.repeats == 0 and tally.highest <= store_max
+        store_max = self._issuer.inspect(TAG).store.max
+        callers = all_calls(self._folder)
+        tag = Watched(TAG, "strict", 0, STEP, 0, int(PATIENCE * 1e9), samples=[(now(), store_max)])
+        found = check([tag], callers, [], lasting=(), stopped={})
+        granted = sorted(call for calls in callers for call in calls.granted())
+        missing = gaps(granted, self._back, self._floor)
         rows = [
-            ("numbers issued", f"{tally.count}, by {PROCESSES} processes in {took:.1f} s"),
-            ("repeats", str(tally.repeats)),
-            ("lowest, highest", f"{tally.lowest}, {tally.highest}"),
-            ("store max", f"{store_max}{'' if tally.highest <= store_max else ', BELOW the highest'}"),
+            ("numbers issued", f"{found.acknowledged}, by {PROCESSES} processes in {took:.1f} s"),
+            ("repeats", str(found.repeats)),
+            ("lowest, highest", f"{granted[0].first}, {granted[-1].last}"),
+            ("store max", f"{store_max}{', BELOW the highest' if found.above else ''}"),
             ("segments", f"{len(self._segments)} loaded; {len(self._shares)} ahead of need, {self._used()}"),
-            ("gaps", f"{sum(gap.size for gap in gaps)} numbers that nobody will ever get"),
-            *(("", f"{gap.low}..{gap.high}: {gap.size}, {gap.cause}") for gap in gaps),
+            ("gaps", f"{found.gap} numbers that nobody will ever get"),
+            *(("", f"{low}..{high}: {high - low + 1}, {cause}") for low, high, cause in missing),
+            *(("harm", example) for example in found.examples),
         ]
         self._screen.write()
         for name, value in rows:
             self._screen.write(f"  {click.style(f'{name:17}', bold=True)}{value}")
-        verdict = "No number came twice, and none lay above the store's max." if right else "THE PROMISE IS BROKEN."
+        kept = "No number came twice, and none lay above the store's max."
+        verdict = kept if found.sound else "THE PROMISE IS BROKEN."
         self._screen.write()
-        self._screen.write(click.style(verdict, fg="green" if right else "red", bold=True))
-        return right
+        self._screen.write(click.style(verdict, fg="green" if found.sound else "red", bold=True))
+        return found.sound
 
     def _used(self) -> str:
         if not self._shares:
@@ -182,15 +254,6 @@ class _Story:
 
 
 # ---------------------------------------------------------------------- surroundings
-
-
-def _folder(ends: ExitStack) -> Path:
-    made = tempfile.mkdtemp(prefix="issuer-demo-")
-    ends.callback(shutil.rmtree, made, ignore_errors=True)
-    if len(os.fsencode(made)) + len("/redis.sock") > LONGEST_SOCKET:
-        made = tempfile.mkdtemp(prefix="issuer-demo-", dir="/tmp")
-        ends.callback(shutil.rmtree, made, ignore_errors=True)
-    return Path(made)
 
 
 def _fake(ends: ExitStack) -> str:
