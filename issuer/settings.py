@@ -7,9 +7,9 @@ import re
 import threading
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.persistence.records import LEASE_MOST
@@ -23,8 +23,6 @@ DEFAULT = "default"
 
 _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 
-#: Settings that name files.
-_PATHS = ("journal", "machine_files")
 _SQLITE = "sqlite:///"
 
 #: What Kubernetes and Docker links set in every container beside a service named issuer, or issuer-something.
@@ -39,115 +37,6 @@ class Setting:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Everything that can be set from outside. Times are in seconds.
-
-    redis_url: redis://, rediss://, unix://, redis+sentinel://, redis+cluster://; "none": direct, without Redis.
-    store_url: mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name.
-    prefix: what the Redis keys begin with; printable, no braces.
-    timeout: how long a call may wait, 0 or more.
-    store_timeout: how long one request to the store may take, above 0; an elected loader that is silent for a second
-    longer is replaced, so keep it well below `timeout`, and the same on every process.
-    redis_timeout: how long one round trip to Redis may take, above 0.
-    insist: for how long of an outage of the store calls for which nothing is left wait for it, 0 or more; past that
-    they are refused at once until it is back, instead of each after its `timeout`.
-    lease: how many numbers of a trend tag to draw ahead, 0..1 000 000, for tags that don't say it themselves.
-    journal: the file to which every reservation is appended before it is used; "": none.
-    keys: secrets for scrambled numbers by name, of 16 bytes at least; as text "k1=secret,k2=secret".
-    application, port_number, ip_address: what this process is known by where machine numbers are given out; "": this
-    host's address. machine, rack: a fixed machine number for snowflake numbers; -1: none. machine_files: the directory
-    where they are kept in files; "": the one for temporary files.
-    require_servers: refuse to begin unless a store is named; for images, where a forgotten variable would have each
-    container count from 1 in a file of its own.
-    """
-
-    redis_url: Setting
-    store_url: Setting
-    prefix: Setting
-    timeout: Setting
-    store_timeout: Setting
-    redis_timeout: Setting
-    insist: Setting
-    lease: Setting
-    journal: Setting
-    keys: Setting
-    application: Setting
-    port_number: Setting
-    ip_address: Setting
-    machine: Setting
-    rack: Setting
-    machine_files: Setting
-    require_servers: Setting
-
-    @property
-    def embedded(self) -> bool:
-        """Whether neither Redis nor a store is named: then an SQLite file of this machine is the store.
-
-        Tags are made at their first use there.
-        """
-        return self.redis_url.source == DEFAULT and self.store_url.source == DEFAULT
-
-    def named(self) -> dict[str, Setting]:
-        """All of them by name, in the order in which they are documented."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-def load(
-    arguments: Mapping[str, Any] | None = None,
-    *,
-    config: str | os.PathLike[str] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> Settings:
-    """Put the settings together. `arguments` that are None count as not given.
-
-    The file is `config`, or $ISSUER_CONFIG, or ./issuer.toml, or $XDG_CONFIG_HOME/issuer/issuer.toml: the first that is
-    there; one that was named has to be. Relative paths in it are relative to it. Raises ConfigurationError for an
-    unknown key, a missing file, a bad value, a variable that is empty, and a default that `require_servers` forbids.
-    """
-    environment = os.environ if environ is None else environ
-    names = [field.name for field in fields(Settings)]
-    _check_variables(environment, names)
-    from_file, path = _file(config, environment, names)
-    found: dict[str, Setting] = {}
-    for name in names:
-        variable = f"ISSUER_{name.upper()}"
-        if arguments is not None and arguments.get(name) is not None:
-            found[name] = Setting(arguments[name], "argument")
-        elif variable in environment:
-            found[name] = Setting(environment[variable], variable)
-        elif path is not None and name in from_file:
-            found[name] = Setting(_beside(path, name, from_file[name]), str(path))
-    if "store_url" not in found:
-        for variable in STORE_VARIABLES:
-            if variable in environment:
-                found["store_url"] = Setting(_filled(variable, environment[variable]), variable)
-                break
-    if "store_url" in found and "redis_url" not in found and REDIS_VARIABLE in environment:
-        found["redis_url"] = Setting(_filled(REDIS_VARIABLE, environment[REDIS_VARIABLE]), REDIS_VARIABLE)
-    defaults = {
-        "redis_url": "none",
-        "store_url": f"sqlite:///{_data_home(environment) / 'issuer' / 'issuer.db'}",
-        "prefix": "issuer",
-        "timeout": 5.0,
-        "store_timeout": 3.0,
-        "redis_timeout": 1.0,
-        "insist": 5.0,
-        "lease": 0,
-        "journal": "",
-        "keys": {},
-        "application": "issuer",
-        "port_number": 0,
-        "ip_address": "",
-        "machine": -1,
-        "rack": -1,
-        "machine_files": "",
-        "require_servers": False,
-    }
-    settings = Settings(**{name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
-    return _checked(settings)
-
-
 def seconds(value: Any, name: str, *, zero: bool) -> float:
     """Return a duration as a float; InvalidArgument if it is none, or negative, or 0 where that makes no sense."""
     within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
@@ -155,6 +44,11 @@ def seconds(value: Any, name: str, *, zero: bool) -> float:
         least = "0 or more" if zero else "above 0"
         raise InvalidArgument(f"{name} must be a number of seconds, {least}, not {brief(value)}", value=value)
     return float(value)
+
+
+def _seconds(name: str, *, zero: bool) -> Callable[[Any], float]:
+    """Return what reads a duration of that name, which may be a text."""
+    return lambda value: seconds(_number(value) if isinstance(value, str) else value, name, zero=zero)
 
 
 def _number(text: str) -> float | str:
@@ -173,10 +67,19 @@ def _whole(value: object) -> int:
     return number
 
 
-def _url(url: str) -> str:
-    if "://" not in url:
+def _url(url: Any) -> Any:
+    """Return a URL, or the client or store of the caller's as it is; ConfigurationError for a URL without a scheme."""
+    if isinstance(url, str) and "://" not in url:
         raise ConfigurationError("a URL needs a scheme, as in redis://, mongodb:// or sqlite:///")
     return url
+
+
+def _url_or_none(url: Any) -> Any:
+    return "none" if isinstance(url, str) and url.strip().lower() == "none" else _url(url)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _lease(lease: object) -> int:
@@ -235,38 +138,156 @@ def _prefix(prefix: object) -> str:
     return prefix
 
 
-#: What reads a setting, for those that have something to read.
-_CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "lease": _lease,
-    "journal": _path,
-    "machine_files": _path,
-    "keys": _keys,
-    "port_number": _whole,
-    "machine": _whole,
-    "rack": _whole,
-    "prefix": _prefix,
-    "require_servers": _flag,
+@dataclass(slots=True, eq=False)
+class Definition:
+    """One setting: its default, what reads a value of it, and what it is for. Of `Settings` it is an attribute.
+
+    `unset`: what `issuer config` shows for one that isn't set. `unit`: of what it is a number.
+    """
+
+    default: Any
+    read: Callable[[Any], Any]
+    help: str
+    unset: str = "none"
+    unit: str = ""
+    name: str = field(default="", init=False)
+
+    def __set_name__(self, owner: type[Settings], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, settings: None, owner: type[Settings]) -> Definition: ...
+    @overload
+    def __get__(self, settings: Settings, owner: type[Settings]) -> Setting: ...
+    def __get__(self, settings: Settings | None, owner: type[Settings]) -> Definition | Setting:
+        return self if settings is None else settings.named()[self.name]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that can be set from outside, in the order in which it is documented. Times are in seconds."""
+
+    redis_url = Definition(
+        "none",
+        _url_or_none,
+        'redis://, rediss://, unix://, redis+sentinel://, redis+cluster://; "none": direct, without Redis',
+    )
+    store_url = Definition(
+        None,  # an SQLite file in the home directory, see `load`
+        _url,
+        "mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name",
+    )
+    prefix = Definition("issuer", _prefix, "what the Redis keys begin with; printable, no braces")
+    timeout = Definition(5.0, _seconds("timeout", zero=True), "how long a call may wait, 0 or more")
+    store_timeout = Definition(
+        3.0,
+        _seconds("store_timeout", zero=False),
+        "how long one request to the store may take, above 0; an elected loader that is silent for a second longer is "
+        "replaced, so keep it well below `timeout`, and the same on every process",
+    )
+    redis_timeout = Definition(
+        1.0, _seconds("redis_timeout", zero=False), "how long one round trip to Redis may take, above 0"
+    )
+    insist = Definition(
+        5.0,
+        _seconds("insist", zero=True),
+        "for how long of an outage of the store calls for which nothing is left wait for it, 0 or more; past that they "
+        "are refused at once until it is back, instead of each after its `timeout`",
+    )
+    lease = Definition(
+        0,
+        _lease,
+        "how many numbers of a trend tag to draw ahead, 0..1 000 000, for tags that don't say it themselves",
+        unit="numbers",
+    )
+    journal = Definition("", _path, 'the file to which every reservation is appended before it is used; "": none')
+    keys = Definition(
+        {}, _keys, 'secrets for scrambled numbers by name, of 16 bytes at least; as text "k1=secret,k2=secret"'
+    )
+    application = Definition("issuer", _as_it_is, "the label of this service")
+    port_number = Definition(0, _whole, "the port by which this process is known where machine numbers are given out")
+    ip_address = Definition("", _as_it_is, 'the address, likewise; "": this host\'s', unset="this host's")
+    machine = Definition(-1, _whole, "a fixed machine number for snowflake numbers; -1: none")
+    rack = Definition(-1, _whole, "a fixed rack, likewise; -1: none")
+    machine_files = Definition(
+        "",
+        _path,
+        'the directory where machine numbers are kept in files; "": the one for temporary files',
+        unset="the temporary directory",
+    )
+    require_servers = Definition(
+        False,  # noqa: FBT003 - a default
+        _flag,
+        "refuse to begin unless a store is named; for images, where a forgotten variable would have each container "
+        "count from 1 in a file of its own",
+    )
+
+    _values: Mapping[str, Setting]
+
+    @property
+    def embedded(self) -> bool:
+        """Whether neither Redis nor a store is named: then an SQLite file of this machine is the store.
+
+        Tags are made at their first use there.
+        """
+        return self.redis_url.source == DEFAULT and self.store_url.source == DEFAULT
+
+    def named(self) -> dict[str, Setting]:
+        """All of them by name, in the order in which they are documented."""
+        return dict(self._values)
+
+
+#: Each setting by its name.
+DEFINITIONS: Mapping[str, Definition] = {
+    name: each for name, each in vars(Settings).items() if isinstance(each, Definition)
 }
 
 
-def _checked(settings: Settings) -> Settings:
+def load(
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Put the settings together. `arguments` that are None count as not given.
+
+    The file is `config`, or $ISSUER_CONFIG, or ./issuer.toml, or $XDG_CONFIG_HOME/issuer/issuer.toml: the first that is
+    there; one that was named has to be. Relative paths in it are relative to it. Raises ConfigurationError for an
+    unknown key, a missing file, a bad value, a variable that is empty, and a default that `require_servers` forbids.
+    """
+    environment = os.environ if environ is None else environ
+    names = list(DEFINITIONS)
+    _check_variables(environment, names)
+    from_file, path = _file(config, environment, names)
+    found: dict[str, Setting] = {}
+    for name in names:
+        variable = f"ISSUER_{name.upper()}"
+        if arguments is not None and arguments.get(name) is not None:
+            found[name] = Setting(arguments[name], "argument")
+        elif variable in environment:
+            found[name] = Setting(environment[variable], variable)
+        elif path is not None and name in from_file:
+            found[name] = Setting(_beside(path, name, from_file[name]), str(path))
+    if "store_url" not in found:
+        for variable in STORE_VARIABLES:
+            if variable in environment:
+                found["store_url"] = Setting(_filled(variable, environment[variable]), variable)
+                break
+    if "store_url" in found and "redis_url" not in found and REDIS_VARIABLE in environment:
+        found["redis_url"] = Setting(_filled(REDIS_VARIABLE, environment[REDIS_VARIABLE]), REDIS_VARIABLE)
+    defaults = {name: definition.default for name, definition in DEFINITIONS.items()}
+    defaults["store_url"] = f"{_SQLITE}{_data_home(environment) / 'issuer' / 'issuer.db'}"
+    return _checked({name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
+
+
+def _checked(found: Mapping[str, Setting]) -> Settings:
     checked: dict[str, Setting] = {}
-    for name, setting in settings.named().items():
-        value = setting.value
+    for name, setting in found.items():
         try:
-            if name.endswith("timeout") or name == "insist":
-                zero = name in ("timeout", "insist")
-                value = seconds(_number(value) if isinstance(value, str) else value, name, zero=zero)
-            elif name in _CHECKS:
-                value = _CHECKS[name](value)
-            elif name == "redis_url" and isinstance(value, str) and value.strip().lower() == "none":
-                value = "none"
-            elif name.endswith("_url") and isinstance(value, str):
-                value = _url(value)
+            checked[name] = Setting(DEFINITIONS[name].read(setting.value), setting.source)
         except (ValueError, ConfigurationError) as error:
             raise ConfigurationError(f"{name} from {setting.source}: {error}") from error
-        checked[name] = Setting(value, setting.source)
-    done = Settings(**checked)
+    done = Settings(checked)
     if done.store_url.source == DEFAULT:
         _check_default(done)
     return done
@@ -306,7 +327,7 @@ def _beside(path: Path, name: str, value: object) -> object:
     """Return a value of the settings file: what is relative is relative to the file, whatever directory is current."""
     if not isinstance(value, str) or not value:
         return value
-    if name in _PATHS:
+    if DEFINITIONS[name].read is _path:
         return str(path.absolute().parent / value)
     if name == "store_url" and value.startswith(_SQLITE) and value != _SQLITE:
         return f"{_SQLITE}{path.absolute().parent / value.removeprefix(_SQLITE)}"

@@ -4,7 +4,8 @@ Rules that hold for every method of every store:
 
 * **timeout** is in seconds, > 0, and bounds the whole call; past it `Unavailable` is raised. What was asked may still
   take effect later, so a reservation is usable only if the call returned normally.
-* An argument outside its range is a ValueError, before anything was asked.
+* An argument outside its range is a ValueError, before anything was asked; a setting outside its range can't even be
+  put into a `TagSettings` or a `TagChanges`.
 * Every method may be called from several threads at once, and from several processes on the same store.
 * Only the errors of `issuer.persistence.errors` leave a store; the driver's own error is chained as the cause.
 * A call that raises anything but `Unavailable` has changed nothing.
@@ -26,7 +27,7 @@ from issuer.persistence.records import StoreFacts
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from issuer.persistence.records import LedgerEntry, LedgerPage, Order, Position, Reservation, Tag
+    from issuer.persistence.records import LedgerEntry, LedgerPage, Position, Reservation, Tag, TagChanges, TagSettings
 
 _LOGIN = re.compile(r"([:/][^:/@\s]+:)\S+@")
 _SECRET_PARAMETER = re.compile(
@@ -85,30 +86,15 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def create(
-        self,
-        tag: str,
-        *,
-        above: int,
-        step: int,
-        limit: int,
-        order: Order,
-        lease: int | None = None,
-        ahead: int = 1,
-        description: str,
-        scheme: Mapping[str, object] | None = None,
-        timeout: float,
-    ) -> Tag:
+    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """Make a tag whose first number is `above` + 1. Twice at once gives one tag and one TagPresent.
 
-        `above` 0..2^63-1, `step` and `limit` 1..2^63-1, `ahead` 1..1000, `lease` None or 0..1_000_000; LeaseOnStrict if
-        it is above 0 and the order strict. A tombstone comes back to life with the higher of `above` and its own `max`,
-        so that its numbers go on above, and with the settings given now; if it was halted it still is. LimitHit if that
-        `max` leaves no number below `limit`.
+        LeaseOnStrict if `lease` is above 0 and the order strict. A tombstone comes back to life with the higher of
+        `above` and its own `max`, so that its numbers go on above, and with the settings given now; if it was halted it
+        still is. LimitHit if that `max` leaves no number below `limit`.
 
-        `scheme`: see `Tag`; None: {}. SchemeMismatch if it makes values in another way than the tombstone's: another
-        strategy, restart, scramble, stride, shards or cycle (with its start and limit). Else it is kept with the
-        tombstone's `id`.
+        SchemeMismatch if `scheme` makes values in another way than the tombstone's: another strategy, restart,
+        scramble, stride, shards or cycle (with its start and limit). Else it is kept with the tombstone's `id`.
         """
 
     @abstractmethod
@@ -152,28 +138,15 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def configure(
-        self,
-        tag: str,
-        *,
-        step: int | None = None,
-        limit: int | None = None,
-        lease: int | None = None,
-        ahead: int | None = None,
-        description: str | None = None,
-        raise_to: int | None = None,
-        scheme: Mapping[str, object] | None = None,
-        seen: str | None = None,
-        timeout: float,
-    ) -> Tag:
-        """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it. `ahead` 1..1000.
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
+        """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it.
 
         `scheme` takes the place of the whole scheme. `seen`: VersionMoved unless that is the record's version still, at
         the moment of the change; every reservation moves it. Who makes a scheme of the one before must give it, else
         what somebody else has changed meanwhile is lost.
 
-        `lease` 0..1_000_000: once a tag has one it can be changed, to 0 too, but not unsaid. LeaseOnStrict if it is
-        above 0 and the tag strict. LimitTooLow if the limit that results lies below the `max` that results. TagMissing.
+        Once a tag has a `lease` it can be changed, to 0 too, but not unsaid. LeaseOnStrict if it is above 0 and the tag
+        strict. LimitTooLow if the limit that results lies below the `max` that results. TagMissing.
         """
 
     @abstractmethod

@@ -32,7 +32,7 @@ from zlib import crc32
 from issuer.persistence import forks
 from issuer.persistence.contract import Deadline
 from issuer.persistence.errors import Corrupt, Damaged, Misconfigured, StoreError, Unavailable
-from issuer.persistence.records import Tag, is_number, now_ms
+from issuer.persistence.records import SETTINGS, Tag, is_number, now_ms
 from issuer.persistence.scheme_json import SCHEME_MOST
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ _LINE = re.compile(rb"(\{.*?)" + _END, re.DOTALL)
 #: How long a reader waits, in seconds, for those who append, before it says that a line is damaged.
 _READ_LOCK = 2.0
 #: What a line says of the tag's record.
-_SETTINGS = ("step", "limit", "order", "lease", "ahead", "description", "deleted", "scheme")
+_SETTINGS = (*SETTINGS, "deleted")
+#: Of these, what lines of before say nothing of.
+_LATER = ("scheme", "step_mode")
 
 _random = random.SystemRandom()
 
@@ -184,10 +186,11 @@ def _end(tag: str, value: object) -> int:
 
 def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
     changed = fields["changed"]
-    settings = {name: fields[name] for name in _SETTINGS if name != "scheme"}
-    # A program that knows of no scheme says nothing of it, and changes none.
+    settings = {name: fields[name] for name in _SETTINGS if name in fields or name not in _LATER}
+    # A program that knows of no scheme says nothing of it, and changes none. So with the step's mode.
     before = tags.get(fields["tag"])
-    settings["scheme"] = fields.get("scheme", before.record.scheme if before else {})
+    if before is not None:
+        settings = {**{name: getattr(before.record, name) for name in _LATER}, **settings}
     made = {"max": 0, "created": changed, "timestamp": changed, "version": "", "halted": False}
     record = Tag.checked(fields["tag"], {**settings, **made})
     known = tags.setdefault(record.tag, Known(record))

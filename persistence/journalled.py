@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from issuer.persistence.contract import Deadline, Store
 from issuer.persistence.errors import MaxBehind, StoreError, Unavailable
 from issuer.persistence.journal import ROTATE_AT, Journal, about
 from issuer.persistence.records import (
-    Changes,
     LedgerEntry,
     LedgerPage,
-    Making,
     Position,
     Reservation,
     StoreFacts,
     Tag,
+    TagChanges,
+    TagSettings,
     check_reserving,
     label,
     shortened,
@@ -56,12 +56,12 @@ class Journalled(Store):
         """See `Store.store_id`."""
         return self._store.store_id(timeout=timeout)
 
-    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
+    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """See `Store.create`."""
         deadline = Deadline(timeout)
         store_id = self._checked(deadline)
-        self._compare(tag, store_id, deadline, above=settings["above"])
-        made = self._store.create(tag, timeout=deadline.left(), **settings)
+        self._compare(tag, store_id, deadline, above=settings.above)
+        made = self._store.create(tag, settings, timeout=deadline.left())
         return self._changed(store_id, made, made.max, deadline)
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
@@ -117,12 +117,12 @@ class Journalled(Store):
                 log.warning("%s", error)
         return taken_back
 
-    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """See `Store.configure`."""
         deadline = Deadline(timeout)
         store_id = self._checked(deadline)
-        changed = self._store.configure(tag, timeout=deadline.left(), **changes)
-        return self._changed(store_id, changed, changes.get("raise_to") or 0, deadline)
+        changed = self._store.configure(tag, changes, timeout=deadline.left())
+        return self._changed(store_id, changed, changes.raise_to or 0, deadline)
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
         """See `Store.delete`."""

@@ -6,22 +6,21 @@ import os
 import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from issuer.persistence.contract import Store
 from issuer.persistence.errors import Misconfigured, TagMissing, Unavailable
 from issuer.persistence.records import (
-    Changes,
     LedgerEntry,
     LedgerPage,
-    Making,
     Position,
     Reservation,
     StoreFacts,
     Tag,
+    TagChanges,
+    TagSettings,
     check_argument,
     check_reserving,
-    check_settings,
     fresh_version,
     label,
     shortened,
@@ -95,11 +94,11 @@ class MemoryStore(Store):
         with self._locked(timeout):
             return self._id
 
-    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
+    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """See `Store.create`."""
         with self._locked(timeout):
             found = self._tags.get(tag)
-            return self._put(Tag.made(tag, found, **settings))
+            return self._put(Tag.made(tag, found, settings))
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         """See `Store.get`."""
@@ -148,11 +147,10 @@ class MemoryStore(Store):
             self._put(now.changed(max=rest))
             return True
 
-    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """See `Store.configure`."""
-        check_settings(changes)
         with self._locked(timeout):
-            return self._put(self._live(tag).configured(**changes))
+            return self._put(self._live(tag).configured(changes))
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
         """See `Store.delete`."""

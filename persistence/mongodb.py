@@ -1,9 +1,9 @@
 """A store in MongoDB: a replica set, a sharded cluster, a standalone server, or a service that speaks its protocol.
 
 Collections: `issuer_tags`, one document per tag (`_id` and `bizTag` the tag; Int64 `max`, `step`, `limit`, `created`,
-`timestamp`, `ahead` and, if the tag has one, `lease`; a document `scheme`), `issuer_segments` (the ledger),
-`issuer_meta` (the store's id); another prefix can be given. Written with majority and journal and read from the
-primary, whatever the URL says: with less, a rollback of the primary hands the same range out twice. Every change
+`timestamp`, `ahead` and, if the tag has one, `lease`; a text `step_mode`; a document `scheme`), `issuer_segments` (the
+ledger), `issuer_meta` (the store's id); another prefix can be given. Written with majority and journal and read from
+the primary, whatever the URL says: with less, a rollback of the primary hands the same range out twice. Every change
 carries the shape of the issuer's own documents in its filter, so that no other program's document is touched.
 """
 
@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import pymongo
 from bson.int64 import Int64
@@ -29,17 +29,16 @@ from issuer.persistence.contract import Deadline, Store, mask
 from issuer.persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
 from issuer.persistence.mongo_server import Attempts, facts, translated
 from issuer.persistence.records import (
-    Changes,
     LedgerEntry,
     LedgerPage,
-    Making,
     Position,
     Reservation,
     StoreFacts,
     Tag,
+    TagChanges,
+    TagSettings,
     check_argument,
     check_reserving,
-    check_settings,
     fresh_version,
     label,
     now_ms,
@@ -69,8 +68,8 @@ DEFAULTS: dict[str, Any] = {
 }
 
 #: Version of what is written here; a database that holds a newer one is refused. It is 1 until a tag is given a scheme:
-#: `lease` and `ahead` didn't make it 2, as an older program leaves the fields as it finds them, at every change, and so
-#: may run beside this one. It would issue the counters of a tag with a scheme as they are, though.
+#: `lease`, `ahead` and `step_mode` didn't make it 2, as an older program leaves the fields as it finds them, at every
+#: change, and so may run beside this one. It would issue the counters of a tag with a scheme as they are, though.
 SCHEMA = 2
 
 #: Seconds after which a process gives up the index of the ledger: a server that builds it stops then.
@@ -242,12 +241,12 @@ class MongoStore(Store):
         with self._session(timeout):
             return self._store_id
 
-    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
+    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """See `Store.create`."""
         with self._session(timeout) as session:
             while True:
                 found = session.read(tag)
-                made = Tag.made(tag, found, **settings)
+                made = Tag.made(tag, found, settings)
                 session.announce(made.scheme)
                 if found is not None:
                     if (revived := session.swap(found, made)) is not None:
@@ -351,24 +350,21 @@ class MongoStore(Store):
             condition = {"version": last.version, "max": Int64(last.high)}
             return session.change(last.tag.tag, condition, {"$set": {"max": Int64(rest)}}) is not None
 
-    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """See `Store.configure`."""
-        check_settings(changes)
-        limit, raise_to = changes.get("limit"), changes.get("raise_to")
-        conditions = ("raise_to", "seen")
-        update = {"$set": mongotags.stored({name: value for name, value in changes.items() if name not in conditions})}
-        if raise_to is not None:
-            update["$max"] = {"max": Int64(raise_to)}
+        update = {"$set": mongotags.stored(changes.kept())}
+        if changes.raise_to is not None:
+            update["$max"] = {"max": Int64(changes.raise_to)}
         with self._session(timeout) as session:
             while True:
                 found = session.live(tag)
-                wanted = found.configured(**changes)
+                wanted = found.configured(changes)
                 # The order, as the tag may be deleted and made again meanwhile: a strict one must not get a lease.
                 condition: Document = {"deleted": False, "order": found.order}
-                if changes.get("seen") is not None:
+                if changes.seen is not None:
                     condition["version"] = found.version
-                session.announce(changes.get("scheme") or {})
-                if limit is not None or raise_to is not None:
+                session.announce(changes.scheme or {})
+                if changes.limit is not None or changes.raise_to is not None:
                     # Not `version`: reservations, which move it all the time, may go on beside this.
                     condition |= {"limit": Int64(found.limit), "max": {"$lte": Int64(wanted.limit)}}
                 after = session.change(tag, condition, update)

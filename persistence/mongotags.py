@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Any
 
 from bson.int64 import Int64
 
 from issuer.persistence.errors import Corrupt
-from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
+from issuer.persistence.records import HIGHEST, SETTINGS, Setting, Tag
 
 Document = dict[str, Any]
 
@@ -19,16 +19,24 @@ INTEGER: Document = {"$gte": Int64(0), "$lte": Int64(HIGHEST), "$not": {"$type":
 
 _TEXT, _FLAG = {"$type": "string"}, {"$type": "bool"}
 
+
+def _shape(name: str, setting: Setting) -> Document:
+    """Return what a document must meet to hold the setting; one of before may lack it."""
+    if setting.range is not None:
+        lowest, highest = setting.range
+        held = {**INTEGER, "$gte": Int64(lowest), "$lte": Int64(highest)}
+    elif setting.words:
+        held = {"$in": [*setting.words]}
+    else:
+        held = {"$type": "object"} if name == "scheme" else _TEXT
+    return {name: held} if setting.required else {"$or": [{name: None}, {name: held}]}
+
+
 _OURS: Document = {
-    **dict.fromkeys(("max", "step", "limit", "created", "timestamp"), INTEGER),
-    **dict.fromkeys(("description", "version"), _TEXT),
+    **dict.fromkeys(("max", "created", "timestamp"), INTEGER),
+    "version": _TEXT,
     **dict.fromkeys(("halted", "deleted"), _FLAG),
-    "order": {"$in": [*get_args(Order)]},
-    "$and": [
-        {"$or": [{name: None}, {name: {**INTEGER, "$gte": Int64(least), "$lte": Int64(most)}}]}
-        for name, least, most in (("lease", 0, LEASE_MOST), ("ahead", 1, AHEAD_MOST))
-    ]
-    + [{"$or": [{"scheme": None}, {"scheme": {"$type": "object"}}]}],
+    "$and": [_shape(name, setting) for name, setting in SETTINGS.items()],
 }
 
 

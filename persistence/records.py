@@ -1,4 +1,4 @@
-"""The records that every store keeps: the tag, a reservation, a ledger entry; and which changes of a tag are allowed.
+"""The records that every store keeps: the tag and its settings, a reservation, a ledger entry; and what may be changed.
 
 A change is a method of `Tag` that returns the record as it shall be, or raises. It does no I/O: making it atomic is the
 store's part.
@@ -10,9 +10,9 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from issuer.persistence.errors import (
     Corrupt,
@@ -29,9 +29,12 @@ from issuer.persistence.errors import (
 from issuer.persistence.scheme_json import PLAIN, continued, frozen, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Order = Literal["strict", "trend"]
+
+#: Who chooses the step: "fixed", whoever set it; "auto", this program, which takes 1000 at present.
+StepMode = Literal["fixed", "auto"]
 
 #: The highest number there is: 2^63-1, the end of a signed 64-bit integer.
 HIGHEST = 2**63 - 1
@@ -51,40 +54,8 @@ APPLICATION_MOST = 100
 #: Most steps that a segment may hold.
 AHEAD_MOST = 1000
 
-#: What a setting may be, lowest and highest.
-_RANGES = {
-    "step": (1, HIGHEST),
-    "ahead": (1, AHEAD_MOST),
-    "limit": (1, HIGHEST),
-    "raise_to": (0, HIGHEST),
-    "lease": (0, LEASE_MOST),
-}
-
-
-class Making(TypedDict):
-    """What `Store.create` says of a tag; `Tag.made` has the ranges."""
-
-    above: int
-    step: int
-    limit: int
-    order: Order
-    lease: NotRequired[int | None]
-    ahead: NotRequired[int]
-    description: str
-    scheme: NotRequired[Mapping[str, object] | None]
-
-
-class Changes(TypedDict, total=False):
-    """What `Store.configure` can change; None leaves it as it is."""
-
-    step: int | None
-    limit: int | None
-    lease: int | None
-    ahead: int | None
-    description: str | None
-    raise_to: int | None
-    scheme: Mapping[str, object] | None
-    seen: str | None
+#: The step of a tag that is made without one.
+DEFAULT_STEP = 1000
 
 
 def now_ms() -> int:
@@ -120,19 +91,131 @@ def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIG
         raise ValueError(f"{name} must be {_between(lowest, highest)}, not {value!r}")
 
 
-def check_settings(settings: Mapping[str, object]) -> None:
-    """ValueError if one of them is neither None nor in its range.
+def _no_text(value: object) -> str:
+    return "" if isinstance(value, str) else f"must be a text, not {value!r}"
 
-    step and limit 1..2^63-1, raise_to 0..2^63-1, lease 0..1_000_000, ahead 1..1000; scheme: see `Tag`; seen: a text.
+
+#: Of a setting that every record has.
+_REQUIRED = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a tag: a number in a range, one of some words, or what `check` finds nothing wrong with.
+
+    `missing` is what a record has that was written before there was the setting. `unsaid`: None is a value of it, which
+    leaves it to the settings of each process. `changes`: whether it can be changed once the tag is there.
     """
-    for name, (lowest, highest) in _RANGES.items():
-        if settings.get(name) is not None:
-            check_argument(name, settings[name], lowest, highest)
-    scheme, seen = settings.get("scheme"), settings.get("seen")
-    if scheme is not None and (wrong := problem(scheme)):
-        raise ValueError(f"scheme {wrong}")
-    if seen is not None and not isinstance(seen, str):
-        raise ValueError(f"seen must be a version, not {seen!r}")
+
+    range: tuple[int, int] | None = None
+    words: tuple[str, ...] = ()
+    check: Callable[[object], str] = _no_text
+    missing: object = _REQUIRED
+    unsaid: bool = False
+    changes: bool = True
+
+    @property
+    def required(self) -> bool:
+        """Whether every record has it, those of before included."""
+        return self.missing is _REQUIRED
+
+    def problem(self, value: object) -> str:
+        """Say what is wrong with a value; "" if nothing is."""
+        if self.range is not None:
+            return "" if is_number(value, *self.range) else f"must be {_between(*self.range)}, not {value!r}"
+        if self.words:
+            return "" if value in self.words else f"must be one of {', '.join(self.words)}, not {value!r}"
+        return self.check(value)
+
+
+#: The settings of a tag, by name, in the order in which they are documented.
+SETTINGS: Mapping[str, Setting] = {
+    "step": Setting(range=(1, HIGHEST)),
+    "step_mode": Setting(words=get_args(StepMode), missing="fixed"),
+    "limit": Setting(range=(1, HIGHEST)),
+    "order": Setting(words=get_args(Order), changes=False),
+    "lease": Setting(range=(0, LEASE_MOST), missing=None, unsaid=True),
+    "ahead": Setting(range=(1, AHEAD_MOST), missing=1),
+    "description": Setting(),
+    "scheme": Setting(check=problem, missing=PLAIN),
+}
+
+#: What `TagSettings` and `TagChanges` hold beside them.
+_BESIDE: Mapping[str, Setting] = {
+    "above": Setting(range=(0, HIGHEST)),
+    "raise_to": Setting(range=(0, HIGHEST)),
+    "seen": Setting(check=lambda value: "" if isinstance(value, str) else f"must be a version, not {value!r}"),
+}
+
+
+def _check(value: TagSettings | TagChanges) -> None:
+    """ValueError if one of its fields is not in its range."""
+    for each in fields(value):
+        setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
+        unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
+        if not unsaid and (wrong := setting.problem(said)):
+            raise ValueError(f"{each.name} {wrong}")
+    if value.scheme is not None:
+        # One of its own: the caller may go on to change the one that was given.
+        object.__setattr__(value, "scheme", frozen(value.scheme))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagSettings:
+    """The settings of a tag that is to be made. ValueError if one is out of its range.
+
+    above: the first number is that + 1; 0..2^63-1. step: numbers in a step, 1..2^63-1. step_mode: "auto" if
+    nobody has set the step, else "fixed". limit: the last number that
+    there will be, the same. order: "strict" or "trend". lease: numbers that a process draws ahead, 0..1_000_000; None:
+    the tag says nothing. ahead: steps that a segment holds, 1..1000. description: for people. scheme: see `Tag`.
+    """
+
+    above: int = 0
+    step: int = DEFAULT_STEP
+    step_mode: StepMode = "fixed"
+    limit: int = HIGHEST
+    order: Order = "strict"
+    lease: int | None = None
+    ahead: int = 1
+    description: str = ""
+    scheme: Mapping[str, object] = field(default_factory=lambda: PLAIN, hash=False)
+
+    def __post_init__(self) -> None:
+        """Check them."""
+        _check(self)
+
+    def kept(self) -> dict[str, Any]:
+        """Return, by name, what the tag's record holds of them."""
+        return {name: getattr(self, name) for name in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagChanges:
+    """A change of a tag's settings; None leaves a setting as it is. ValueError if one is out of its range.
+
+    The ranges are those of `TagSettings`. scheme: takes the place of the whole scheme. raise_to: lifts `max` to at
+    least that, never lowers it; 0..2^63-1. seen: the version that the record must still have at the moment of the
+    change; every reservation moves it.
+    """
+
+    step: int | None = None
+    step_mode: StepMode | None = None
+    limit: int | None = None
+    lease: int | None = None
+    ahead: int | None = None
+    description: str | None = None
+    scheme: Mapping[str, object] | None = field(default=None, hash=False)
+    raise_to: int | None = None
+    seen: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check them."""
+        _check(self)
+
+    def kept(self) -> dict[str, Any]:
+        """Return, by name, the settings that become others in the tag's record."""
+        said = {name: getattr(self, name) for name, each in SETTINGS.items() if each.changes}
+        return {name: value for name, value in said.items() if value is not None}
 
 
 def label(application: str) -> str:
@@ -154,27 +237,22 @@ def _number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, 
     return int(cast("int", value))
 
 
-def _lease(tag: str, fields: Mapping[str, object], order: str) -> int | None:
-    # Missing from what was written before there were leases.
-    lease = None if fields.get("lease") is None else _number(tag, fields, "lease", 0, LEASE_MOST)
-    # The order binds. It may have been changed by hand, or by an older program that made the tag again as a strict one
-    # and left this where it was: then nothing is wrong with the tag's numbers, and it must not be leased.
-    return None if order == "strict" and lease else lease
-
-
-def _ahead(tag: str, fields: Mapping[str, object]) -> int:
-    # Missing from what was written before there was such a thing.
-    return 1 if fields.get("ahead") is None else _number(tag, fields, "ahead", 1, AHEAD_MOST)
-
-
-def _scheme(tag: str, fields: Mapping[str, object]) -> Mapping[str, Any]:
-    # Missing likewise.
-    scheme = fields.get("scheme")
-    if scheme is None:
-        return PLAIN
-    if wrong := problem(scheme):
-        raise Corrupt(tag, f"scheme {wrong}")
-    return cast("Mapping[str, Any]", scheme)
+def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
+    """Return the settings, by name, that a store's record or a line of a journal holds. Corrupt if one is damaged."""
+    found: dict[str, Any] = {}
+    for name, setting in SETTINGS.items():
+        value = fields.get(name)
+        if value is None and not setting.required:
+            found[name] = setting.missing
+        elif wrong := setting.problem(value):
+            raise Corrupt(tag, f"{name} {wrong}" + ("" if name == "scheme" else f" ({type(value).__name__})"))
+        else:
+            found[name] = int(value) if isinstance(value, int) else value  # MongoDB's Int64 is a class of its own
+    if found["order"] == "strict" and found["lease"]:
+        # The order binds. It may have been changed by hand, or by an older program that made the tag again as a strict
+        # one and left the lease where it was: then nothing is wrong with the tag's numbers, and it must not be leased.
+        found["lease"] = None
+    return found
 
 
 def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) -> _T:
@@ -189,8 +267,9 @@ class Tag:
     """One independent series of numbers, as the store holds it.
 
     `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. A segment holds `ahead`
-    (1..1000) times `step` numbers, so that a longer outage of the store costs nothing. `limit` is the last number that
-    may ever be issued. `lease` is how many numbers a process draws ahead and serves from its own memory: 1..1_000_000,
+    (1..1000) times `step` numbers, so that a longer outage of the store costs nothing. `step_mode` is "auto" if nobody
+    has set the step, else "fixed", as in records of before there was such a thing. `limit` is the last number that may
+    ever be issued. `lease` is how many numbers a process draws ahead and serves from its own memory: 1..1_000_000,
     0: never, None: the tag says nothing; a strict tag has 0 or None. `created` and `timestamp` (last change) are
     milliseconds since 1970. `version` is random and differs after every change. `halted`: reservations wait for
     `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above. `scheme` says how values are
@@ -201,6 +280,7 @@ class Tag:
     tag: str
     max: int
     step: int
+    step_mode: StepMode = "fixed"
     limit: int = HIGHEST
     order: Order = "strict"
     lease: int | None = None
@@ -221,79 +301,50 @@ class Tag:
     @classmethod
     def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
         """Build the record from what a store holds. Corrupt if a field is missing, of another type or out of range."""
-        order = _typed(tag, fields, "order", str)
-        if order not in get_args(Order):
-            raise Corrupt(tag, f"order must be one of {', '.join(get_args(Order))}, not {order!r}")
         return cls(
             tag=tag,
             max=_number(tag, fields, "max"),
-            step=_number(tag, fields, "step", 1),
-            limit=_number(tag, fields, "limit"),
-            order=cast("Order", order),
-            lease=_lease(tag, fields, order),
-            ahead=_ahead(tag, fields),
-            description=_typed(tag, fields, "description", str),
             created=_number(tag, fields, "created"),
             timestamp=_number(tag, fields, "timestamp"),
             version=_typed(tag, fields, "version", str),
             halted=_typed(tag, fields, "halted", bool),
             deleted=_typed(tag, fields, "deleted", bool),
-            scheme=_scheme(tag, fields),
+            **settings_of(tag, fields),
         )
 
     @classmethod
-    def made(
-        cls,
-        tag: str,
-        found: Tag | None,
-        *,
-        above: int,
-        step: int,
-        limit: int,
-        order: Order,
-        lease: int | None = None,
-        ahead: int = 1,
-        description: str,
-        scheme: Mapping[str, object] | None = None,
-    ) -> Tag:
+    def made(cls, tag: str, found: Tag | None, settings: TagSettings) -> Tag:
         """Return the record of a tag made now, `found` being what lies there: nothing, or a tombstone to go on above.
 
         TagPresent if it is live, LimitHit if no number is left below `limit`, LeaseOnStrict. Two things outlive the
         tombstone: a halt, as its `max` is known to be too low, and the way from counter to value, with its `id`, as
         values would come again with another one: SchemeMismatch.
         """
-        check_argument("above", above)
-        check_argument("step", step, 1)
-        check_argument("limit", limit, 1)
-        check_settings({"lease": lease, "ahead": ahead, "scheme": scheme})
-        if order not in get_args(Order):
-            raise ValueError(f"order must be one of {', '.join(get_args(Order))}, not {order!r}")
-        if order == "strict" and lease:
-            raise LeaseOnStrict(tag, lease)
+        if settings.order == "strict" and settings.lease:
+            raise LeaseOnStrict(tag, settings.lease)
         if found is not None and not found.deleted:
             raise TagPresent(tag)
-        values = scheme or PLAIN if found is None else continued(found.scheme, scheme or PLAIN)
+        values = settings.scheme if found is None else continued(found.scheme, settings.scheme)
         if values is None:
             raise SchemeMismatch(tag)
-        maximum = above if found is None else max(above, found.max)
-        if maximum >= limit:
-            raise LimitHit(tag, limit, maximum)
+        maximum = settings.above if found is None else max(settings.above, found.max)
+        if maximum >= settings.limit:
+            raise LimitHit(tag, settings.limit, maximum)
         now = now_ms()
         return cls(
             tag=tag,
             max=maximum,
-            step=step,
-            limit=limit,
-            order=order,
-            lease=lease,
-            ahead=ahead,
-            description=description,
             created=now,
             timestamp=now,
             version=fresh_version(),
             halted=found is not None and found.halted,
-            scheme=values,
+            **{**settings.kept(), "scheme": values},
         )
+
+    @property
+    def settings(self) -> TagSettings:
+        """What it could be made with again, to go on above its numbers."""
+        return TagSettings(above=self.max, **{name: getattr(self, name) for name in SETTINGS})
 
     @property
     def scheme_id(self) -> str:
@@ -328,37 +379,17 @@ class Tag:
             raise LimitHit(self.tag, self.limit, self.max)
         return self.changed(max=self.max + min(wanted, left))
 
-    def configured(
-        self,
-        *,
-        step: int | None = None,
-        limit: int | None = None,
-        lease: int | None = None,
-        ahead: int | None = None,
-        description: str | None = None,
-        raise_to: int | None = None,
-        scheme: Mapping[str, object] | None = None,
-        seen: str | None = None,
-    ) -> Tag:
+    def configured(self, changes: TagChanges) -> Tag:
         """Return the record with what is not None. See `Store.configure` for what it raises."""
-        numbers = {"step": step, "limit": limit, "lease": lease, "ahead": ahead, "raise_to": raise_to}
-        check_settings({**numbers, "scheme": scheme, "seen": seen})
         self.live()
-        if seen is not None and seen != self.version:
+        if changes.seen is not None and changes.seen != self.version:
             raise VersionMoved(self.tag)
-        if self.order == "strict" and lease:
-            raise LeaseOnStrict(self.tag, lease)
-        after = self.changed(
-            step=self.step if step is None else step,
-            limit=self.limit if limit is None else limit,
-            lease=self.lease if lease is None else lease,
-            ahead=self.ahead if ahead is None else ahead,
-            description=self.description if description is None else description,
-            max=self.max if raise_to is None else max(self.max, raise_to),
-            scheme=self.scheme if scheme is None else scheme,
-        )
+        if self.order == "strict" and changes.lease:
+            raise LeaseOnStrict(self.tag, changes.lease)
+        raised = self.max if changes.raise_to is None else max(self.max, changes.raise_to)
+        after = self.changed(max=raised, **changes.kept())
         # A recovered tag may lie above its limit: its step and its description can be changed all the same.
-        if after.limit < after.max and (limit is not None or raise_to is not None):
+        if after.limit < after.max and (changes.limit is not None or changes.raise_to is not None):
             raise LimitTooLow(self.tag, after.limit, after.max)
         return after
 

@@ -19,23 +19,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from issuer.persistence import forks, scheme_json
 from issuer.persistence.contract import Deadline, Store
 from issuer.persistence.errors import Misconfigured, TagMissing, Unavailable
 from issuer.persistence.records import (
-    Changes,
     LedgerEntry,
     LedgerPage,
-    Making,
     Position,
     Reservation,
     StoreFacts,
     Tag,
+    TagChanges,
+    TagSettings,
     check_argument,
     check_reserving,
-    check_settings,
     fresh_version,
     label,
     shortened,
@@ -151,10 +150,10 @@ class SQLiteStore(Store):
         with self._transaction(timeout, "BEGIN") as connection:
             return str(connection.execute("SELECT id FROM meta").fetchone()[0])
 
-    def create(self, tag: str, *, timeout: float, **settings: Unpack[Making]) -> Tag:
+    def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """See `Store.create`."""
         with self._transaction(timeout) as connection:
-            return self._write(connection, Tag.made(tag, self._read(connection, tag), **settings))
+            return self._write(connection, Tag.made(tag, self._read(connection, tag), settings))
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         """See `Store.get`."""
@@ -204,10 +203,9 @@ class SQLiteStore(Store):
             self._write(connection, now.changed(max=rest))
         return True
 
-    def configure(self, tag: str, *, timeout: float, **changes: Unpack[Changes]) -> Tag:
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         """See `Store.configure`."""
-        check_settings(changes)
-        return self._change(tag, timeout, lambda found: found.configured(**changes))
+        return self._change(tag, timeout, lambda found: found.configured(changes))
 
     def delete(self, tag: str, *, timeout: float) -> Tag:
         """See `Store.delete`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TAG_COLUMNS = (
     "tag", "max", "step", "limit", "order", "description", "created", "timestamp", "version", "halted", "deleted",
-    "lease", "ahead", "scheme",
+    "lease", "ahead", "scheme", "step_mode",
 )  # fmt: skip
 ENTRY_COLUMNS = (
     "id", "tag", "low", "high", "reason", "time", "host", "pid", "application", "born",
@@ -63,10 +63,19 @@ _SCHEMES = (
 # An older program that had the file open leaves them out of its entries, which say nothing of that then.
 _LABELS = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
 
+_STEP_MODES = (
+    "ALTER TABLE tags ADD COLUMN step_mode TEXT CHECK (step_mode IS NULL OR step_mode IN ('fixed', 'auto'))",
+    # As with what a tag has ahead. NULL is read as 'fixed'.
+    """CREATE TRIGGER step_mode_is_kept BEFORE INSERT ON tags
+    WHEN NEW.step_mode IS NULL AND EXISTS (
+        SELECT * FROM tags WHERE tag = NEW.tag AND step_mode = 'auto' AND NOT deleted
+    ) BEGIN SELECT RAISE(ABORT, 'a program too old for the step mode of this tag must not write it: upgrade'); END""",
+)
+
 # What makes each schema of the one before; a fresh file, which is 0, goes through all of them.
-STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS)
-#: The columns that each schema has added, to `segments` the last two, to `tags` the others.
-ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"))
+STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES)
+#: The columns that each schema has added, the fifth to `segments`, the others to `tags`.
+ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"))
 
 #: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
 #: drop what is in them: it refuses a file of a newer schema.

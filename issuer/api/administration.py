@@ -28,6 +28,7 @@ from issuer.operations import tags
 from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import Issuing
 from issuer.operations.registry import TagRegistry
+from issuer.operations.tag_options import TagOptions
 from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
@@ -78,19 +79,16 @@ class Administration:
     ) -> Tag:
         """Make a tag. Its first number is `start` (1..limit), or `above` + 1 (`above` 0..limit-1), or 1.
 
-        step: numbers per segment, 1..2^63-1; None or "auto": 1000. limit: the last number there will be. order:
-        "strict" (the default with Redis) or "trend" (the only one without, and where a strategy has no counter). lease:
-        how many numbers of a trend tag each process draws ahead from Redis, 0 (none) .. 1 000 000; None: as `connect`
-        says. ahead: how many steps a segment holds, 1..1000: if a step lasts ten minutes, ahead=6 makes an outage of
-        the store of most of an hour cost nothing. A deleted tag, made again, goes on above its old numbers. exist_ok: a
-        tag that is there is returned as it is, unless it differs in what is said here, or makes its numbers otherwise:
-        then TagDiffers names the differences. Raises TagExists, InvalidArgument.
+        step: numbers per segment, 1..2^63-1; None or "auto": 1000, and the tag's `step_mode` is "auto". limit: the last
+        number there will be. order: "strict" (the default with Redis) or "trend" (the only one without, and where a
+        strategy has no counter). lease: how many numbers of a trend tag each process draws ahead from Redis, 0 (none)
+        .. 1 000 000; None: as `connect` says. ahead: how many steps a segment holds, 1..1000: if a step lasts ten
+        minutes, ahead=6 makes an outage of the store of most of an hour cost nothing. A deleted tag, made again, goes
+        on above its old numbers. exist_ok: a tag that is there is returned as it is, unless it differs in what is said
+        here, or makes its numbers otherwise: then TagDiffers names the differences. Raises TagExists, InvalidArgument.
         """
         deadline = self._deadline(timeout)
-        steps = self._issuing.create(
-            tag,
-            given,
-            deadline,
+        asked = TagOptions(
             start=start,
             above=above,
             step=step,
@@ -99,9 +97,10 @@ class Administration:
             lease=lease,
             ahead=ahead,
             description=description,
-            exist_ok=exist_ok,
-            redis=self._runner.redis is not None,
+            given=given,
         )
+        redis = self._runner.redis is not None
+        steps = self._issuing.create(tag, asked, deadline, exist_ok=exist_ok, redis=redis)
         return self._run(steps, deadline, tag)
 
     def configure(
@@ -126,19 +125,17 @@ class Administration:
         every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are changed in each of
         them; a part alone can't be changed.
         """
-        steps = tags.configure(
-            tag,
-            self._key(tag),
-            given,
-            keys=self._config.keys,
-            step=step,
-            limit=limit,
+        asked = TagOptions(
             start=start,
             above=above,
+            step=step,
+            limit=limit,
             lease=lease,
             ahead=ahead,
             description=description,
+            given=given,
         )
+        steps = tags.configure(tag, self._key(tag), asked, keys=self._config.keys)
         return self._run(steps, self._deadline(timeout), tag)
 
     def delete(self, tag: str, *, timeout: float | None = None) -> None:

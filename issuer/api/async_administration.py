@@ -27,6 +27,7 @@ from issuer.operations import tags
 from issuer.operations.config import IssuerConfig
 from issuer.operations.numbers import Issuing
 from issuer.operations.registry import TagRegistry
+from issuer.operations.tag_options import TagOptions
 from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
@@ -77,10 +78,7 @@ class AsyncAdministration:
     ) -> Tag:
         """Make a tag; see Issuer.create."""
         deadline = self._deadline(timeout)
-        steps = self._issuing.create(
-            tag,
-            given,
-            deadline,
+        asked = TagOptions(
             start=start,
             above=above,
             step=step,
@@ -89,9 +87,10 @@ class AsyncAdministration:
             lease=lease,
             ahead=ahead,
             description=description,
-            exist_ok=exist_ok,
-            redis=self._runner.redis is not None,
+            given=given,
         )
+        redis = self._runner.redis is not None
+        steps = self._issuing.create(tag, asked, deadline, exist_ok=exist_ok, redis=redis)
         return await self._run(steps, deadline, tag)
 
     async def configure(
@@ -109,19 +108,17 @@ class AsyncAdministration:
         **given: Unpack[SchemeOptions],
     ) -> Tag:
         """Change what is given, while running; see Issuer.configure."""
-        steps = tags.configure(
-            tag,
-            self._key(tag),
-            given,
-            keys=self._config.keys,
-            step=step,
-            limit=limit,
+        asked = TagOptions(
             start=start,
             above=above,
+            step=step,
+            limit=limit,
             lease=lease,
             ahead=ahead,
             description=description,
+            given=given,
         )
+        steps = tags.configure(tag, self._key(tag), asked, keys=self._config.keys)
         return await self._run(steps, self._deadline(timeout), tag)
 
     async def delete(self, tag: str, *, timeout: float | None = None) -> None:

@@ -9,11 +9,9 @@ import click
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
 from issuer.gateway.scripts import NAMES, script
+from issuer.settings import DEFINITIONS
 from issuer.terminal import Column, screen_width, shortened, show, show_json, table
 from issuer.wiring import mask
-
-#: What holds where such a setting isn't set.
-_UNSET = {"ip_address": "this host's", "machine_files": "the temporary directory"}
 
 _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
 
@@ -62,12 +60,12 @@ def config(session: Session, *, as_json: bool) -> None:
 def _shown(name: str, value: object) -> str:
     match value:
         case None | []:
-            return _UNSET.get(name, "none")
+            return DEFINITIONS[name].unset
         case list():
             return ", ".join(map(str, value))
         case float():
             return f"{value:g} s"
-    return f"{value} numbers" if name == "lease" else str(value)
+    return f"{value} {DEFINITIONS[name].unit}".rstrip()
 
 
 def _masked(name: str, value: object) -> object:

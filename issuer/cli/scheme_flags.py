@@ -14,8 +14,7 @@ from issuer.cli.session import Session
 from issuer.core import scheme_record
 from issuer.core.scheme_record import SEGMENT
 from issuer.errors import IssuerError, SchemeError, brief
-from issuer.numbers import limits
-from issuer.numbers.given import Restart, SchemeOptions
+from issuer.numbers.given import Restart
 from issuer.persistence.records import Tag
 from issuer.strategies.layout import OPTIONS, Layout
 from issuer.strategies.registry import SNOWFLAKE, known
@@ -69,11 +68,6 @@ def _key_names(context: click.Context, _param: click.Parameter, incomplete: str)
     except IssuerError:  # a Tab must never print an error into the user's line
         return []
     return [start + equals + key for key in sorted(keys) if key.startswith(name)]
-
-
-def limit_names(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the names of limits."""
-    return [name for name in limits.NAMES if name.startswith(incomplete)]
 
 
 _TEXTS = "Texts and periods"
@@ -166,8 +160,11 @@ def scheme_options(*, new: bool) -> Callable[[_F], _F]:
     return add
 
 
-def given(said: Mapping[str, Any]) -> SchemeOptions:
-    """Return what was said, as `create` and `configure` take it. SchemeError for widths of no shards."""
+def given(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was said, a tag's other settings as they are, as `create` and `configure` take it.
+
+    SchemeError for widths of no shards.
+    """
     found = {name: value for name, value in said.items() if value not in (None, ())}
     for name in ("shard_bits", "app_bits") if "shards" not in found else ():
         if name in found:
@@ -179,7 +176,7 @@ def given(said: Mapping[str, Any]) -> SchemeOptions:
         found["scramble"] = keys[0] if len(keys) == 1 and isinstance(keys[0], str) else _ranges(keys)
     if "options" in found:
         found["options"] = dict(found["options"])
-    return found  # type: ignore[return-value]  # the names are those of Given
+    return found
 
 
 def _ranges(keys: tuple[str | tuple[int, str], ...]) -> list[tuple[int, str]]:

@@ -73,7 +73,8 @@ def _waste(waste: Waste, now: int) -> str:
 
 def _step(seen: Inspection) -> str:
     step, ahead = seen.store.step, seen.store.ahead
-    return str(step) if ahead == 1 else f"{step}, {ahead} ahead: segments of {step * ahead}"
+    shown = f"{step}, auto" if seen.store.step_mode == "auto" else str(step)
+    return shown if ahead == 1 else f"{shown}, {ahead} ahead: segments of {step * ahead}"
 
 
 def _lease(seen: Inspection) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import click
 
@@ -13,46 +13,21 @@ from issuer.api.blocking import Issuer
 from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import UNREACHABLE, complain, json_option
-from issuer.cli.scheme_flags import counted, described, given, limit_names, scheme_options, snowflake, summed_up
+from issuer.cli.scheme_flags import counted, described, given, scheme_options, snowflake, summed_up
 from issuer.cli.sections import Sectioned
 from issuer.cli.session import Session
+from issuer.cli.setting_flags import setting_options
 from issuer.cli.sheet import sheet
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import SEGMENT, last_value, strategy
 from issuer.errors import UnknownTag
 from issuer.gateway.keys import has_blanks
-from issuer.persistence.records import HIGHEST, Order, Tag, now_ms
+from issuer.persistence.records import HIGHEST, Tag, now_ms
 from issuer.terminal import Column, ago, numbered, plain, say, screen_width, show_json, table
 from issuer.terminal import show as show_data
 
 #: What is left out of JSON where numbers come of no counter.
-_OF_COUNTERS = ("max", "step", "limit", "lease", "ahead")
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class _Step(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
-    """A number of numbers, or `auto`, which is the default."""
-
-    name = "step"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        return "auto" if value == "auto" else int(click.INT.convert(value, param, ctx))
-
-
-def _first(command: _F) -> _F:
-    command = click.option("--above", metavar="N", type=int, help="The first number is N+1.")(command)
-    return click.option("--start", metavar="N", type=int, help="The first number is N.")(command)
-
-
-def _lease(command: _F) -> _F:
-    told = "How many numbers of a trend tag each process draws ahead from Redis; 0..1000000, 0: none."
-    return click.option("--lease", metavar="N", type=int, help=told)(command)
-
-
-def _ahead(command: _F) -> _F:
-    told = "How many steps a segment holds, 1..1000, so that a longer outage of the store costs nothing."
-    return click.option("--ahead", metavar="N", type=int, help=told)(command)
+_OF_COUNTERS = ("max", "step", "step_mode", "limit", "lease", "ahead")
 
 
 def _settings(tag: Tag) -> str:
@@ -202,56 +177,13 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
     """,
 )
 @click.argument("tag")
-@_first
-@click.option("--step", metavar="N", type=_Step(), help="Numbers per segment; 1000 by default, as with auto.")
-@click.option(
-    "--limit",
-    metavar="N",
-    default="int64",
-    shell_complete=limit_names,
-    help="The last number there will be, or int32, uint32, js, int64.",
-)
-@click.option(
-    "--order",
-    type=click.Choice(["strict", "trend"]),
-    help="strict by default; trend without Redis, or with a strategy.",
-)
-@_lease
-@_ahead
-@click.option("--description", metavar="TEXT", default="", help="For people.")
+@setting_options(new=True)
 @click.option("--exist-ok", is_flag=True, help="A tag that is there with these settings is fine, and left as it is.")
 @scheme_options(new=True)
 @click.pass_obj
-def create(
-    session: Session,
-    /,
-    *,
-    tag: str,
-    start: int | None,
-    above: int | None,
-    step: int | Literal["auto"] | None,
-    limit: str,
-    order: Order | None,
-    lease: int | None,
-    ahead: int | None,
-    description: str,
-    exist_ok: bool,
-    **scheme: Any,
-) -> None:
+def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> None:
     """Make TAG. A deleted tag, made again, goes on above its old numbers."""
-    made = session.connect(makes_store=True).create(
-        tag,
-        start=start,
-        above=above,
-        step=step,
-        limit=limit,
-        order=order,
-        lease=lease,
-        ahead=1 if ahead is None else ahead,
-        description=description,
-        exist_ok=exist_ok,
-        **given(scheme),
-    )
+    made = session.connect(makes_store=True).create(tag, exist_ok=exist_ok, **given(said))
     if exist_ok:
         say(f"there is {plain(made.tag)}: {_stands(made)}{_settings(made)}")
     else:
@@ -271,56 +203,27 @@ def create(
     """,
 )
 @tag_argument()
-@click.option("--step", metavar="N", type=_Step(), help="Numbers per segment, from the next one on; auto: 1000.")
-@click.option("--limit", metavar="N", shell_complete=limit_names, help="The last number; below max for periods only.")
-@_first
-@_lease
-@_ahead
-@click.option("--description", metavar="TEXT", help="For people.")
+@setting_options(new=False)
 @scheme_options(new=False)
 @click.option("--yes", is_flag=True, help="Don't ask before numbers are skipped.")
 @click.pass_obj
-def set(
-    session: Session,
-    /,
-    *,
-    tag: str,
-    step: int | Literal["auto"] | None,
-    limit: str | None,
-    start: int | None,
-    above: int | None,
-    lease: int | None,
-    ahead: int | None,
-    description: str | None,
-    yes: bool,
-    **scheme: Any,
-) -> None:
+def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     """Change TAG while it is in use; every process follows at its next reservation.
 
     --start and --above only raise: the numbers below are skipped for ever, so they ask first. A changed --lease reaches
     every process within a minute.
     """
-    changes = given(scheme)
-    if not changes and all(value is None for value in (step, limit, start, above, lease, ahead, description)):
+    changes = given(said)
+    if not changes:
         raise click.UsageError(
             "nothing to change: give --step, --limit, --start, --above, --lease, --ahead, --description, or one of the "
             "options that say how its numbers are made"
         )
     issuer = session.connect()
-    below = above if above is not None else None if start is None else start - 1
+    below: int | None = changes["above"] if "above" in changes else changes["start"] - 1 if "start" in changes else None
     if below is not None:
         _ask_to_skip(issuer, tag, below, yes=yes)
-    now = issuer.configure(
-        tag,
-        step=step,
-        limit=limit,
-        start=start,
-        above=above,
-        lease=lease,
-        ahead=ahead,
-        description=description,
-        **changes,
-    )
+    now = issuer.configure(tag, **changes)
     if below is not None and not now.scheme and below < now.max:
         say(f"nothing is skipped: the numbers up to {now.max} have been reserved already")
     say(f"changed {plain(now.tag)}: {_stands(now)}{_settings(now)}")

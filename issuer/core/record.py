@@ -5,10 +5,7 @@ from __future__ import annotations
 from issuer.core.steps import Steps, ask
 from issuer.errors import UnknownTag
 from issuer.persistence.errors import TagPresent
-from issuer.persistence.records import HIGHEST, Tag
-
-#: Step of a tag that is created without one.
-DEFAULT_STEP = 1000
+from issuer.persistence.records import Tag, TagSettings
 
 
 def known(tag: str, *, make: bool = False) -> Steps[Tag]:
@@ -25,9 +22,7 @@ def _made(tag: str) -> Steps[Tag | None]:
     try:
         return (
             yield from ask(
-                lambda store, timeout: store.create(
-                    tag, above=0, step=DEFAULT_STEP, limit=HIGHEST, order="trend", description="", timeout=timeout
-                )
+                lambda store, timeout: store.create(tag, TagSettings(step_mode="auto", order="trend"), timeout=timeout)
             )
         )
     except TagPresent:  # another process was quicker

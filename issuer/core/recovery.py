@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Literal
 
@@ -14,9 +14,8 @@ from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
-from issuer.persistence.contract import Store
 from issuer.persistence.journal import Journals, Known
-from issuer.persistence.records import HIGHEST, Tag, fresh_version
+from issuer.persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
 #: Two segments can be in Redis at once, so the ledger's newest two are what a lost hash may have held.
 BUFFERS = 2
@@ -187,29 +186,19 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
         deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
         if record is not None and deleted and record.max >= highest:
             return record.max
-        again, above = said.record, min(highest, HIGHEST - 1)
+        again, above = said.record.settings, min(highest, HIGHEST - 1)
         full = highest >= again.limit
         # A new tag must have a number left, which the recovery below takes from one that has none.
         limit = above + 1 if full else again.limit
         highest = limit if full else highest
-        yield from ask(
-            lambda store, timeout: store.create(
-                tag,
-                above=above,
-                step=again.step,
-                limit=limit,
-                order=again.order,
-                lease=again.lease,
-                ahead=again.ahead,
-                description=again.description,
-                # A tombstone can be made again with its own only; what came of that since, it is given below.
-                scheme=again.scheme if record is None else record.scheme,
-                timeout=timeout,
-            )
-        )
+        # A tombstone can be made again with its own scheme only; what came of that since, it is given below.
+        settings = replace(again, above=above, limit=limit, scheme=again.scheme if record is None else record.scheme)
+        yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout))
     if record is not None and said is not None and _has_lost_its_scheme(record, said):
         # Before max is raised, so that a recovery cut off in between does it again.
-        yield from ask(lambda store, timeout: store.configure(tag, scheme=said.record.scheme, timeout=timeout))
+        yield from ask(
+            lambda store, timeout: store.configure(tag, TagChanges(scheme=said.record.scheme), timeout=timeout)
+        )
     raised = yield from ask(lambda store, timeout: store.recover(tag, at_least=highest, timeout=timeout))
     if deleted:
         raised = yield from ask(lambda store, timeout: store.delete(tag, timeout=timeout))
@@ -288,11 +277,11 @@ def delete(tag: str, key: str | None) -> Steps[Tag]:
     return tombstone
 
 
-def configure(tag: str, key: str | None, *, change: Callable[[Store, float], Tag], raise_to: int | None) -> Steps[Tag]:
+def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
     """Change a tag's settings in the store; `raise_to` leaves a floor in Redis too."""
-    record = yield from ask(change)
-    if key is not None and raise_to is not None:
-        yield from floor(tag, key, raise_to, "keep", (yield from identity()))
+    record = yield from ask(lambda store, timeout: store.configure(tag, changes, timeout=timeout))
+    if key is not None and changes.raise_to is not None:
+        yield from floor(tag, key, changes.raise_to, "keep", (yield from identity()))
     return record
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
-from issuer.core import recovery
-from issuer.core.record import DEFAULT_STEP
 from issuer.core.scheme_record import SEGMENT, countable, strategy
 from issuer.core.steps import Steps, ask
-from issuer.errors import ConfigurationError, InvalidArgument, brief
-from issuer.gateway.keys import check_description, check_found, check_tag
+from issuer.errors import InvalidArgument, brief
+from issuer.gateway.keys import check_found
 from issuer.persistence import journal
 from issuer.persistence.journal import Journals
-from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order, Tag
+from issuer.persistence.records import (
+    HIGHEST,
+    Tag,
+)
 
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000
@@ -51,112 +51,6 @@ def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int 
     if start is not None:
         return whole(start, "start", 1, limit) - 1
     return None if above is None else whole(above, "above", 0, limit - 1)
-
-
-def _lease(tag: str, lease: int | None, order: Order | None) -> int | None:
-    if lease is None:
-        return None
-    size = whole(lease, "lease", 0, LEASE_MOST)
-    if size and order == "strict":
-        raise InvalidArgument(
-            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for order='trend'",
-            tag=tag,
-            value=lease,
-        )
-    return size
-
-
-def create(
-    tag: str,
-    *,
-    start: int | None,
-    above: int | None,
-    step: int | Literal["auto"] | None,
-    limit: int,
-    order: Order | None,
-    lease: int | None,
-    ahead: int,
-    description: str,
-    redis: bool,
-    scheme: Mapping[str, object] | None = None,
-) -> Steps[Tag]:
-    """Make a tag; see Issuer.create. `redis`: whether there is one. `scheme`: checked already."""
-    check_tag(tag)
-    last = whole(limit, "limit", 1, HIGHEST)
-    first = above_of(tag, start, above, last) or 0
-    size = DEFAULT_STEP if step is None or step == "auto" else whole(step, "step", 1, HIGHEST)
-    chosen: Order = order if order is not None else ("strict" if redis else "trend")
-    if chosen not in ("strict", "trend"):
-        raise InvalidArgument(f"order is 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
-    if chosen == "strict" and not redis:
-        raise ConfigurationError(f"tag {tag!r}: strict order needs Redis, and none is set; use order='trend'", tag=tag)
-    leased = _lease(tag, lease, chosen)
-    times = whole(ahead, "ahead", 1, AHEAD_MOST)
-    text = check_description(description)
-    return ask(
-        lambda store, left: store.create(
-            tag,
-            above=first,
-            step=size,
-            limit=last,
-            order=chosen,
-            lease=leased,
-            ahead=times,
-            description=text,
-            scheme=scheme,
-            timeout=left,
-        )
-    )
-
-
-def configure(
-    tag: str,
-    key: str | None,
-    *,
-    step: int | Literal["auto"] | None,
-    limit: int | None,
-    raise_to: int | None,
-    lease: int | None,
-    ahead: int | None,
-    description: str | None,
-    scheme: Mapping[str, object] | None = None,
-    seen: str | None = None,
-) -> Steps[Tag]:
-    """Change what is given; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none.
-
-    `limit`, `raise_to`: the last counter, and the one to go on above. `scheme`: checked already, and made of the record
-    whose version was `seen`. Raises VersionMoved.
-    """
-    check_tag(tag)
-    if all(value is None for value in (step, limit, raise_to, lease, ahead, description, scheme)):
-        raise InvalidArgument(
-            "nothing to change: give step, limit, start, above, lease, ahead or description; or of how its numbers are "
-            "made format, timezone, scramble with scramble_strict, stride with offset and stride_above",
-            tag=tag,
-        )
-    size = DEFAULT_STEP if step == "auto" else step if step is None else whole(step, "step", 1, HIGHEST)
-    last = None if limit is None else whole(limit, "limit", 1, HIGHEST)
-    leased = _lease(tag, lease, None)
-    times = None if ahead is None else whole(ahead, "ahead", 1, AHEAD_MOST)
-    if description is not None:
-        check_description(description)
-    return recovery.configure(
-        tag,
-        key,
-        change=lambda store, left: store.configure(
-            tag,
-            step=size,
-            limit=last,
-            lease=leased,
-            ahead=times,
-            description=description,
-            raise_to=raise_to,
-            scheme=scheme,
-            seen=seen,
-            timeout=left,
-        ),
-        raise_to=raise_to,
-    )
 
 
 def check_reserving(record: Tag, n: int) -> None:

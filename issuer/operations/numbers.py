@@ -38,7 +38,7 @@ from issuer.numbers.sharding import shard_of
 from issuer.operations import tags
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner
-from issuer.persistence.contract import Store
+from issuer.operations.tag_options import TagOptions
 from issuer.persistence.errors import TagPresent
 from issuer.persistence.records import Tag, now_ms
 from issuer.strategies import aside
@@ -186,19 +186,21 @@ class Issuing(Generic[L]):
             return None
         return told
 
-    def create(self, tag: str, given: Mapping[str, Any], deadline: Deadline, **settings: Any) -> Steps[Tag]:
+    def create(self, tag: str, asked: TagOptions, deadline: Deadline, *, exist_ok: bool, redis: bool) -> Steps[Tag]:
         """Make a tag; see Issuer.create. A strategy gets to know that its tag is new, and never was there before."""
+        given = asked.given
         own = given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
         before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
         if own and isinstance(options := given.get("options", {}), Mapping):
             with _named(tag):
-                options = {**settled(given["strategy"], options, self._config.instance, redis=settings["redis"])}
-            if settings.get("exist_ok") and before is not None and not before.deleted:
+                options = {**settled(given["strategy"], options, self._config.instance, redis=redis)}
+            if exist_ok and before is not None and not before.deleted:
                 # What wasn't said is as the tag has it: another process may be one that would settle it otherwise.
                 there, said = before.scheme.get("options", {}), given.get("options", {})
                 options |= {name: there[name] for name in options.keys() & there.keys() if name not in said}
-            given = {**given, "options": options}
-        record = yield from tags.create(tag, given, keys=self._config.keys, key_of=self._config.key, **settings)
+            asked = replace(asked, given={**given, "options": options})
+        config = self._config
+        record = yield from tags.create(tag, asked, keys=config.keys, key_of=config.key, exist_ok=exist_ok, redis=redis)
         if own and before is None:
             try:
                 yield from self._serving(self._combiner(tag), record).found(deadline)
@@ -287,22 +289,14 @@ class Issuing(Generic[L]):
         """Make the part: of a restart key that comes for the first time, or one that was deleted, above its numbers."""
         record = yield from known(part.record.tag)
 
-        def create(store: Store, timeout: float) -> Tag:
-            return store.create(
-                part.combiner.tag,
-                above=0,
-                step=record.step,
-                limit=tags.limit_of_parts(record),
-                order=record.order,
-                lease=record.lease,
-                ahead=record.ahead,
-                description=record.description,
-                scheme=tags.scheme_of_parts(record.tag, record.scheme),
-                timeout=timeout,
-            )
-
+        settings = replace(
+            record.settings,
+            above=0,
+            limit=tags.limit_of_parts(record),
+            scheme=tags.scheme_of_parts(record.tag, record.scheme),
+        )
         try:
-            yield from ask(create)
+            yield from ask(lambda store, timeout: store.create(part.combiner.tag, settings, timeout=timeout))
         except TagPresent:  # another process was quicker
             return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from issuer import gateway
@@ -26,13 +26,11 @@ from issuer.gateway.keys import check_found, check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.codec import shard_layout, strides
 from issuer.numbers.given import changed, made
+from issuer.operations.tag_options import TagOptions
 from issuer.persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
-from issuer.persistence.records import HIGHEST, Order, Tag
+from issuer.persistence.records import HIGHEST, Order, Tag, TagSettings
 from issuer.persistence.scheme_json import frozen
 from issuer.strategies.registry import check
-
-#: What a tag's parts have in common with it.
-_SHARED = frozenset(("step", "lease", "ahead"))
 
 #: What only a counter has a use for, each with what it is where nothing is said.
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}
@@ -49,61 +47,62 @@ _PIECES = {"stride", "offset", "scramble"}
 
 def create(
     tag: str,
-    given: Mapping[str, Any],
+    asked: TagOptions,
     *,
     keys: Mapping[str, bytes],
-    exist_ok: bool = False,
-    **settings: Any,
+    key_of: Callable[[str], str],
+    exist_ok: bool,
+    redis: bool,
 ) -> Steps[Tag]:
-    """Make a tag, and the tags of its shards; see Issuer.create. `given`: what makes its scheme.
-
-    `settings`: its others, as `_create` takes them.
-    """
+    """Make a tag, and the tags of its shards; see Issuer.create. `key_of`: where a tag's hash is, if there is Redis."""
     check_tag(tag)
     if not exist_ok:
-        return (yield from _create(tag, given, keys=keys, **settings))
+        return (yield from _create(tag, asked, keys=keys, key_of=key_of, redis=redis))
     found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if found is None or found.deleted:
         try:
-            return (yield from _create(tag, given, keys=keys, **settings))
+            return (yield from _create(tag, asked, keys=keys, key_of=key_of, redis=redis))
         except (TagPresent, TagExists):  # another process was quicker
             found = yield from known(tag)
-    differs = _differences(found, given, keys=keys, **settings)
+    differs = _differences(found, asked, keys=keys)
     if differs:
         raise TagDiffers(tag, differs)
     return scheme_record.in_true_order(found)
 
 
-def _differences(
-    found: Tag, given: Mapping[str, Any], *, keys: Mapping[str, bytes], limit: int | str, **settings: Any
-) -> dict[str, tuple[object, object]]:
+def _last(limit: int | str | None) -> int:
+    """Return the last number that users shall see."""
+    return requests.whole(HIGHEST if limit is None else limits.number(limit), "limit", 1, HIGHEST)
+
+
+def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) -> dict[str, tuple[object, object]]:
     """Return what was asked for and what the tag has, by the name of each setting that differs.
 
     What wasn't said is not compared, but for what makes the numbers: a tag makes them as the caller expects, or not.
     Nor is where the counter begins, unless the tag hasn't come as far.
     """
-    last = requests.whole(limits.number(limit), "limit", 1, HIGHEST)
-    above = requests.above_of(found.tag, settings["start"], settings["above"], last)
+    last = _last(asked.limit)
+    above = requests.above_of(found.tag, asked.start, asked.above, last)
     order = scheme_record.in_true_order(found).order
     scheme, _ = made(
-        given,
+        asked.given,
         tag=found.tag,
         order=order,
         limit=last,
         above=above or 0,
-        lease=settings["lease"],
+        lease=asked.lease,
         keys=keys,
         before=found.scheme,
     )
     said: dict[str, tuple[object, object]] = {
-        "order": (settings["order"], order),
-        "step": (None if settings["step"] == "auto" else settings["step"], found.step),
+        "order": (asked.order, order),
+        "step": (None if asked.step == "auto" else asked.step, found.step),
         "limit": (None if last == HIGHEST else last, scheme_record.last_value(found.scheme, found.limit)),
-        "lease": (settings["lease"], found.lease),
-        "ahead": (None if settings["ahead"] == 1 else settings["ahead"], found.ahead),
-        "description": (settings["description"] or None, found.description),
+        "lease": (asked.lease, found.lease),
+        "ahead": (None if asked.ahead == 1 else asked.ahead, found.ahead),
+        "description": (asked.description or None, found.description),
     }
-    differs = {name: (asked, has) for name, (asked, has) in said.items() if asked is not None and asked != has}
+    differs = {name: (want, has) for name, (want, has) in said.items() if want is not None and want != has}
     if above is not None and above > found.max:
         differs["above"] = (above, found.max)
     wanted, has = frozen(scheme), found.scheme
@@ -113,27 +112,19 @@ def _differences(
 
 
 def _create(
-    tag: str,
-    given: Mapping[str, Any],
-    *,
-    keys: Mapping[str, bytes],
-    limit: int | str,
-    redis: bool,
-    key_of: Callable[[str], str],
-    **settings: Any,
+    tag: str, asked: TagOptions, *, keys: Mapping[str, bytes], key_of: Callable[[str], str], redis: bool
 ) -> Steps[Tag]:
-    """Make a tag. `key_of`: where a tag's hash is, if there is Redis."""
-    last = requests.whole(limits.number(limit), "limit", 1, HIGHEST)
+    given, last = asked.given, _last(asked.limit)
     strategy = given.get("strategy", scheme_record.SEGMENT)
-    _check_counters(tag, strategy, {**settings, "limit": last})
+    _check_counters(tag, strategy, asked, last)
     if strategy != scheme_record.SEGMENT:
-        settings["order"] = "trend"
+        asked = replace(asked, order="trend")
     restart = given.get("restart", "never")
     if restart != "never" and not redis:  # before its order, which is what it is because there is no Redis
         problem = "needs Redis, whose clock decides when a period ends, and none is set"
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
-    order: Order = settings["order"] or ("strict" if redis else "trend")
-    above = requests.above_of(tag, settings["start"], settings["above"], last) or 0
+    order: Order = asked.order or ("strict" if redis else "trend")
+    above = requests.above_of(tag, asked.start, asked.above, last) or 0
     # Only what has pieces can go on with those of a deleted tag: nobody else pays for a look.
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
     scheme, counter_limit = made(
@@ -142,26 +133,31 @@ def _create(
         order=order,
         limit=last,
         above=above,
-        lease=settings["lease"],
+        lease=asked.lease,
         keys=keys,
         before=found.scheme if found is not None and found.deleted else None,
     )
     _check_limit(tag, scheme, last, counter_limit, first=above + 1)
     check(scheme_record.strategy(scheme), scheme.get("options", {}), tag)
-    _check_segment(tag, scheme, settings["step"], settings["ahead"])
+    _check_segment(tag, scheme, asked.step, asked.ahead)
     shards = scheme.get("shards")
     if shards is not None and last != HIGHEST:
-        raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=limit, tag=tag)
+        raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=asked.limit, tag=tag)
     names = [] if shards is None else [part_tag(tag, str(shard)) for shard in range(1 << int(shards["shard_bits"]))]
     if redis:
         yield from refuse_foreign([(name, key_of(name)) for name in (tag, *names)])
     if shards is not None:
-        yield from _shards(tag, names, scheme, redis=redis, settings=settings)
+        yield from _shards(tag, names, scheme, asked, redis=redis)
+    settings = asked.settings(tag, limit=counter_limit, redis=redis, scheme=scheme)
     try:
-        return (yield from requests.create(tag, limit=counter_limit, scheme=scheme, redis=redis, **settings))
+        return (yield from _made(tag, settings))
     except LimitHit as error:
         problem = "it was deleted, and goes on above its numbers, so give it a higher limit, or another name"
         raise LimitReached(tag, limit=last, value=_seen(scheme, error.max), advice=problem) from error
+
+
+def _made(tag: str, settings: TagSettings) -> Steps[Tag]:
+    return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout)))
 
 
 def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: object) -> None:
@@ -184,7 +180,7 @@ def limit_of_parts(record: Tag) -> int:
 
 
 def _shards(
-    tag: str, names: Sequence[str], scheme: Mapping[str, Any], *, redis: bool, settings: Mapping[str, Any]
+    tag: str, names: Sequence[str], scheme: Mapping[str, Any], asked: TagOptions, *, redis: bool
 ) -> Steps[None]:
     """Make a tag for each shard, before the tag that they are parts of: so that what was begun can be done again."""
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
@@ -196,79 +192,74 @@ def _shards(
             raise parts.stranger(there[name], tag)
     limit, own = shard_layout(scheme["shards"]).most("sequence"), scheme_of_parts(tag, scheme)
     for name in names:
+        settings = asked.settings(name, limit=limit, redis=redis, scheme=own)
         try:
-            yield from requests.create(name, limit=limit, scheme=own, redis=redis, **settings)
+            yield from _made(name, settings)
         except TagPresent:
             if not parts.is_part(found := (yield from known(name)), tag):
                 raise parts.stranger(found, tag) from None
 
 
-def configure(
-    tag: str, key: str | None, given: Mapping[str, Any], *, keys: Mapping[str, bytes], **settings: Any
-) -> Steps[Tag]:
-    """Change a tag; see Issuer.configure. `given`: what changes its scheme."""
+def configure(tag: str, key: str | None, asked: TagOptions, *, keys: Mapping[str, bytes]) -> Steps[Tag]:
+    """Change a tag; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none."""
     check_tag(tag)
-    limit = settings.pop("limit")
-    last = None if limit is None else limits.number(limit)
-    if key is not None and (given or any(each is not None for each in (last, settings["start"], settings["above"]))):
+    last = None if asked.limit is None else limits.number(asked.limit)
+    moves = (last, asked.start, asked.above)
+    if key is not None and (asked.given or any(each is not None for each in moves)):
         yield from refuse_foreign([(tag, key)])  # what follows changes the store, and then the hash
     before = yield from known(tag)
     yield from parts.check_whole(before)
-    _check_skipping(before, settings)
-    _check_counters(tag, scheme_record.strategy(before.scheme), {**settings, "limit": last})
-    step, ahead = settings["step"], settings["ahead"]
-    _check_segment(tag, before.scheme, step or before.step, ahead or before.ahead)
-    said = {name: settings.pop(name) for name in ("start", "above")}
-    change = _Change(tag, key, given, last, keys, **said)
-    before, after = yield from change.made(before, settings)
+    _check_skipping(before, asked)
+    _check_counters(tag, scheme_record.strategy(before.scheme), asked, last)
+    _check_segment(tag, before.scheme, asked.step or before.step, asked.ahead or before.ahead)
+    before, after = yield from _Change(tag, key, asked, last, keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
         # Now rather than at the next reservation: what was loaded for other values is a gap.
         store_id = yield from recovery.identity()
         until = scheme_record.until(after)
         yield from recovery.floor(tag, key, 0, "keep", store_id, scheme=after.scheme_id, until=until)
-    shared = {name: settings[name] for name in _SHARED}
-    if any(value is not None for value in shared.values()):
+    # What a tag's parts have in common with it.
+    shared = TagOptions(step=asked.step, lease=asked.lease, ahead=asked.ahead)
+    if shared != TagOptions():
         for part in (yield from parts.of(after)):
             with suppress(UnknownTag):  # deleted meanwhile
-                yield from _share(part, limit_of_parts(after), {**dict.fromkeys(settings), "raise_to": None, **shared})
+                yield from _share(part, limit_of_parts(after), shared)
     return scheme_record.in_true_order(after)
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What users say of a tag: `given` makes its scheme; the last value, and the first one or what lies below it."""
+    """A change of a tag. `last`: the last value that users shall see; None: as it was."""
 
     tag: str
     key: str | None
-    given: Mapping[str, Any]
+    asked: TagOptions
     last: int | None
     keys: Mapping[str, bytes]
-    start: int | None
-    above: int | None
 
-    def made(self, before: Tag, settings: Mapping[str, Any]) -> Steps[tuple[Tag, Tag]]:
+    def made(self, before: Tag) -> Steps[tuple[Tag, Tag]]:
         """Change the record, which was `before` when it was read, and return it as it was and as it is."""
-        above = requests.above_of(self.tag, self.start, self.above, HIGHEST if self.last is None else self.last)
+        asked, given = self.asked, self.asked.given
+        above = requests.above_of(self.tag, asked.start, asked.above, HIGHEST if self.last is None else self.last)
         for _ in range(ATTEMPTS):
             scheme, limit = None, None
             # Values, of which the store knows the counters only: by another stride they would be others.
             seen = before.version if "stride" in before.scheme else None
-            if self.given or self.last is not None:
-                scheme, limit = changed(before, self.given, limit=self.last, keys=self.keys)
+            if given or self.last is not None:
+                scheme, limit = changed(before, given, limit=self.last, keys=self.keys)
                 seen = before.version
                 limit = self._limit(scheme, limit)
                 if self.key is not None and scheme.get("id", "") != before.scheme_id:
-                    yield from _check_witness(before, self.key, self.given)
+                    yield from _check_witness(before, self.key, given)
             ways = before.scheme if scheme is None else scheme
             raise_to = above
             if above is not None and "stride" in ways:
                 if above > scheme_record.last_value(ways, before.limit):
                     raise self._too_low(before, above)
                 raise_to = strides(ways).highest(above)
+            changes = asked.changes(self.tag, limit=limit, raise_to=raise_to, scheme=scheme, seen=seen)
             try:
-                after = yield from requests.configure(
-                    self.tag, self.key, limit=limit, raise_to=raise_to, scheme=scheme, seen=seen, **settings
-                )
+                after = yield from recovery.configure(self.tag, self.key, changes)
             except LimitTooLow as error:
                 raise self._too_low(before, _seen(ways, error.max)) from error
             except VersionMoved:
@@ -288,7 +279,7 @@ class _Change:
         if self.last is not None:
             problem = f"limit {self.last} is below {reserved}, the highest number reserved"
             return InvalidArgument(problem, tag=self.tag, value=self.last)
-        name, value = ("above", self.above) if self.start is None else ("start", self.start)
+        name, value = ("above", self.asked.above) if self.asked.start is None else ("start", self.asked.start)
         limit = scheme_record.last_value(record.scheme, record.limit)
         problem = f"{name} is {value}, and the limit {limit}: raise that first"
         return InvalidArgument(problem, tag=self.tag, value=value)
@@ -315,18 +306,18 @@ def _check_witness(record: Tag, key: str, given: Mapping[str, Any]) -> Steps[Non
         raise StoreBehind(record.tag, max=record.max, scheme=found)
 
 
-def _share(part: str, limit: int, settings: Mapping[str, Any]) -> Steps[None]:
+def _share(part: str, limit: int, shared: TagOptions) -> Steps[None]:
     """Change a part as its tag was changed, and give it the limit of all parts: older programs let it have its own."""
     try:
-        yield from requests.configure(part, None, limit=limit, **settings)
+        yield from recovery.configure(part, None, shared.changes(part, limit=limit))
     except LimitTooLow:  # by its own limit it has gone beyond
-        yield from requests.configure(part, None, limit=None, **settings)
+        yield from recovery.configure(part, None, shared.changes(part, limit=None))
 
 
-def _check_counters(tag: str, strategy: object, settings: Mapping[str, object]) -> None:
+def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | None) -> None:
     """Refuse what only a counter has a use for, where a strategy does without one."""
     for name, nothing in _COUNTERS.items() if strategy != scheme_record.SEGMENT else ():
-        value = settings.get(name)
+        value = last if name == "limit" else getattr(asked, name)
         if value not in (None, nothing):
             raise SchemeError(
                 f"strategy {strategy!r} excludes {brief(value)}: its numbers come of no counter, and rise within a "
@@ -337,7 +328,7 @@ def _check_counters(tag: str, strategy: object, settings: Mapping[str, object]) 
             )
 
 
-def _check_skipping(record: Tag, settings: Mapping[str, Any]) -> None:
+def _check_skipping(record: Tag, asked: TagOptions) -> None:
     """Refuse to skip numbers where they begin anew, or aren't the tag's. What makes its scheme, `changed` refuses."""
     if parts.has_parts(record):
         problem = "is each part's own: a keyed tag, or one with shards, is in parts"
@@ -347,9 +338,9 @@ def _check_skipping(record: Tag, settings: Mapping[str, Any]) -> None:
         problem = "can't be raised: numbers begin anew after the limit"
     else:
         return
-    for name in ("start", "above"):
-        if settings[name] is not None:
-            raise SchemeError(problem, setting=name, value=settings[name], tag=record.tag)
+    for name, value in (("start", asked.start), ("above", asked.above)):
+        if value is not None:
+            raise SchemeError(problem, setting=name, value=value, tag=record.tag)
 
 
 def _seen(scheme: Mapping[str, Any], counter: int) -> int:

@@ -14,7 +14,7 @@ from issuer.errors import ConfigurationError, NoMachineNumber
 from issuer.gateway.keys import part_tag
 from issuer.persistence.contract import Store
 from issuer.persistence.errors import TagPresent
-from issuer.persistence.records import HIGHEST, Reservation, Tag
+from issuer.persistence.records import Reservation, Tag, TagChanges, TagSettings
 from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
 
 #: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
@@ -109,7 +109,7 @@ class Stored(Machines):
         last = max(used, held[0].low)
         if (yield from _given_back(held, last)):
             name, note = self._tag(tenure.machine), self._left(last)
-            yield from ask(lambda store, timeout: store.configure(name, description=note, timeout=timeout))
+            yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=note), timeout=timeout))
 
     def after_fork(self) -> None:
         """Forget what the parent has reserved, and will give back."""
@@ -120,21 +120,15 @@ class Stored(Machines):
     def _record(self, number: int) -> Steps[Tag]:
         """Return the record of a machine number, which is made at its first use."""
         name = self._tag(number)
+        settings = TagSettings(
+            step=1, order="trend", description=TIMESTAMPS, scheme={PART_OF: self._namespace, MACHINE: number}
+        )
 
         def found(store: Store, timeout: float) -> Tag:
             record = store.get(name, timeout=timeout)
             if record is None or record.deleted:
                 with suppress(TagPresent):
-                    return store.create(
-                        name,
-                        above=0,
-                        step=1,
-                        limit=HIGHEST,
-                        order="trend",
-                        description=TIMESTAMPS,
-                        scheme={PART_OF: self._namespace, MACHINE: number},
-                        timeout=timeout,
-                    )
+                    return store.create(name, settings, timeout=timeout)
                 record = store.get(name, timeout=timeout)
             assert record is not None  # noqa: S101 - a tag is never removed
             return record
@@ -154,7 +148,9 @@ class Stored(Machines):
 
     def _raised(self, number: int, to: int) -> Steps[None]:
         """Leave out the time that has gone by since somebody had the number."""
-        yield from ask(lambda store, timeout: store.configure(self._tag(number), raise_to=to, timeout=timeout))
+        yield from ask(
+            lambda store, timeout: store.configure(self._tag(number), TagChanges(raise_to=to), timeout=timeout)
+        )
 
     def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
         """Reserve n ms above all that is reserved. Raises StoreBehind if that doesn't reach up to `above`."""
@@ -191,7 +187,7 @@ def holder_of(record: Tag) -> str:
 def forget_holder(namespace: str, number: int) -> Steps[None]:
     """Take away by whom the machine number was given back: that process takes another one then."""
     name = _tag(namespace, number)
-    yield from ask(lambda store, timeout: store.configure(name, description=TIMESTAMPS, timeout=timeout))
+    yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=TIMESTAMPS), timeout=timeout))
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:

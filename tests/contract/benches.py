@@ -14,7 +14,7 @@ from bson.int64 import Int64
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.mongodb import MongoStore
-from issuer.persistence.records import HIGHEST, LedgerEntry
+from issuer.persistence.records import HIGHEST, LedgerEntry, TagSettings
 from issuer.persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ SCHEME: dict[str, Any] = {
 
 def create(store: Store, tag: str = "orders", **settings: Any) -> Tag:
     given = {"above": 0, "step": 1000, "limit": HIGHEST, "order": "strict", "description": "made by a test", **settings}
-    return store.create(tag, timeout=TIMEOUT, **given)
+    return store.create(tag, TagSettings(**given), timeout=TIMEOUT)
 
 
 def reserve(

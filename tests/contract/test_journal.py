@@ -22,6 +22,7 @@ from issuer.persistence.errors import Damaged, Misconfigured, Unavailable
 from issuer.persistence.journal import Journal, Journals, about, decoded, encoded, read
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import TagChanges
 from issuer.persistence.scheme_json import SCHEME_MOST
 from issuer.persistence.sqlite import SQLiteStore
 from tests.contract.benches import SCHEME, TIMEOUT, check_contiguous, create, get, reserve
@@ -111,9 +112,9 @@ def _use(store: Store, names: list[str], chance: random.Random) -> None:
                 if last:
                     store.hand_back(last, chance.randint(last[0].low, last[0].high), timeout=TIMEOUT)
             case 1:
-                store.configure(tag, step=chance.randrange(1, 50), timeout=TIMEOUT)
+                store.configure(tag, TagChanges(step=chance.randrange(1, 50)), timeout=TIMEOUT)
             case 2:
-                store.configure(tag, raise_to=get(store, tag).max + chance.randrange(10), timeout=TIMEOUT)
+                store.configure(tag, TagChanges(raise_to=get(store, tag).max + chance.randrange(10)), timeout=TIMEOUT)
                 held[tag] = []
             case 3:
                 store.recover(tag, at_least=get(store, tag).max + chance.randrange(3), timeout=TIMEOUT)
@@ -210,7 +211,7 @@ def test_the_journal_of_another_store_is_refused_before_anything_is_asked(store:
     for change in (
         partial(reserve, other),
         partial(create, other, "users"),
-        partial(other.configure, "orders", step=5, timeout=TIMEOUT),
+        partial(other.configure, "orders", TagChanges(step=5), timeout=TIMEOUT),
         partial(other.delete, "orders", timeout=TIMEOUT),
         partial(other.recover, "orders", at_least=99, timeout=TIMEOUT),
     ):
@@ -401,7 +402,7 @@ def test_it_knows_the_scheme_of_a_tag_after_each_change(path: Path) -> None:
     create(store, "users")
     assert scheme_in(path.read_bytes()) == SCHEME  # of the store for which it was begun
     for scheme in ({}, {"format": "x" * (SCHEME_MOST - 13)}, {"format": "\N{GEAR}"}, SCHEME):
-        store.configure("orders", scheme=scheme, timeout=TIMEOUT)
+        store.configure("orders", TagChanges(scheme=scheme), timeout=TIMEOUT)
         assert scheme_in(path.read_bytes()) == scheme
         mine = reserve(store)
         assert store.hand_back([mine], mine.low + 3, timeout=TIMEOUT)
@@ -410,29 +411,33 @@ def test_it_knows_the_scheme_of_a_tag_after_each_change(path: Path) -> None:
     assert scheme_in(path.read_bytes()) == SCHEME
 
 
-def test_lines_of_a_program_that_knew_of_no_scheme_are_of_plain_tags_and_change_no_scheme(
+def test_lines_of_a_program_that_knew_of_no_scheme_and_no_step_mode_are_of_plain_tags_and_change_neither(
     store: Journalled, path: Path
 ) -> None:
     def of_old(fields: dict[str, Any] | None) -> bytes:
         assert fields is not None
-        return encoded({name: value for name, value in fields.items() if name != "scheme"})
+        return encoded({name: value for name, value in fields.items() if name not in {"scheme", "step_mode"}})
+
+    def mode() -> str:
+        (tags,) = read([path]).stores.values()
+        return tags["orders"].record.step_mode
 
     fill(store, 2)
     head, *lines = path.read_bytes().splitlines()
     path.write_bytes(b"".join(line + b"\n" for line in [head, *(of_old(decoded(line)) for line in lines)]))
-    assert scheme_in(path.read_bytes()) == {}
+    assert (scheme_in(path.read_bytes()), mode()) == ({}, "fixed")
     assert reserve(store).high == 20
-    store.configure("orders", scheme=SCHEME, timeout=TIMEOUT)
+    store.configure("orders", TagChanges(scheme=SCHEME, step_mode="auto"), timeout=TIMEOUT)
     with path.open("ab") as file:
         file.write(of_old(about(get(store), "tag", floor=20, segments={})) + b"\n")
-    assert scheme_in(path.read_bytes()) == SCHEME
+    assert (scheme_in(path.read_bytes()), mode()) == (SCHEME, "auto")
 
 
 def test_the_longest_scheme_fits_into_the_room_that_is_tried_for(store: Journalled, path: Path) -> None:
     create(store)
     for letter in ("x", "京", "\N{MUSICAL SYMBOL G CLEF}", "\0"):
         most = (SCHEME_MOST - len('{"format":""}')) // (len(json.dumps(letter)) - 2)
-        store.configure("orders", scheme={"format": letter * most}, timeout=TIMEOUT)
+        store.configure("orders", TagChanges(scheme={"format": letter * most}), timeout=TIMEOUT)
         reserve(store)
     assert max(map(len, path.read_bytes().splitlines())) < journal_._LINE_MOST
 

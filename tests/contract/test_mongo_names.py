@@ -14,7 +14,7 @@ from bson.int64 import Int64
 from issuer.persistence import mongometa
 from issuer.persistence.errors import Corrupt, Misconfigured
 from issuer.persistence.mongodb import MongoStore
-from issuer.persistence.records import now_ms
+from issuer.persistence.records import TagChanges, now_ms
 from tests.contract.benches import TIMEOUT, MongoBench, create, get, reserve, spans
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def test_no_document_of_another_program_is_changed_by_anything_that_a_store_does
     mongo_bench.database[f"{prefix}segments"].update_one({"_id": held[4].entry}, {"$set": {"pid": "theirs"}})
     theirs[f"{prefix}segments"] |= {held[4].entry: stored(mongo_bench)[f"{prefix}segments"][held[4].entry]}
     assert store.hand_back(held[3:], 35, timeout=TIMEOUT)
-    store.configure("orders", description="ours", scheme={"format": "{seq}"}, timeout=TIMEOUT)
+    store.configure("orders", TagChanges(description="ours", scheme={"format": "{seq}"}), timeout=TIMEOUT)
     for tag in ("vip", "regular", "lost"):
         for call in (
             lambda tag=tag: reserve(store, tag=tag),
-            lambda tag=tag: store.configure(tag, step=7, timeout=TIMEOUT),
+            lambda tag=tag: store.configure(tag, TagChanges(step=7), timeout=TIMEOUT),
             lambda tag=tag: store.halt(tag, timeout=TIMEOUT),
             lambda tag=tag: store.recover(tag, at_least=9, timeout=TIMEOUT),
             lambda tag=tag: store.delete(tag, timeout=TIMEOUT),

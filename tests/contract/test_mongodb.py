@@ -23,7 +23,7 @@ from issuer.persistence.errors import (
     VersionMoved,
 )
 from issuer.persistence.mongodb import SCHEMA, MongoStore, _Session
-from issuer.persistence.records import LEASE_MOST, now_ms
+from issuer.persistence.records import LEASE_MOST, TagChanges, now_ms
 from tests.contract.benches import (
     PATIENT,
     SCHEME,
@@ -95,7 +95,7 @@ def test_a_tag_is_one_document(mongo_bench: MongoBench) -> None:
         if not extended:
             assert document["version"] == made.version
             assert reserve(mongo_bench.store).version == mongo_bench.raw()["version"] != made.version
-    mongo_bench.store.configure("orders", scheme={"options": {"a": 1}}, timeout=TIMEOUT)
+    mongo_bench.store.configure("orders", TagChanges(scheme={"options": {"a": 1}}), timeout=TIMEOUT)
     assert mongo_bench.raw()["scheme"] == {"options": {"a": 1}}
     index = [("tag", 1), ("high", -1), ("low", -1), ("_id", -1)]
     found = mongo_bench.database["issuer_segments"].list_indexes()
@@ -119,7 +119,7 @@ def test_a_lease_never_reaches_a_strict_tag_that_took_the_place(mongo_bench: Mon
 
     overtake(made_again)
     with pytest.raises(LeaseOnStrict):
-        store.configure("orders", lease=5, timeout=TIMEOUT)
+        store.configure("orders", TagChanges(lease=5), timeout=TIMEOUT)
     assert "lease" not in mongo_bench.raw()
 
 
@@ -168,13 +168,13 @@ def test_what_max_and_limit_have_become_meanwhile_holds(mongo_bench: MongoBench,
     create(store, step=10, limit=1000)
     overtake(lambda: reserve(other, 20))
     with pytest.raises(LimitTooLow):
-        store.configure("orders", limit=15, timeout=TIMEOUT)
-    overtake(lambda: other.configure("orders", limit=500, timeout=TIMEOUT))
+        store.configure("orders", TagChanges(limit=15), timeout=TIMEOUT)
+    overtake(lambda: other.configure("orders", TagChanges(limit=500), timeout=TIMEOUT))
     with pytest.raises(LimitTooLow):
-        store.configure("orders", raise_to=900, timeout=TIMEOUT)
+        store.configure("orders", TagChanges(raise_to=900), timeout=TIMEOUT)
     assert (get(other).max, get(other).limit) == (20, 500)
     overtake(lambda: reserve(other, 20))
-    assert store.configure("orders", raise_to=30, timeout=TIMEOUT).max == 40  # never lowered
+    assert store.configure("orders", TagChanges(raise_to=30), timeout=TIMEOUT).max == 40  # never lowered
 
 
 def test_the_guarantees_are_forced_whatever_the_url_says(mongo_bench: MongoBench) -> None:
@@ -266,7 +266,7 @@ def test_errors_of_the_driver_are_unavailable(mongo_bench: MongoBench, monkeypat
     ):
         monkeypatch.setattr(pymongo.collection.Collection, "find_one_and_update", Mock(side_effect=error))
         with pytest.raises(Unavailable) as caught:
-            mongo_bench.store.configure("orders", step=5, timeout=TIMEOUT)
+            mongo_bench.store.configure("orders", TagChanges(step=5), timeout=TIMEOUT)
         assert caught.value.__cause__ is error
 
 
@@ -315,7 +315,7 @@ def test_an_older_document_without_a_scheme_is_of_a_plain_tag(mongo_bench: Mongo
     mongo_bench.database["issuer_tags"].update_one({"_id": "orders"}, {"$unset": {"scheme": ""}})
     assert get(mongo_bench.store).scheme == {}
     assert reserve(mongo_bench.open()).tag.scheme == {}
-    assert mongo_bench.store.configure("orders", scheme=SCHEME, timeout=TIMEOUT).scheme == SCHEME
+    assert mongo_bench.store.configure("orders", TagChanges(scheme=SCHEME), timeout=TIMEOUT).scheme == SCHEME
 
 
 def test_a_newer_schema_is_refused_and_a_tag_with_a_scheme_is_one(mongo_bench: MongoBench) -> None:
@@ -323,12 +323,12 @@ def test_a_newer_schema_is_refused_and_a_tag_with_a_scheme_is_one(mongo_bench: M
     store, meta = mongo_bench.store, mongo_bench.database["issuer_meta"]
     ways: list[Callable[[], object]] = [
         partial(create, store, "new", scheme=SCHEME),
-        partial(store.configure, "orders", scheme=SCHEME, timeout=TIMEOUT),
+        partial(store.configure, "orders", TagChanges(scheme=SCHEME), timeout=TIMEOUT),
         partial(create, store, "buried", scheme={"format": "{seq}"}),
     ]
     create(store)
     create(store, "buried", scheme={})
-    store.configure("buried", scheme={}, timeout=TIMEOUT)
+    store.configure("buried", TagChanges(scheme={}), timeout=TIMEOUT)
     store.delete("buried", timeout=TIMEOUT)
     for way in ways:
         assert [each["schema"] for each in meta.find()] == [1]
@@ -344,7 +344,7 @@ def test_a_newer_schema_is_refused_and_a_tag_with_a_scheme_is_one(mongo_bench: M
 def test_a_change_between_the_reading_and_the_writing_is_noticed(mongo_bench: MongoBench, overtake: Overtake) -> None:
     store, other = mongo_bench.store, mongo_bench.open()
     seen = create(store).version
-    overtake(partial(other.configure, "orders", scheme={"format": "theirs"}, timeout=TIMEOUT))
+    overtake(partial(other.configure, "orders", TagChanges(scheme={"format": "theirs"}), timeout=TIMEOUT))
     with pytest.raises(VersionMoved):
-        store.configure("orders", scheme={"format": "mine"}, seen=seen, timeout=TIMEOUT)
+        store.configure("orders", TagChanges(scheme={"format": "mine"}, seen=seen), timeout=TIMEOUT)
     assert get(other).scheme == {"format": "theirs"}

@@ -12,7 +12,7 @@ import pytest
 
 from issuer.persistence import scheme_json
 from issuer.persistence.errors import Corrupt, LeaseOnStrict, SchemeMismatch, TagMissing, VersionMoved
-from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag
+from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag, TagChanges
 from issuer.persistence.scheme_json import DEPTH_MOST, SCHEME_MOST
 from tests.contract.benches import (
     SCHEME,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tests.contract.benches import Bench
 
 #: What each is of a tag that was given nothing.
-SETTINGS: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": {}}
-OURS: dict[str, Any] = {"lease": 5, "ahead": 3, "scheme": SCHEME}
+SETTINGS: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": {}, "step_mode": "fixed"}
+OURS: dict[str, Any] = {"lease": 5, "ahead": 3, "scheme": SCHEME, "step_mode": "auto"}
 #: What each may become.
 CHANGES: dict[str, list[Any]] = {
     "step": [20, HIGHEST],
@@ -43,6 +43,7 @@ CHANGES: dict[str, list[Any]] = {
     "description": ["other", ""],
     "lease": [500, 0, LEASE_MOST, 1],
     "ahead": [5, AHEAD_MOST, 1],
+    "step_mode": ["auto", "fixed"],
     "scheme": [{"format": "{seq}"}, nested(DEPTH_MOST), of_size(SCHEME_MOST), SCHEME, {}],
 }
 
@@ -72,7 +73,7 @@ def test_it_is_changed_without_anything_else(bench: Bench, setting: str) -> None
     one, two = bench.store, bench.open()
     before = create(one, step=10, order="trend")
     for value in CHANGES[setting]:
-        changed = one.configure("orders", timeout=TIMEOUT, **{setting: value})
+        changed = one.configure("orders", TagChanges(**{setting: value}), timeout=TIMEOUT)
         assert changed == replace(before, version=changed.version, timestamp=changed.timestamp, **{setting: value})
         assert changed.version != before.version
         assert get(two) == changed
@@ -87,11 +88,13 @@ def test_it_stays_whatever_else_changes(bench: Bench) -> None:
     one.halt("orders", below=20, timeout=TIMEOUT)
     assert ours(one.recover("orders", at_least=20, timeout=TIMEOUT)) == OURS
     unsaid: dict[str, Any] = dict.fromkeys(SETTINGS)
-    assert ours(two.configure("orders", step=20, limit=90, description="x", timeout=TIMEOUT, **unsaid)) == OURS
+    assert (
+        ours(two.configure("orders", TagChanges(step=20, limit=90, description="x", **unsaid), timeout=TIMEOUT)) == OURS
+    )
     held = [reserve(two), reserve(one)]
     assert spans(held) == [(20, 80), (80, 90)]  # the second is the short one, at the limit
     assert [ours(each.tag) for each in held] == [OURS] * 2
-    assert ours(two.configure("orders", limit=1000, raise_to=500, timeout=TIMEOUT)) == OURS
+    assert ours(two.configure("orders", TagChanges(limit=1000, raise_to=500), timeout=TIMEOUT)) == OURS
     assert ours(one.delete("orders", timeout=TIMEOUT)) == ours(get(two)) == OURS
 
 
@@ -101,12 +104,12 @@ def test_what_somebody_else_has_set_holds_at_the_very_next_reservation(bench: Be
     create(one, step=10, order="trend")
     got = []
     for by, ahead, step, lease in ((one, 3, 10, 50), (two, 1, 10, 0), (one, 2, 20, 7), (two, 1, 5, 8)):
-        by.configure("orders", ahead=ahead, step=step, lease=lease, timeout=TIMEOUT)
+        by.configure("orders", TagChanges(ahead=ahead, step=step, lease=lease), timeout=TIMEOUT)
         for held in (reserve(one), reserve(two)):
             assert held.high - held.low == ahead * step
             assert held.tag.lease == lease
             got += spans([held])
-    one.configure("orders", limit=172, timeout=TIMEOUT)
+    one.configure("orders", TagChanges(limit=172), timeout=TIMEOUT)
     got += spans([reserve(two)])
     assert ranges(one) == got
     check_contiguous(got, 0, 172)
@@ -132,6 +135,7 @@ WRONG: dict[str, tuple[str, list[Any]]] = {
     "limit": ("limit must be an integer", [0, 2**63, "5"]),
     "lease": (r"lease must be an integer in 0\.\.1000000", [-1, LEASE_MOST + 1, 2**63, 1.0, "5", True]),
     "ahead": (r"ahead must be an integer in 1\.\.1000", [0, -1, AHEAD_MOST + 1, 2**63, 1.0, "5", True]),
+    "step_mode": ("step_mode must be one of fixed, auto", ["x", "", 5, True]),
     "scheme": ("'a' holds 1.5", [{"a": 1.5}]),
     "above": ("above must be", [-1]),
     "order": ("order must be", ["random"]),
@@ -147,7 +151,7 @@ def test_what_is_out_of_range_is_a_value_error_and_changes_nothing(store: Store)
             wrong: dict[str, Any] = {"step": 7, name: value}
             if name not in {"above", "order"}:
                 with pytest.raises(ValueError, match=message):
-                    store.configure("orders", **wrong, timeout=TIMEOUT)
+                    store.configure("orders", TagChanges(**wrong), timeout=TIMEOUT)
             if name not in {"raise_to", "seen"}:
                 with pytest.raises(ValueError, match=message):
                     create(store, "new", **{"order": "trend", **wrong})
@@ -161,9 +165,9 @@ def test_a_strict_tag_has_no_lease(store: Store) -> None:
     assert store.get("orders", timeout=TIMEOUT) is None
     made = create(store, order="strict")
     with pytest.raises(LeaseOnStrict):
-        store.configure("orders", step=5, lease=1, scheme=SCHEME, timeout=TIMEOUT)
+        store.configure("orders", TagChanges(step=5, lease=1, scheme=SCHEME), timeout=TIMEOUT)
     assert get(store) == made
-    assert store.configure("orders", lease=0, timeout=TIMEOUT).lease == 0
+    assert store.configure("orders", TagChanges(lease=0), timeout=TIMEOUT).lease == 0
     store.delete("orders", timeout=TIMEOUT)
     with pytest.raises(LeaseOnStrict):
         create(store, order="strict", lease=9)
@@ -176,8 +180,8 @@ def test_a_tag_turned_strict_behind_our_back_has_no_lease(shared_bench: Bench) -
     shared_bench.tamper("orders", order="strict")
     assert (get(store).order, get(store).lease) == ("strict", None)
     assert [reserve(store).low, reserve(store).low] == [0, 10]
-    assert store.configure("orders", step=20, timeout=TIMEOUT).lease is None
-    assert store.configure("orders", lease=0, timeout=TIMEOUT).lease == 0
+    assert store.configure("orders", TagChanges(step=20), timeout=TIMEOUT).lease is None
+    assert store.configure("orders", TagChanges(lease=0), timeout=TIMEOUT).lease == 0
 
 
 def test_a_scheme_is_copied_and_compared_as_any_dict_and_never_changed_in_place() -> None:
@@ -233,7 +237,7 @@ def test_a_change_of_what_somebody_else_has_changed_is_refused(bench: Bench) -> 
     one, two = bench.store, bench.open()
     seen = create(one, step=10).version
     changes: list[Callable[[], object]] = [
-        partial(two.configure, "orders", scheme={"format": "A{seq}"}, timeout=TIMEOUT),
+        partial(two.configure, "orders", TagChanges(scheme={"format": "A{seq}"}), timeout=TIMEOUT),
         partial(reserve, two),
         partial(two.recover, "orders", at_least=0, timeout=TIMEOUT),
         partial(two.halt, "orders", timeout=TIMEOUT),
@@ -244,12 +248,14 @@ def test_a_change_of_what_somebody_else_has_changed_is_refused(bench: Bench) -> 
         change()
         before = get(one)
         with pytest.raises(TagMissing if before.deleted else VersionMoved):
-            one.configure("orders", scheme=SCHEME, step=5, limit=500, seen=seen, timeout=TIMEOUT)
+            one.configure("orders", TagChanges(scheme=SCHEME, step=5, limit=500, seen=seen), timeout=TIMEOUT)
         assert get(one) == before
         if not before.deleted:
-            seen = one.configure("orders", description="other", seen=before.version, timeout=TIMEOUT).version
+            seen = one.configure(
+                "orders", TagChanges(description="other", seen=before.version), timeout=TIMEOUT
+            ).version
     # Without what was seen, what the other one had set is lost.
-    assert one.configure("orders", scheme=SCHEME, timeout=TIMEOUT).scheme == SCHEME
+    assert one.configure("orders", TagChanges(scheme=SCHEME), timeout=TIMEOUT).scheme == SCHEME
 
 
 PLAIN: dict[str, Any] = {}

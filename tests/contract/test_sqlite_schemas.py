@@ -12,6 +12,7 @@ import pytest
 
 from issuer.persistence import sqlite_schema
 from issuer.persistence.errors import Corrupt, Unavailable
+from issuer.persistence.records import TagChanges
 from issuer.persistence.sqlite import SQLiteStore
 from issuer.persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
@@ -42,7 +43,7 @@ _SCHEMA_1 = (
     )""",
     "CREATE INDEX segments_by_number ON segments (tag, high DESC)",
 )
-# As the programs of schemas 2 to 4 brought a file up to theirs.
+# As the programs of schemas 2 to 5 brought a file up to theirs.
 _SCHEMA_2 = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
@@ -62,13 +63,14 @@ _SCHEMA_4 = (
     WHEN NEW.scheme IS NULL AND EXISTS (SELECT * FROM tags WHERE tag = NEW.tag AND scheme <> '{}')
     BEGIN SELECT RAISE(ABORT, 'a program too old for the scheme of this tag must not write it: upgrade'); END""",
 )
+_SCHEMA_5 = ("ALTER TABLE segments ADD COLUMN application TEXT", "ALTER TABLE segments ADD COLUMN born TEXT")
 _STRIDE = {"stride": [{"from": 1, "first": 3, "stride": 2}], "id": "9f2c"}
 _EVERYTHING = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 _ROWS = "SELECT * FROM tags ORDER BY tag"
 
 
 def put(connection: sqlite3.Connection, tag: str, maximum: int, order: str = "trend", **more: object) -> None:
-    """Write a tag as the program of schema 1 does; of schema 2 with a `lease`, of schema 3 with `ahead` too."""
+    """Write a tag as the program of schema 1 does; those of later ones with a `lease`, `ahead` and a `scheme` too."""
     fields = {"tag": tag, "max": maximum, "step": 10, "limit": 1000, "order": order, "description": "old"}
     fields |= {"created": 5, "timestamp": 6, "version": secrets.token_hex(12), "halted": 0, "deleted": 0, **more}
     names, marks = ", ".join(f'"{each}"' for each in fields), ", ".join("?" * len(fields))
@@ -82,7 +84,7 @@ def older(tmp_path: Path) -> Iterator[Callable[[int], sqlite3.Connection]]:
 
     def at(version: int) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        for steps in (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4)[:version]:
+        for steps in (_SCHEMA_1, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5)[:version]:
             for statement in steps:
                 connection.execute(statement)
         connection.execute("INSERT INTO meta (id) VALUES ('0123456789abcdef01234567')")
@@ -92,7 +94,8 @@ def older(tmp_path: Path) -> Iterator[Callable[[int], sqlite3.Connection]]:
         put(connection, "gone", 100, deleted=True)
         if version > 1:
             put(connection, "leased", 40, lease=7)
-        connection.execute("INSERT INTO segments VALUES ('x', 'orders', 20, 30, 'refill', 6, 'host', 1)")
+        columns = "(id, tag, low, high, reason, time, host, pid)"
+        connection.execute(f"INSERT INTO segments {columns} VALUES ('x', 'orders', 20, 30, 'refill', 6, 'host', 1)")  # noqa: S608
         return connection
 
     yield at
@@ -117,22 +120,23 @@ def schema(connection: sqlite3.Connection) -> int:
     return found
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
     old = older(version)
     rows = old.execute(_ROWS).fetchall()
     assert store.store_id(timeout=TIMEOUT) == "0123456789abcdef01234567"
-    assert [(each.tag, each.max, each.lease, each.ahead, each.scheme) for each in store.tags(timeout=TIMEOUT)] == [
-        *([("leased", 40, 7, 1, {})] if version > 1 else []),
-        ("orders", 30, None, 1, {}),
-        ("users", 7, None, 1, {}),
+    found = store.tags(timeout=TIMEOUT)
+    assert [(each.tag, each.max, each.lease, each.ahead, each.scheme, each.step_mode) for each in found] == [
+        *([("leased", 40, 7, 1, {}, "fixed")] if version > 1 else []),
+        ("orders", 30, None, 1, {}, "fixed"),
+        ("users", 7, None, 1, {}, "fixed"),
     ]
-    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (4 - version)) for row in rows]
+    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (5 - min(version, 4))) for row in rows]
     assert ranges(store) == [(20, 30)]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
-    store.configure("orders", lease=50, ahead=3, scheme=_STRIDE, timeout=TIMEOUT)
+    store.configure("orders", TagChanges(lease=50, ahead=3, scheme=_STRIDE), timeout=TIMEOUT)
     held = reserve(store)
     assert (held.low, held.high, held.tag.lease, held.tag.scheme) == (40, 70, 50, _STRIDE)
     assert create(store, "gone", step=10, order="trend", lease=5).max == 100
@@ -152,6 +156,7 @@ def test_the_table_itself_refuses_what_has_another_type(store: SQLiteStore, old:
         "max = max + 1000",  # what a plain UPDATE does: REAL, without a word
         *(f"{column} = {value}" for column in ("lease", "ahead") for value in ("1.5", "'x'", "-1")),
         "scheme = x'7b7d'",
+        *(f"step_mode = {value}" for value in ("'x'", "''", "1")),
     ):
         with pytest.raises(sqlite3.IntegrityError):
             old.execute(f"UPDATE tags SET {change} WHERE tag = 'high'")  # noqa: S608 - from the list above
@@ -186,7 +191,7 @@ def test_a_file_brought_up_to_date_between_a_look_and_the_lock_is_left_alone(
         version = look(self, connection)
         monkeypatch.undo()
         assert version == 1
-        assert other.configure("orders", lease=5, timeout=TIMEOUT).lease == 5
+        assert other.configure("orders", TagChanges(lease=5), timeout=TIMEOUT).lease == 5
         return version
 
     monkeypatch.setattr(SQLiteStore, "_version", overtaken)
@@ -196,18 +201,23 @@ def test_a_file_brought_up_to_date_between_a_look_and_the_lock_is_left_alone(
 
 
 #: What a setting is of a tag for which it has been used, and of one that an older program may write all the same.
-_SETTINGS: dict[str, tuple[Any, Any]] = {"lease": (5, 0), "ahead": (4, 1), "scheme": (_STRIDE, {})}
+_SETTINGS: dict[int, tuple[str, Any, Any]] = {
+    1: ("lease", 5, 0),
+    2: ("ahead", 4, 1),
+    3: ("scheme", _STRIDE, {}),
+    5: ("step_mode", "auto", "fixed"),
+}
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", _SETTINGS)
 def test_an_older_program_that_had_the_file_open_cannot_drop_what_it_knows_nothing_of(
     store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
-    name = [*_SETTINGS][version - 1]
-    used, plain = _SETTINGS[name]
-    old, known = older(version), ({}, {"lease": None}, {"lease": None, "ahead": 1})[version - 1]
-    store.configure("orders", **{name: used}, timeout=TIMEOUT)
-    store.configure("users", **{name: plain}, timeout=TIMEOUT)
+    name, used, plain = _SETTINGS[version]
+    knows: dict[str, Any] = {"lease": None, "ahead": 1, "scheme": "{}"}
+    old, known = older(version), dict([*knows.items()][: version - 1])
+    store.configure("orders", TagChanges(**{name: used}), timeout=TIMEOUT)
+    store.configure("users", TagChanges(**{name: plain}), timeout=TIMEOUT)
     put(old, "users", 60, "strict", **known)
     assert get(store, "users").max == 60
     before = get(store)
@@ -236,17 +246,18 @@ def test_entries_that_a_program_of_schema_4_writes_meanwhile_say_nothing_of_a_se
     assert (found[1].application, found[1].born) == ("billing", "b")
 
 
-def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_schema_4(
-    store: SQLiteStore, older: Callable[[int], sqlite3.Connection]
+@pytest.mark.parametrize("version", [5, 4])
+def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_the_older_schema(
+    store: SQLiteStore, older: Callable[[int], sqlite3.Connection], version: int
 ) -> None:
-    fourth = older(4)
-    before, rows = fourth.execute(_EVERYTHING).fetchall(), fourth.execute(_ROWS).fetchall()
+    old = older(version)
+    before, rows = old.execute(_EVERYTHING).fetchall(), old.execute(_ROWS).fetchall()
     store.store_id(timeout=TIMEOUT)
-    assert schema(fourth) == SCHEMA
-    assert fourth.execute(_EVERYTHING).fetchall() != before
+    assert schema(old) == SCHEMA
+    assert old.execute(_EVERYTHING).fetchall() != before
     store.close()
     page = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"sqlite3 issuer.db '(.*)'", page)
-    fourth.executescript(shown)
-    assert schema(fourth) == 4
-    assert (fourth.execute(_EVERYTHING).fetchall(), fourth.execute(_ROWS).fetchall()) == (before, rows)
+    for shown in re.findall(r"sqlite3 issuer.db '(.*)'", page)[: SCHEMA - version]:
+        old.executescript(shown)
+    assert schema(old) == version
+    assert (old.execute(_EVERYTHING).fetchall(), old.execute(_ROWS).fetchall()) == (before, rows)

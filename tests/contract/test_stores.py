@@ -25,7 +25,7 @@ from issuer.persistence.errors import (
 )
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, LedgerEntry, StoreFacts, now_ms
+from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, LedgerEntry, StoreFacts, TagChanges, now_ms
 from tests.contract.benches import SCHEME, TIMEOUT, MemoryBench, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_every_change_brings_a_fresh_version_and_the_time(store: Store) -> None:
     seen = [get(store)]
     changes: list[Callable[[], object]] = [
         lambda: reserve(store),
-        lambda: store.configure("orders", step=20, timeout=TIMEOUT),
+        lambda: store.configure("orders", TagChanges(step=20), timeout=TIMEOUT),
         lambda: store.halt("orders", below=HIGHEST, timeout=TIMEOUT),
         lambda: store.recover("orders", at_least=0, timeout=TIMEOUT),
         lambda: store.hand_back([reserve(store)], 0, timeout=TIMEOUT),
@@ -89,7 +89,7 @@ def test_an_unknown_or_deleted_tag_is_refused_by_every_verb(bench: Bench) -> Non
     for tag in ("nobody", "gone"):
         for call in (
             partial(reserve, store, tag=tag),
-            partial(store.configure, tag, step=1, timeout=TIMEOUT),
+            partial(store.configure, tag, TagChanges(step=1), timeout=TIMEOUT),
             partial(store.halt, tag, below=1, timeout=TIMEOUT),
             partial(store.halt, tag, timeout=TIMEOUT),
             partial(store.recover, tag, at_least=1, timeout=TIMEOUT),
@@ -175,7 +175,7 @@ def test_an_exact_reservation_is_whole_or_refused(store: Store) -> None:
     assert reserve(store, 5, exact=True).high == 25
     with pytest.raises(LimitHit):
         reserve(store)
-    store.configure("orders", limit=30, timeout=TIMEOUT)  # a raised limit opens a full tag
+    store.configure("orders", TagChanges(limit=30), timeout=TIMEOUT)  # a raised limit opens a full tag
     assert reserve(store).high == 30
 
 
@@ -267,15 +267,15 @@ def test_a_limit_below_max_is_refused_and_max_is_never_lowered(store: Store) -> 
     create(store, above=100, limit=1000)
     before = get(store)
     with pytest.raises(LimitTooLow) as caught:
-        store.configure("orders", limit=99, timeout=TIMEOUT)
+        store.configure("orders", TagChanges(limit=99), timeout=TIMEOUT)
     assert (caught.value.limit, caught.value.max) == (99, 100)
     for raise_to, limit in ((1001, None), (501, 500)):
         with pytest.raises(LimitTooLow):
-            store.configure("orders", raise_to=raise_to, limit=limit, timeout=TIMEOUT)
+            store.configure("orders", TagChanges(raise_to=raise_to, limit=limit), timeout=TIMEOUT)
     assert get(store) == before
-    assert store.configure("orders", limit=100, timeout=TIMEOUT).limit == 100
-    assert store.configure("orders", limit=500, raise_to=177, timeout=TIMEOUT).max == 177
-    assert store.configure("orders", raise_to=150, timeout=TIMEOUT).max == 177  # never lowered
+    assert store.configure("orders", TagChanges(limit=100), timeout=TIMEOUT).limit == 100
+    assert store.configure("orders", TagChanges(limit=500, raise_to=177), timeout=TIMEOUT).max == 177
+    assert store.configure("orders", TagChanges(raise_to=150), timeout=TIMEOUT).max == 177  # never lowered
 
 
 def test_arguments_out_of_range_are_a_value_error(store: Store) -> None:
@@ -341,7 +341,7 @@ def test_what_no_store_writes_is_corrupt_and_left_alone(shared_bench: SQLiteBenc
             partial(reserve, store, 5),
             partial(get, store),
             partial(store.tags, timeout=TIMEOUT),
-            partial(store.configure, "orders", step=5, timeout=TIMEOUT),
+            partial(store.configure, "orders", TagChanges(step=5), timeout=TIMEOUT),
             partial(create, store),
         ]
         if in_filter:
@@ -414,8 +414,8 @@ def test_recovering_never_lowers_and_a_tag_above_its_limit_is_full_and_can_be_wi
         assert (recovered.max, recovered.limit) == (expected, 100)
     with pytest.raises(LimitHit):
         reserve(store)
-    assert store.configure("orders", step=20, timeout=TIMEOUT).step == 20
-    store.configure("orders", limit=1000, timeout=TIMEOUT)
+    assert store.configure("orders", TagChanges(step=20), timeout=TIMEOUT).step == 20
+    store.configure("orders", TagChanges(limit=1000), timeout=TIMEOUT)
     assert (reserve(store).low, get(store).max) == (250, 270)
 
 

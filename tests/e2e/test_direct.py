@@ -65,7 +65,7 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
         *("last_extension", "waste"),
     ]
     assert list(content["waste"]) == ["numbers", "of", "since"]
-    assert list(content["store"]) == ["max", "step", "ahead", "timestamp", "created", "halted"]
+    assert list(content["store"]) == ["max", "step", "step_mode", "ahead", "timestamp", "created", "halted"]
     assert all(type(content["store"][name]) is int for name in ("max", "step", "ahead", "timestamp", "created"))
     assert (content["redis"], content["remaining"], content["runway"]) == (None, None, None)
     assert (content["tag"], content["order"], content["limit"], content["lease"]) == ("orders", "trend", 500, 7)
@@ -87,7 +87,20 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     ]
     tags = direct("tags", "--json").json()
     assert [*tags[0]] == [
-        *("tag", "max", "step", "limit", "order", "lease", "ahead", "description", "created", "timestamp", "version"),
+        *(
+            "tag",
+            "max",
+            "step",
+            "step_mode",
+            "limit",
+            "order",
+            "lease",
+            "ahead",
+            "description",
+            "created",
+            "timestamp",
+            "version",
+        ),
         *("halted", "deleted", "scheme"),
     ]
     assert [(tag["max"], tag["limit"], tag["lease"]) for tag in tags] == [(61, 500, 7), (0, HIGHEST, None)]

@@ -17,7 +17,7 @@ from issuer.numbers.given import SchemeOptions
 from issuer.numbers.limits import NAMES
 from issuer.numbers.sharding import shard_of
 from issuer.numbers.template import Template
-from issuer.settings import Settings
+from issuer.settings import DEFINITIONS
 from tests import programs
 from tests.e2e.conftest import PROGRAM
 
@@ -119,8 +119,15 @@ def test_the_commands_and_options_in_a_pages_words_exist_and_its_links_lead_some
 
 def test_the_readme_fits_a_screen_or_three_and_every_setting_and_public_name_stands_on_its_page() -> None:
     assert len(PAGES["README.md"].splitlines()) <= 220
-    keys = re.findall(r"^\| `(\w+)` \| `ISSUER_\w+`", PAGES["docs/configuration.md"], re.MULTILINE)
-    assert keys == list(get_type_hints(Settings))
+    row = re.compile(r"^\| `(\w+)` \| `ISSUER_(\w+)`.*? \| (.*?) \| (.*) \|$", re.MULTILINE)
+    rows = row.findall(PAGES["docs/configuration.md"])
+    assert [key for key, *_ in rows] == [variable.lower() for _, variable, *_ in rows] == list(DEFINITIONS)
+    for key, _, default, meaning in rows:
+        definition = DEFINITIONS[key]
+        plain = definition.unset if definition.default in ("", -1, {}) else definition.default
+        shown = f"{plain:g}" if isinstance(plain, float) else str(plain).lower()
+        assert key == "store_url" or default.replace("`", "") == shown, key
+        assert meaning
     reference = "".join(text for page, text in PAGES.items() if "/reference/" in page)
     errors = set(dir(issuer.errors))
     assert [name for name in {*issuer.__all__} - errors if not re.search(rf"\b{name}\b", reference)] == ["__version__"]

@@ -207,7 +207,7 @@ def test_a_snowflake_number_says_when_and_where_it_was_made_and_by_whom(with_red
     as_json = with_redis("show", "snow", "--json").json()
     assert as_json["layout"]["ends"] == as_json["layout"]["epoch"] + 2**41
     listed = with_redis("tags", "--json").json()[0]
-    counters = {"max", "step", "limit", "lease", "ahead"}
+    counters = {"max", "step", "step_mode", "limit", "lease", "ahead"}
     assert not counters & (as_json.keys() | as_json["store"].keys() | listed.keys())
     assert with_redis("tags").out.splitlines()[1].split()[:3] == ["snow", "trend", "snowflake"]
     changed = with_redis("set", "snow", "--description", "flakes").err

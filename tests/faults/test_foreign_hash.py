@@ -15,7 +15,7 @@ import issuer
 from issuer import CorruptState, ForeignHash, Issuer
 from issuer.core.supply import ownership
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import HIGHEST, Order
+from issuer.persistence.records import Order, TagSettings
 from tests.audit import repeats
 from tests.colours import BOTH, COLOURS, Connect
 from tests.faults.conftest import covering
@@ -97,7 +97,7 @@ def scene(connect: Connect, redis_client: redis.Redis, redis_url: str) -> Iterat
 
 def made_in(store: MemoryStore, order: Order = "trend") -> MemoryStore:
     """Make the tag in that store, as under a prefix of its own."""
-    store.create("orders", above=0, step=100, limit=HIGHEST, order=order, description="", timeout=1)
+    store.create("orders", TagSettings(step=100, order=order), timeout=1)
     return store
 
 

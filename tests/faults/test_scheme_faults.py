@@ -13,7 +13,7 @@ from issuer.core import recovery
 from issuer.numbers.codec import Scheme
 from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import HIGHEST, Tag
+from issuer.persistence.records import HIGHEST, Tag, TagChanges, TagSettings
 from issuer.strategies.contract import Instance
 from tests.audit import repeats
 from tests.colours import Connect, run
@@ -63,11 +63,11 @@ class Overtaken(MemoryStore):
 
     busy = True
 
-    def configure(self, tag: str, **settings: Any) -> Tag:
+    def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
         if self.busy:
             self.busy = False
             self.got = self.reserve(tag, 10, reason="other", timeout=5)
-        return super().configure(tag, **settings)
+        return super().configure(tag, changes, timeout=timeout)
 
 
 def test_a_change_holds_from_above_what_is_reserved_meanwhile(connect: Connect) -> None:
@@ -217,11 +217,11 @@ def test_shards_whose_making_was_cut_off_are_made_by_the_next_try(make: Make, st
     ids = make(scheduler=None)
     real, left = store.create, [10]
 
-    def cut(tag: str, **settings: Any) -> Tag:
+    def cut(tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         left[0] -= 1
         if left[0] < 0:
             raise Unavailable("cut off")
-        return real(tag, **settings)
+        return real(tag, settings, timeout=timeout)
 
     store.create = cut  # type: ignore[method-assign]
     with pytest.raises(issuer.IssuerError):

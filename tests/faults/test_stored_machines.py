@@ -18,7 +18,7 @@ from issuer.errors import Unavailable
 from issuer.persistence.contract import Store
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.opening import open_store
-from issuer.persistence.records import StoreFacts
+from issuer.persistence.records import StoreFacts, TagSettings
 from issuer.strategies import Instance, registry, stored
 from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.machines import Clock
@@ -223,7 +223,7 @@ def test_a_store_that_went_back_is_found_out_at_the_next_renewal(hosts: Hosts) -
     desk = hosts.open()
     desk.take(10)
     copy = MemoryStore()
-    copy.create(TAG, above=0, step=1, limit=2**63 - 1, order="trend", description="", timeout=1)
+    copy.create(TAG, TagSettings(step=1, order="trend"), timeout=1)
     desk.runner.store = copy
     hosts.pass_time(stored.LEASE / 2)
     with pytest.raises(StoreBehind):

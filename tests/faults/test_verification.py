@@ -14,7 +14,7 @@ import issuer
 from issuer import Issuer
 from issuer.core.inspect import verification
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import LEDGER_KEPT, LedgerPage, Tag, now_ms
+from issuer.persistence.records import LEDGER_KEPT, LedgerPage, Tag, TagSettings, now_ms
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench
 from tests.contract.conftest import mongo_bench_at
 
@@ -277,7 +277,7 @@ class Staged(MemoryStore):
 @pytest.fixture
 def staged() -> Staged:
     store = Staged()
-    store.create(TAG, above=0, step=10, limit=10**6, order="trend", description="", timeout=1)
+    store.create(TAG, TagSettings(step=10, limit=10**6, order="trend"), timeout=1)
     return store
 
 

@@ -6,7 +6,7 @@ What the core decides is shown by threads; what each face does by itself, by thr
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -48,6 +48,11 @@ def test_a_tag_without_settings_gets_the_documented_defaults_and_shows_what_it_i
     tag = ids.create("a", description="orders of the shop")
     assert (tag.max, tag.step, tag.limit, tag.order) == (0, 1000, LAST, "strict")
     assert (ids.create("b", step="auto").step, ids.create("c").description) == (1000, "")
+    assert [ids.inspect(tag).store.step_mode for tag in ("b", "c")] == ["auto", "auto"]
+    steps: list[int | Literal["auto"] | None] = [5, None, "auto", 9]
+    changed = [ids.configure("b", step=step, description=str(step)) for step in steps]
+    expected = [(5, "fixed"), (5, "fixed"), (1000, "auto"), (9, "fixed")]
+    assert [(each.step, each.step_mode) for each in changed] == expected
     made = ids.inspect("a")
     assert (made.store.step, made.description, made.store.max) == (1000, "orders of the shop", 0)
     assert 0 < made.store.created <= made.store.timestamp

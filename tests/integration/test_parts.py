@@ -8,6 +8,7 @@ import pytest
 
 import issuer
 from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import TagChanges
 from tests.colours import BOTH
 from tests.integration.days import Make, Set
 
@@ -69,8 +70,8 @@ def test_a_part_with_a_limit_of_its_own_gets_that_of_all_with_the_next_change(ma
     number = ids.issue("users", shard_key="a")
     [ids.issue("cust", restart_key=key) for key in "ab"]
     part, most = f"users#{number.shard}", {each.limit for each in ids.tags() if each.tag.startswith("users#")}
-    store.configure(part, limit=10, timeout=5)
-    store.configure("cust#b", limit=1000, raise_to=500, timeout=5)
+    store.configure(part, TagChanges(limit=10), timeout=5)
+    store.configure("cust#b", TagChanges(limit=1000, raise_to=500), timeout=5)
     with pytest.raises(issuer.LimitReached):
         [ids.issue("users", shard_key="a") for _ in range(10)]
     ids.configure("users", step=7)

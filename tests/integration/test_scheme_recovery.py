@@ -10,7 +10,7 @@ import issuer
 from issuer.persistence.errors import Misconfigured
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore, Snapshot
-from issuer.persistence.records import HIGHEST, Tag, now_ms
+from issuer.persistence.records import Tag, TagChanges, TagSettings, now_ms
 from tests.colours import Connect
 from tests.integration.days import Make
 from tests.lua.hashes import GARBAGE
@@ -43,9 +43,7 @@ class World:
         self.store = Journalled(self.memory, journal)
 
     def create(self, scheme: dict[str, Any]) -> None:
-        self.store.create(
-            "a", above=0, step=50, limit=HIGHEST, order="trend", description="", scheme=scheme, timeout=TIMEOUT
-        )
+        self.store.create("a", TagSettings(step=50, order="trend", scheme=scheme), timeout=TIMEOUT)
 
     def give(self, segments: int) -> None:
         """Give all values of so many segments."""
@@ -80,7 +78,7 @@ def _restored(world: World) -> None:
     world.give(1)
     backup = world.copied()
     world.give(1)
-    world.store.configure("a", scheme=TWO, seen=world.record().version, timeout=TIMEOUT)
+    world.store.configure("a", TagChanges(scheme=TWO, seen=world.record().version), timeout=TIMEOUT)
     world.give(4)
     world.memory.restore(backup)
     assert world.record().scheme == ONE
@@ -127,7 +125,7 @@ def test_a_tag_whose_tombstone_was_restored_gets_the_scheme_that_came_of_it(
     backup = world.copied()
     world.create(ONE)
     world.give(1)
-    world.store.configure("a", scheme=TWO, timeout=TIMEOUT)
+    world.store.configure("a", TagChanges(scheme=TWO), timeout=TIMEOUT)
     world.give(2)
     if deleted:
         world.store.delete("a", timeout=TIMEOUT)
@@ -139,7 +137,7 @@ def test_a_tag_whose_tombstone_was_restored_gets_the_scheme_that_came_of_it(
 def test_a_scheme_that_somebody_without_a_journal_has_set_stays(connect: Connect, world: World) -> None:
     world.create(ONE)
     world.give(2)
-    world.memory.configure("a", scheme=TWO, timeout=TIMEOUT)
+    world.memory.configure("a", TagChanges(scheme=TWO), timeout=TIMEOUT)
     world.recover(connect)
     assert (world.record().scheme, world.record().max) == (TWO, 100)
 
@@ -156,7 +154,7 @@ def test_a_journal_kept_with_a_fast_clock_puts_an_earlier_scheme_in_place_only_b
     with monkeypatch.context() as fast:
         fast.setattr("issuer.persistence.records.now_ms", lambda: now_ms() + 60_000)
         world.give(2)
-    world.memory.configure("a", scheme=TWO, timeout=TIMEOUT)
+    world.memory.configure("a", TagChanges(scheme=TWO), timeout=TIMEOUT)
     world.recover(connect)
     assert world.record().scheme == (TWO if guarded else ONE)
 

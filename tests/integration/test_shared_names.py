@@ -8,6 +8,7 @@ import pytest
 from issuer import Issuer
 from issuer.errors import ConfigurationError
 from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import TagSettings
 from issuer.strategies import Instance
 from tests.colours import BOTH, Connect
 from tests.integration.days import DAILY, Make, Set
@@ -72,14 +73,7 @@ def test_machine_numbers_of_before_go_on_and_those_of_anybody_else_are_not_taken
     said = "timestamps, in ms since 1970, that the machine number may have used" if description else ""
     for number in range(2):
         store.create(
-            f"{PART}{number}",
-            above=0,
-            step=1,
-            limit=2**63 - 1,
-            order="trend",
-            description=said,
-            scheme={"part_of": "x"},
-            timeout=5,
+            f"{PART}{number}", TagSettings(step=1, order="trend", description=said, scheme={"part_of": "x"}), timeout=5
         )
     with opened(connect, store) as ids:
         snowflake(ids)

@@ -14,6 +14,7 @@ import issuer
 from issuer import Issuer
 from issuer.core.steps import Steps
 from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import TagSettings
 from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register, registry
 from tests.colours import BOTH, Connect
@@ -150,7 +151,7 @@ def test_numbers_of_a_strategy_are_trend_whatever_a_record_says(ids: Issuer, sto
     assert caught.value.setting == "order"
     assert ids.create("s", strategy="snowflake").order == ids.inspect("s").order == "trend"
     odd = {"strategy": "odd"}
-    store.create("old", above=0, step=1000, limit=99, order="strict", description="", scheme=odd, timeout=5)
+    store.create("old", TagSettings(step=1000, limit=99, order="strict", scheme=odd), timeout=5)
     assert [tag.order for tag in ids.tags()] == [ids.inspect("old").order, ids.inspect("s").order] == ["trend", "trend"]
     assert ids.configure("old", description="odd ones").order == "trend"
     assert ids.next("old") < ids.next("old")

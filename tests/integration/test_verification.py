@@ -13,7 +13,7 @@ from issuer.core.inspect import verification
 from issuer.persistence.contract import Store
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.opening import open_store
-from issuer.persistence.records import LedgerPage, Reservation
+from issuer.persistence.records import LedgerPage, Reservation, TagSettings
 from tests.colours import BOTH, Connect
 from tests.contract.benches import TIMEOUT
 from tests.drawers import Drawers
@@ -67,7 +67,7 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
     connect: Connect, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verification, "NEAR", 3)
-    store.create("a", above=0, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
+    store.create("a", TagSettings(step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
 
     def reserve(n: int) -> Reservation:
         return store.reserve("a", n, reason="test", timeout=TIMEOUT)
@@ -93,7 +93,7 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
 
 @COLOUR_AND_STORE
 def test_with_redis_away_who_and_verify_ask_the_store_alone(connect: Connect, store: Store) -> None:
-    store.create("a", above=0, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
+    store.create("a", TagSettings(step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
     store.reserve("a", 10, reason="test", timeout=TIMEOUT)
     with connect(redis="redis://127.0.0.1:1", store=store, scheduler=None, timeout=1) as ids:
         found = ids.who("a", 5)
@@ -171,7 +171,7 @@ def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect,
 
 @COLOUR_AND_STORE
 def test_waste_is_what_no_entry_holds(connect: Connect, store: Store) -> None:
-    store.create("a", above=50, step=10, limit=10**9, order="trend", description="", timeout=TIMEOUT)
+    store.create("a", TagSettings(above=50, step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
     with connect(redis="none", store=store, scheduler=None) as ids:
         assert ids.inspect("a").waste is None
         one = store.reserve("a", 100, reason="test", timeout=TIMEOUT)

@@ -5,7 +5,7 @@ from typing import Any
 
 from issuer.persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, VersionMoved
 from issuer.persistence.memory import MemoryStore, Snapshot
-from issuer.persistence.records import Reservation
+from issuer.persistence.records import Reservation, TagChanges, TagSettings
 from tests.model import store
 from tests.model.guards import INTACT
 from tests.model.scripts import Scheme
@@ -38,7 +38,7 @@ class StoreWalk:
         # What processes remember, the newest last; what is too old to be of use, too.
         self.opened: list[tuple[int, str, int]] = []
         self.reserved: list[tuple[Reservation, int]] = []
-        made = self.store.create(TAG, above=0, step=STEP, limit=LIMIT, order="trend", description="", timeout=1)
+        made = self.store.create(TAG, TagSettings(step=STEP, limit=LIMIT, order="trend"), timeout=1)
         self.record = Store(0, self.named(made.version), limit=LIMIT)
         self.records: list[Store] = [self.record]
         self.backups: list[tuple[Snapshot, Store]] = []
@@ -115,7 +115,7 @@ class StoreWalk:
         id = self.ids.setdefault(changed, f"{len(changed)}-{len(self.ids)}")
         done = True
         try:
-            self.store.configure(TAG, scheme={"id": id}, seen=self.name(seen.version), timeout=1)
+            self.store.configure(TAG, TagChanges(scheme={"id": id}, seen=self.name(seen.version)), timeout=1)
         except VersionMoved:
             done = False
         self.seen.add(f"change {done}")
@@ -126,14 +126,14 @@ class StoreWalk:
         """A period begins."""
         at = self.record.max + self.chance.randint(-5, 50)
         if 0 <= at <= self.record.limit and self.record.max <= self.record.limit:
-            self.store.configure(TAG, raise_to=at, timeout=1)
+            self.store.configure(TAG, TagChanges(raise_to=at), timeout=1)
             self.record = store.raise_to(self.record, at, self.version())
 
     def set_limit(self, _: int) -> None:
         limit = self.chance.choice((LIMIT, self.record.max + self.chance.randint(-STEP, 2 * STEP)))
         done = True
         try:
-            self.store.configure(TAG, limit=max(1, limit), timeout=1)
+            self.store.configure(TAG, TagChanges(limit=max(1, limit)), timeout=1)
         except LimitTooLow:
             done = False
         self.seen.add(f"limit {done}")

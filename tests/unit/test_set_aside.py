@@ -9,7 +9,7 @@ import pytest
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, InvalidArgument, NoMachineNumber
 from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Tag
+from issuer.persistence.records import Tag, TagSettings
 from issuer.strategies import aside, registry
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.machines import Clock
@@ -25,7 +25,7 @@ BITS: dict[str, Any] = {"machine_bits": 4, "sequence_bits": 12}
 
 def record(**options: Any) -> Tag:
     scheme = {"strategy": "snowflake", "options": {**BITS, **options}}
-    return Tag.made("orders", None, above=0, step=1, limit=1, order="trend", description="", scheme=scheme)
+    return Tag.made("orders", None, TagSettings(step=1, limit=1, order="trend", scheme=scheme))
 
 
 class Redis:

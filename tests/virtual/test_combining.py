@@ -9,6 +9,7 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.drivers.blocking.combiner import PASSING, Batch, Combiner
+from issuer.persistence.records import TagSettings
 from tests.audit import repeats
 from tests.seeds import seeded
 from tests.virtual.test_outages import GRACE
@@ -188,7 +189,7 @@ def test_a_definite_error_reaches_every_caller_as_an_exception_of_its_own(
 ) -> None:
     limited = error is issuer.LimitReached
     if error is not issuer.UnknownTag:
-        made.store.create("a", above=0, step=10, limit=30, order="strict", description="", timeout=1)
+        made.store.create("a", TagSettings(step=10, limit=30, order="strict"), timeout=1)
     made.wire.server.role = "slave" if error is issuer.FenceError else "master"
     with made.connect(scheduler=scheduler) as ids:
         callers = called(made, ids, [8.0] * 50)

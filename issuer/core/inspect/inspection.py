@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from issuer import gateway
@@ -11,7 +11,7 @@ from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.record import known
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState, RedisUnavailable
-from issuer.persistence.records import LedgerEntry, Order, Tag, now_ms
+from issuer.persistence.records import LedgerEntry, Order, StepMode, Tag, now_ms
 
 #: How many of the newest reservations tell the rate.
 RATE_FROM = 5
@@ -22,10 +22,14 @@ WASTE_FROM = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What the store says: max is the highest number reserved, a segment holds step x ahead; times in ms since 1970."""
+    """What the store says: max is the highest number reserved, a segment holds step x ahead; times in ms since 1970.
+
+    `step_mode`: "auto" if nobody has set the step, else "fixed".
+    """
 
     max: int
     step: int
+    step_mode: StepMode
     ahead: int
     timestamp: int
     created: int
@@ -123,7 +127,7 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
     rate = arithmetic.rate(ledger[:RATE_FROM], now_ms())
     return Inspection(
         tag=tag,
-        store=StoreState(record.max, record.step, record.ahead, record.timestamp, record.created, record.halted),
+        store=StoreState(**{each.name: getattr(record, each.name) for each in fields(StoreState)}),
         redis=state,
         order=scheme_record.in_true_order(record).order,
         limit=scheme_record.last_value(record.scheme, record.limit),

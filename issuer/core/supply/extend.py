@@ -23,7 +23,7 @@ from issuer.core.steps import Steps, ask, send
 from issuer.core.supply import direct
 from issuer.errors import ConfigurationError, IssuerError, StoreBehind
 from issuer.persistence.errors import Halted, LimitHit, MaxBehind, TagMissing
-from issuer.persistence.records import HIGHEST, Tag, fresh_version
+from issuer.persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
 #: How often a load that came too late is followed by another reservation. Each one costs a gap of a segment. A period
 #: that begins takes one, too.
@@ -163,7 +163,9 @@ def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]
     if periods is None:
         raise ConfigurationError(f"tag {record.tag!r} has no periods, but its hash has", tag=record.tag)
     begun = periods.index(clock) << PERIOD_BITS
-    after = yield from ask(lambda store, timeout: store.configure(record.tag, raise_to=begun, timeout=timeout))
+    after = yield from ask(
+        lambda store, timeout: store.configure(record.tag, TagChanges(raise_to=begun), timeout=timeout)
+    )
     index = after.max >> PERIOD_BITS
     ends = periods.end_ms(index)
     at = index << PERIOD_BITS

@@ -1,0 +1,77 @@
+"""The options that set a tag, one for each of its settings, for `create` and `set`; the scheme's have their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from issuer.numbers import limits
+from issuer.persistence.records import SETTINGS, Setting
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class _Step(click.ParamType):  # type: ignore[type-arg]  # subscripting it fails in click 8.2
+    """A number of numbers, or `auto`, which is the default."""
+
+    name = "step"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        return "auto" if value == "auto" else int(click.INT.convert(value, param, ctx))
+
+
+def _limit_names(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in limits.NAMES if name.startswith(incomplete)]
+
+
+#: What the help says of each, {} being its range; of a tag that is there, where that is something else.
+_HELP = {
+    "step": "Numbers per segment; 1000 by default, as with auto.",
+    "limit": "The last number there will be, or int32, uint32, js, int64.",
+    "order": "strict by default; trend without Redis, or with a strategy.",
+    "lease": "How many numbers of a trend tag each process draws ahead from Redis; {}, 0: none.",
+    "ahead": "How many steps a segment holds, {}, so that a longer outage of the store costs nothing.",
+    "description": "For people.",
+}
+_HELP_OF_CHANGES = {
+    "step": "Numbers per segment, from the next one on; auto: 1000.",
+    "limit": "The last number; below max for periods only.",
+}
+
+#: What an option has beside that, or in place of what its setting's range says.
+_MORE: dict[str, dict[str, Any]] = {
+    "step": {"type": _Step()},
+    "limit": {"type": str, "shell_complete": _limit_names},
+}
+
+
+def _option(name: str, setting: Setting, *, new: bool) -> Callable[[_F], _F]:
+    text = _HELP[name] if new else _HELP_OF_CHANGES.get(name, _HELP[name])
+    kind: dict[str, Any] = {"metavar": "TEXT"}
+    if setting.range is not None:
+        kind = {"metavar": "N", "type": int}
+        text = text.format("{}..{}".format(*setting.range))
+    elif setting.words:
+        kind = {"type": click.Choice(setting.words)}
+    return click.option(f"--{name}", help=text, **{**kind, **_MORE.get(name, {})})
+
+
+def setting_options(*, new: bool) -> Callable[[_F], _F]:
+    """Return what adds all of them, with where the numbers begin; those that were not given are None.
+
+    `new`: of a new tag; else those that can't be changed are left out.
+    """
+    options = [
+        click.option("--start", metavar="N", type=int, help="The first number is N."),
+        click.option("--above", metavar="N", type=int, help="The first number is N+1."),
+        *(_option(name, SETTINGS[name], new=new) for name in _HELP if new or SETTINGS[name].changes),
+    ]
+
+    def add(command: _F) -> _F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add

@@ -1,0 +1,122 @@
+"""The settings of a tag as callers give them, checked and turned into the values that stores take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from issuer.core.requests import above_of, whole
+from issuer.errors import ConfigurationError, InvalidArgument, brief
+from issuer.gateway.keys import check_description, check_tag
+from issuer.persistence.records import (
+    AHEAD_MOST,
+    DEFAULT_STEP,
+    HIGHEST,
+    LEASE_MOST,
+    Order,
+    StepMode,
+    TagChanges,
+    TagSettings,
+)
+from issuer.persistence.scheme_json import PLAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagOptions:
+    """The arguments of `Issuer.create` or `Issuer.configure` that say how a tag is set; None: not given.
+
+    `given`: those that say how its numbers are made, see SchemeOptions.
+    """
+
+    start: int | None = None
+    above: int | None = None
+    step: int | Literal["auto"] | None = None
+    limit: int | str | None = None
+    order: Order | None = None
+    lease: int | None = None
+    ahead: int | None = None
+    description: str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def settings(self, tag: str, *, limit: int, redis: bool, scheme: Mapping[str, object] = PLAIN) -> TagSettings:
+        """Return what `Store.create` takes. InvalidArgument, or ConfigurationError for a strict tag without Redis.
+
+        `limit`, `scheme`: the last counter, and the scheme that was made of `given`. `redis`: whether there is one.
+        """
+        check_tag(tag)
+        last = whole(limit, "limit", 1, HIGHEST)
+        above = above_of(tag, self.start, self.above, last) or 0
+        step = self._step()
+        order: Order = self.order if self.order is not None else ("strict" if redis else "trend")
+        if order not in ("strict", "trend"):
+            raise InvalidArgument(f"order is 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
+        if order == "strict" and not redis:
+            problem = f"tag {tag!r}: strict order needs Redis, and none is set; use order='trend'"
+            raise ConfigurationError(problem, tag=tag)
+        return TagSettings(
+            above=above,
+            step=DEFAULT_STEP if step is None else step,
+            step_mode=self._mode() or "auto",
+            limit=last,
+            order=order,
+            lease=self._lease(tag, order),
+            ahead=1 if self.ahead is None else whole(self.ahead, "ahead", 1, AHEAD_MOST),
+            description=check_description("" if self.description is None else self.description),
+            scheme=scheme,
+        )
+
+    def changes(
+        self,
+        tag: str,
+        *,
+        limit: int | None,
+        raise_to: int | None = None,
+        scheme: Mapping[str, object] | None = None,
+        seen: str | None = None,
+    ) -> TagChanges:
+        """Return what `Store.configure` takes. InvalidArgument, also if nothing would change.
+
+        `limit`, `raise_to`: the last counter, and the one to go on above. `scheme`: made of `given` and of the record
+        whose version was `seen`.
+        """
+        said = (self.step, limit, raise_to, self.lease, self.ahead, self.description, scheme)
+        if all(value is None for value in said):
+            raise InvalidArgument(
+                "nothing to change: give step, limit, start, above, lease, ahead or description; or of how its numbers "
+                "are made format, timezone, scramble with scramble_strict, stride with offset and stride_above",
+                tag=tag,
+            )
+        return TagChanges(
+            step=self._step(),
+            step_mode=self._mode(),
+            limit=None if limit is None else whole(limit, "limit", 1, HIGHEST),
+            lease=self._lease(tag, None),
+            ahead=None if self.ahead is None else whole(self.ahead, "ahead", 1, AHEAD_MOST),
+            description=None if self.description is None else check_description(self.description),
+            raise_to=raise_to,
+            scheme=scheme,
+            seen=seen,
+        )
+
+    def _step(self) -> int | None:
+        if self.step == "auto":
+            return DEFAULT_STEP
+        return None if self.step is None else whole(self.step, "step", 1, HIGHEST)
+
+    def _mode(self) -> StepMode | None:
+        if self.step is None:
+            return None
+        return "auto" if self.step == "auto" else "fixed"
+
+    def _lease(self, tag: str, order: Order | None) -> int | None:
+        if self.lease is None:
+            return None
+        size = whole(self.lease, "lease", 0, LEASE_MOST)
+        if size and order == "strict":
+            raise InvalidArgument(
+                f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for order='trend'",
+                tag=tag,
+                value=self.lease,
+            )
+        return size
