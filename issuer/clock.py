@@ -9,7 +9,7 @@ monotonic = time.monotonic
 
 
 def sleep(seconds: float) -> None:
-    """Let so many seconds pass."""
+    """Let `seconds` seconds pass."""
     time.sleep(seconds)  # looked up each time: gevent may have put its own there since this module was imported
 
 
@@ -33,7 +33,7 @@ class Deadline:
         return max(0.0, self.at - monotonic())
 
 
-#: Nobody waits longer than so many seconds before trying again.
+#: The longest pause before trying again, in seconds.
 LONGEST_PAUSE = 0.25
 
 

@@ -2,7 +2,7 @@
 
     IssuerError
     ├── ConfigurationError    settings that contradict each other, or a backend that can't be used as it is set up
-    │   ├── SchemeError       a setting of how a tag's numbers are made is wrong, or can't be changed any more
+    │   ├── SchemeError       a setting of a tag's number scheme is wrong, or can't be changed any more
     │   └── ForeignHash       the tag's hash in Redis belongs to another store: two stores share a prefix
     ├── InvalidArgument       (also a ValueError) an argument out of range; nothing was changed
     │   └── NotDecodable      a number or text that the tag can't have given
@@ -12,7 +12,7 @@
     │   └── TagDiffers        `create(..., exist_ok=True)` of one that is there with other settings
     ├── LimitReached          the tag has no numbers left below its limit
     ├── Refused               a plugin refused the call; nothing was drawn
-    ├── TransformFailed       a plugin could not turn a number into what users see: nobody gets that number
+    ├── TransformFailed       a plugin could not turn a number into what users see: the number is a gap
     ├── Unavailable
     │   ├── StoreUnavailable  the store did not answer in time
     │   ├── RedisUnavailable  Redis did not answer in time
@@ -38,7 +38,7 @@ from typing import Any
 class IssuerError(Exception):
     """Root of all errors of this package. `tag` is the tag concerned, or None.
 
-    `drawn`: the numbers that `take` had drawn when it failed part-way: they are the caller's, nobody else gets them.
+    `drawn`: the numbers that `take` had drawn when it failed part-way. They are the caller's alone.
     """
 
     tag: str | None
@@ -66,9 +66,9 @@ class InvalidArgument(IssuerError, ValueError):
 
 
 class SchemeError(ConfigurationError):
-    """A setting of how a tag's numbers are made is wrong, contradicts another one, or can't be changed any more.
+    """A setting of a tag's number scheme is wrong, contradicts another one, or can't be changed any more.
 
-    `setting`: which one, as `create`, `configure` and `connect` call it; `value`: what was given.
+    `setting`: its name, as `create`, `configure` and `connect` call it; `value`: what was given.
     """
 
     def __init__(self, message: str, *, setting: str, value: object = None, tag: str | None = None) -> None:
@@ -107,7 +107,7 @@ class NotDecodable(InvalidArgument):
 class FormatOverflow(IssuerError):
     """A number has more digits than the tag's format has places. It was not cut, and the text not made longer.
 
-    The number was drawn, and nobody gets it: it is a gap, and so is that of each further try.
+    The number was drawn, and no caller gets it: it is a gap, and so is that of each further try.
 
     `value`: the number; `width`: how many places there are.
     """
@@ -190,15 +190,15 @@ class Refused(IssuerError):
 
 
 class TransformFailed(IssuerError):
-    """A plugin that changes numbers failed on some. They were drawn, and nobody gets them: they are gaps.
+    """A plugin that changes numbers failed on some. They were drawn, and no caller gets them: they are gaps.
 
-    As they were they could be what the plugin makes of other numbers. `plugin`: the names of the plugins in question;
+    Unchanged, they could be what the plugin makes of other numbers. `plugin`: the names of the plugins in question;
     `numbers`: those that were drawn in vain; those that went well are in `drawn`.
     """
 
     def __init__(self, tag: str, *, plugin: str, numbers: Sequence[int]) -> None:
         super().__init__(
-            f"tag {tag!r}: {plugin} could not change {len(numbers)} of the numbers drawn: nobody gets them; the log "
+            f"tag {tag!r}: {plugin} could not change {len(numbers)} of the numbers drawn: they are gaps; the log "
             "issuer.plugins says why",
             tag=tag,
         )
@@ -275,7 +275,7 @@ class StoreBehind(IssuerError):
     """The store's `max` is below numbers that are known to be taken: it was restored from a backup, or lost writes.
 
     `max` is what the store says, `taken` the highest number known to be taken. None: the tag is halted, since another
-    process found out, or somebody ran `issuer halt`. Its reservations are stopped until `issuer recover` has run.
+    process found out, or an operator ran `issuer halt`. Its reservations are stopped until `issuer recover` has run.
     `scheme`: the id of a later scheme than the store knows, None if that isn't why.
     """
 
@@ -287,7 +287,7 @@ class StoreBehind(IssuerError):
             super().__init__(
                 f"the store is behind: tag {tag!r} has had a later scheme ({scheme}) than the store knows, and values "
                 f"would come again. Its reservations are stopped: run `issuer recover {tag}` with the journals; "
-                "without them, set its scheme anew, above all values that were given (stride_above, or where each "
+                "without them, set its scheme again, above all values that were given (stride_above, or where each "
                 "scramble key begins), and recover",
                 tag=tag,
             )
@@ -317,7 +317,7 @@ _BRIEF = _Brief()
 
 
 def brief(value: object) -> str:
-    """Return the `repr` of a value for a message: 80 characters at most of what somebody passed by mistake.
+    """Return the `repr` of a value for a message: 80 characters at most of what was passed by mistake.
 
     An error carries the value itself as an attribute.
     """

@@ -1,4 +1,4 @@
-"""What becomes of a process's objects in a forked child."""
+"""Forks: objects of a process that must be made fresh in a forked child."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def living(
     unseen: Callable[[M], None] | None = None,
     unseen_over: Callable[[M], None] | None = None,
 ) -> weakref.WeakSet[M]:
-    """Return a set: what is in it when the process forks is `reset` in the child, each whatever becomes of the others.
+    """Return a set: what is in it when the process forks is `reset` in the child, each even if others fail.
 
     Sets are gone through in the order in which they were made. `unseen`, `unseen_over`: see `register`.
     """

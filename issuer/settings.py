@@ -25,7 +25,7 @@ _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 
 _SQLITE = "sqlite:///"
 
-#: What Kubernetes and Docker links set in every container beside a service named issuer, or issuer-something.
+#: Variables that Kubernetes and Docker links set in every container beside a service named issuer, or issuer-something.
 _SERVICE = re.compile(r"ISSUER_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 
 
@@ -109,7 +109,7 @@ def _path(path: object) -> str:
 
 
 def _keys(keys: object) -> dict[str, bytes]:
-    """Return the secrets by name; ConfigurationError if that is no table of texts. What they hold is never told."""
+    """Return the secrets by name; ConfigurationError if that is no table of texts. What they hold is never shown."""
     if isinstance(keys, str):
         pairs = [pair.partition("=") for pair in keys.split(",") if pair]
         if not all(equals for _, equals, _ in pairs):  # what stands there may be a secret
@@ -324,7 +324,7 @@ def _filled(variable: str, value: str) -> str:
 
 
 def _beside(path: Path, name: str, value: object) -> object:
-    """Return a value of the settings file: what is relative is relative to the file, whatever directory is current."""
+    """Return a value of the settings file: a relative one is relative to the file, not to the current directory."""
     if not isinstance(value, str) or not value:
         return value
     if DEFINITIONS[name].read is _path:

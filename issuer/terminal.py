@@ -1,4 +1,4 @@
-"""What the terminal shows: widths, tables, times, JSON. No I/O but `say` and `show`."""
+"""Text for the terminal: widths, tables, times, JSON. No I/O but `say` and `show`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _cells(letter: str) -> int:
 
 
 def plain(text: str) -> str:
-    """Return the text with whatever could move the cursor or hide something made visible."""
+    """Return the text with all that could move the cursor or hide something made visible."""
     return "".join(
         letter if letter.isprintable() or (_cells(letter) == 0 and unicodedata.category(letter) != "Cf") else
         letter.encode("unicode_escape").decode()
@@ -79,7 +79,7 @@ def numbered(count: int, name: str) -> str:
 
 
 def wrapped(text: str, cells: int | None) -> list[str]:
-    """Return the text in lines of at most so many cells, broken between words; a longer word has a line for itself."""
+    """Return the text in lines of at most `cells` cells, broken between words; a longer word has a line for itself."""
     if cells is None:
         return [text]
     lines = [""]
@@ -93,7 +93,7 @@ def wrapped(text: str, cells: int | None) -> list[str]:
 
 
 def folded(text: str, cells: int | None) -> list[str]:
-    """Return the text in lines of at most so many cells; broken within a word only if that alone is longer."""
+    """Return the text in lines of at most `cells` cells; broken within a word only if that alone is longer."""
     if cells is None or width(text) <= cells:
         return [text]
     lines = []

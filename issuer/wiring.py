@@ -144,7 +144,7 @@ def aconnect(
 
 
 class Hooks(NamedTuple):
-    """What `connect` was given that no setting can say."""
+    """Arguments of `connect` that no setting can say."""
 
     plugins: Chain | AsyncChain
     rejected: Handler | None
@@ -199,7 +199,7 @@ def _parts(
 
 
 def _named(name: str, given: object) -> object:
-    """Return what was given, None if nothing was. ConfigurationError for a None: nobody means it.
+    """Return what was given, None if nothing was. ConfigurationError for a None: it is never meant.
 
     It is what `os.environ.get` gives for a variable that isn't set. Two pods that fell back to files of their own then
     would count 1, 2, ... each.
@@ -229,13 +229,13 @@ def _tell_of_default(url: str) -> None:
 
 
 def default_is_known() -> None:
-    """Warn no more of the default store: whoever calls this knows of it."""
+    """Warn no more of the default store: the caller knows of it."""
     global _told_of_default  # noqa: PLW0603 - the same
     _told_of_default = True
 
 
 def _check_hooks(hooks: Hooks) -> None:
-    """Refuse what can't be used, and a plugin that names a strategy that nobody knows: it would be silent for ever."""
+    """Refuse what can't be used, and a plugin that names an unknown strategy: it would never run."""
     if hooks.instance is not None and not isinstance(hooks.instance, Instance):
         raise ConfigurationError(f"instance is an issuer.strategies.Instance or None, not {brief(hooks.instance)}")
     if hooks.alarm is not None and not callable(hooks.alarm):
@@ -263,7 +263,7 @@ def _instance(settings: settings_.Settings) -> Instance:
 
 
 def _no_alarm(error: IssuerError) -> None:
-    """Tell nobody: what is wrong is logged anyway."""
+    """Do nothing: what is wrong is logged anyway."""
 
 
 def _store(named: object, journal: str) -> Store:

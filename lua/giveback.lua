@@ -13,7 +13,7 @@ ARGV[5]  backs: the lease's backs
 Returns one of
   {'back'}         used+1 .. high are the next numbers to be drawn
   {'spent', why}   they are a gap. 'missing': no hash; 'reign': another master rules, or the hash is of another reign;
-                   'born': the hash was armed anew since; 'cur': it stands elsewhere than at high, as others have drawn, or
+                   'born': the hash was armed again since; 'cur': it stands elsewhere than at high, as others have drawn, or
                    a later segment has begun; 'backs': these have come back already, or more than one row of returns has
                    since the lease was drawn; nothing changed
   {'notmaster'}    this server is no master, or shows no replication id; nothing changed
@@ -40,7 +40,7 @@ if not last and (seen_backs ~= backs_before or less(backs_low, high)) then retur
 -- before it, and all of used+1 .. max is the lease's own or not yet drawn.
 redis.call('HINCRBY', key, 'backs', 1)
 redis.call('HSET', key, 'cur', used, 'backs_before', seen_backs, 'backs_low', used)
--- A loader elected at the mark finds nothing due now and goes home: the draw that reaches the mark again elects another one,
+-- A loader elected at the mark finds nothing due now and ends: the draw that reaches the mark again elects another one,
 -- at once. If the first did load after all, the second one's load is refused: a gap.
 if less(used, mark) then redis.call('HDEL', key, 'asked') end
 return {'back'}

@@ -1,6 +1,6 @@
 --[[
-load: put the segment (low, high], reserved in the store, into the hash. Sent once, whatever comes back. A copy that the
-network makes of it is refused: the hash has seen numbers above low, or was armed anew since, under another born.
+load: put the segment (low, high], reserved in the store, into the hash. Sent once, whatever the reply. A copy that the
+network makes of it is refused: the hash has seen numbers above low, or was armed again since, under another born.
 
 KEYS[1]  the tag's hash
 ARGV[1]  low: the number before the segment's first
@@ -14,7 +14,7 @@ Returns one of
   {'next'}           loaded into buffer 2
   {'full'}           both buffers hold numbers; nothing changed
   {'stale', why}     'missing': no hash; 'reign': another master rules, or the hash is of another reign; 'born': the hash
-                     was armed anew since; 'below': the hash has seen numbers above low; nothing changed
+                     was armed again since; 'below': the hash has seen numbers above low; nothing changed
   {'notmaster'}      this server is no master, or shows no replication id; nothing changed
   {'corrupt'}        a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
   error BADARG       the segment is none; nothing changed

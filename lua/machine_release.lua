@@ -1,5 +1,5 @@
 --[[
-machine_release: give a machine number back, with the last timestamp that was used: whoever has it next, even at once,
+machine_release: give a machine number back, with the last timestamp that was used: its next holder, even at once,
 starts above.
 
 KEYS[1]  the namespace's hash
@@ -8,7 +8,7 @@ ARGV[2]  token: the claim's
 ARGV[3]  used: the last timestamp, ms since 1970, that numbers were made of
 
 Returns one of
-  {'free'}         anybody may claim it
+  {'free'}         any process may claim it
   {'lost'}         it is not this token's; nothing changed
   {'notmaster'}    this server is no master, or shows no replication id; nothing changed
   {'corrupt'}      a field that should be a number is none; nothing changed

@@ -9,8 +9,8 @@ ARGV[2]  scheme: the id of the tag's scheme, as the caller knows it; '': it has 
 ARGV[3]  ttl: for how many milliseconds the number is kept, 1..2^63-1
 
 Returns one of
-  {'again', number, scheme}        the key has had this number before, drawn under that scheme, '' for none: whoever knows
-                                   an earlier one has to learn it, to make a value of the number; nothing changed
+  {'again', number, scheme}        the key has had this number before, drawn under that scheme, '' for none: a caller
+                                   that knows an earlier one has to learn it, to make a value of the number; nothing changed
   {'ok', low, high}                high is the key's number from now on, low is the number before
   {'ok', low, high, 'extend', max} the same, and the caller is elected to load the next segment; max ends the present one
   {'exhausted'}                    both buffers are used up; nothing changed
@@ -28,7 +28,7 @@ if not window or not whole(ttl) or ttl == '0' then
   return redis.error_reply('BADARG the window and the ttl must be milliseconds')
 end
 --@include reign
--- In whatever reign it was drawn: it was nobody else's.
+-- In any reign that it was drawn in: it was no other caller's.
 local kept = redis.call('GET', KEYS[2])
 if kept then
   local number, under = string.match(kept, '^(%d+):(.*)$')

@@ -7,7 +7,7 @@ ARGV[1]  born: a fresh random word; what is written of it if the hash is armed n
 ARGV[2]  store: the id of the caller's store
 ARGV[3]  election window in milliseconds
 ARGV[4]  'claim': stand for election; 'mine': elected already (by `next`), so ask again; 'look': neither; 'resign': elected,
-         and unable to load: whoever claims next is elected
+         and unable to load: the next to claim is elected
 ARGV[5]  scheme: the id of the tag's scheme, '' or missing: it has none
 ARGV[6]  until: with a scheme, the end of its period if the hash is armed now, in milliseconds of the server's clock: 0 if
          it has yet to be found out, 2^63-1 if there are no periods
@@ -19,7 +19,7 @@ Returns one of
   {'open', reign, born, top, cur, due, elected, clock}
                        the same, with due '1', as the period has ended by the server's clock, in milliseconds: before a
                        segment the hash wants a floor at the end of that period
-  {'otherscheme', id}  the hash's numbers belong to another scheme, '' for none, in whatever reign; nothing changed
+  {'otherscheme', id}  the hash's numbers belong to another scheme, '' for none, in any reign; nothing changed
   {'otherstore', id}   the hash was armed for another store; nothing changed
   {'notmaster'}        this server is no master, or shows no replication id; nothing changed
   {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another, or `store` is no store's id;

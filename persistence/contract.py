@@ -74,7 +74,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the store is, without its secrets, for messages and `issuer config`."""
+        """The store's address, without its secrets, for messages and `issuer config`."""
 
     @abstractmethod
     def store_id(self, *, timeout: float) -> str:
@@ -134,7 +134,7 @@ class Store(ABC):
         Never more than was held: a `used` below held[0].low counts as held[0].low. The caller must have forgotten the
         numbers before the call, and must never have shown them to anyone. First the ledger entries are shortened, each
         by its id; then `max` goes down to `used` if both `max` and `version` are still what the last reservation left.
-        False, and a gap, if somebody reserved since. `Unavailable`: in doubt, it counts as handed back.
+        False, and a gap, if another caller reserved since. `Unavailable`: in doubt, it counts as handed back.
         """
 
     @abstractmethod
@@ -142,8 +142,8 @@ class Store(ABC):
         """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it.
 
         `scheme` takes the place of the whole scheme. `seen`: VersionMoved unless that is the record's version still, at
-        the moment of the change; every reservation moves it. Who makes a scheme of the one before must give it, else
-        what somebody else has changed meanwhile is lost.
+        the moment of the change; every reservation moves it. A caller that makes a scheme of the one before must give
+        it, else another caller's change in between is lost.
 
         Once a tag has a `lease` it can be changed, to 0 too, but not unsaid. LeaseOnStrict if it is above 0 and the tag
         strict. LimitTooLow if the limit that results lies below the `max` that results. TagMissing.
@@ -155,7 +155,7 @@ class Store(ABC):
 
     @abstractmethod
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        """Stop reservations until `recover`, if `max` is still lower than `below`; None: whatever it is.
+        """Stop reservations until `recover`, if `max` is still lower than `below`; None: in any case.
 
         Returns whether it is halted now. TagMissing.
         """

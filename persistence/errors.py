@@ -1,7 +1,7 @@
-"""What a store can answer instead of a result.
+"""Errors of stores.
 
 StoreError
-├── Unavailable      no answer, or an answer that can't be trusted: whatever was asked may have happened
+├── Unavailable      no answer, or an answer that can't be trusted: what was asked may have happened
 ├── Misconfigured    this store can't be used as it is set up; asking again won't help
 ├── Corrupt          what lies there isn't ours, or isn't an int64
 ├── Damaged          a line of a journal isn't as it was written
@@ -99,12 +99,12 @@ class SchemeMismatch(StoreError):
     """A deleted tag was to be made again, with another way from counter to value; nothing was changed."""
 
     def __init__(self, tag: str) -> None:
-        super().__init__(f"tag {tag!r} was deleted with another way of making numbers")
+        super().__init__(f"tag {tag!r} existed before with another number scheme")
         self.tag = tag
 
 
 class VersionMoved(StoreError):
-    """Somebody has changed the record since the caller read it; nothing was changed. Read it again, and retry."""
+    """The record has changed since the caller read it; nothing was changed. Read it again, and retry."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"tag {tag!r} has changed meanwhile")

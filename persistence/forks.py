@@ -1,9 +1,9 @@
 """Forks: also those that Python doesn't see, as uWSGI's, which forks in C and calls none of Python's hooks.
 
 A hook is registered once and runs around both kinds. Before a fork in C it is the C library that calls us, in the
-parent (`pthread_atfork`). In the child nobody does: its first call that isn't answered out of memory asks `notice`,
-which compares the process's id and makes good what the hooks would have done. So that nothing is answered out of memory
-there before, the parent puts away what lies open (`unseen`) until the fork is over.
+parent (`pthread_atfork`). In the child nothing calls us: its first call that isn't answered out of memory asks
+`notice`, which compares the process's id and makes good what the hooks would have done. So that nothing is answered out
+of memory there before, the parent puts away what lies open (`unseen`) until the fork is over.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Hooks(NamedTuple):
 
 
 class State:
-    """Whose process this is, and whether it is being forked."""
+    """This process's id, and whether it is being forked."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -58,7 +58,7 @@ def register(
     """Call these around each fork: `before` it, after it `in_parent` and `in_child`; none of them may import anything.
 
     `unseen`, `unseen_over`: in the parent, before and after a fork that Python doesn't see, to put away what could be
-    used in the child without anybody asking whose it is. `before` is called in the opposite order, as Python does.
+    used in the child without a look at its owner. `before` is called in the opposite order, as Python does.
     """
     _hooks.append(_Hooks(before, in_parent, in_child, unseen, unseen_over))
 
@@ -145,7 +145,7 @@ _CALLED: list[Any] = [_FUNCTION(_before_unseen), _FUNCTION(_in_parent_unseen)]
 
 
 def _watch() -> bool:
-    """Have the C library call us around each fork; False if it can't be told to."""
+    """Have the C library call us around each fork; False if it has no way for that."""
     try:
         libc = ctypes.CDLL(None)
         # glibc has no `pthread_atfork` to be found by name, but what that is made of.

@@ -9,7 +9,7 @@ names the store. Every other one is about a tag and has its settings:
   tag, of what the store knows then, or the file before it.
 
 A line's newline is written when fsync has returned: a line without one is torn, by a kill or a full disk, and nothing
-of it was ever used; whoever appends next cuts it off. A line with one that doesn't check is damaged, which is an error.
+of it was ever used; the next process to append cuts it off. A line with one that doesn't check is damaged: an error.
 All processes append to one file, under its flock: for local file systems, which know hard links too.
 """
 
@@ -38,7 +38,7 @@ from issuer.persistence.scheme_json import SCHEME_MOST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-#: A file is followed by the next one when it has grown by so many bytes: about 7 500 reservations. Reading it, for
+#: A file is followed by the next one when it has grown by this many bytes: about 7 500 reservations. Reading it, for
 #: what is to be carried over, takes 0.2 s.
 ROTATE_AT = 2 * 1024 * 1024
 
@@ -55,7 +55,7 @@ _HEAD_MOST = 4096
 _LINE_MOST = 8192 + SCHEME_MOST
 _END = rb',"crc":"([0-9a-f]{8})"\}'
 _LINE = re.compile(rb"(\{.*?)" + _END, re.DOTALL)
-#: How long a reader waits, in seconds, for those who append, before it says that a line is damaged.
+#: How long a reader waits, in seconds, for processes that append, before it says that a line is damaged.
 _READ_LOCK = 2.0
 #: What a line says of the tag's record.
 _SETTINGS = (*SETTINGS, "deleted")
@@ -95,7 +95,7 @@ def _whole(tail: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Known:
-    """What journals know of one tag. `record` has the settings as they were last; its `max` means nothing."""
+    """One tag as journals know it. `record` has the settings as they were last; its `max` means nothing."""
 
     record: Tag
     floor: int = 0
@@ -107,12 +107,12 @@ class Known:
         return max([self.floor, *self.segments.values()])
 
     def beneath(self, newest: int) -> int:
-        """Return the highest number beneath the newest so many segments."""
+        """Return the highest number beneath the `newest` newest segments."""
         highs = sorted(self.segments.values(), reverse=True)
         return max([self.floor, *highs[newest:]])
 
     def ends(self, segment: str, high: int) -> None:
-        """Take note of where a segment ends; of several ends, in whatever order they come, the lowest holds."""
+        """Take note of where a segment ends; of several ends, in any order, the lowest holds."""
         self.segments[segment] = min(high, self.segments.get(segment, high))
         if len(self.segments) > 2 * KEPT:
             by_end = sorted(self.segments.items(), key=lambda each: each[1])
@@ -130,14 +130,14 @@ class Known:
 
 
 def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
-    """Return the fields of a line about a tag: who says it and when, the tag's settings, and more."""
+    """Return the fields of a line about a tag: the process that writes it, the time, the tag's settings, and more."""
     settings = {name: getattr(record, name) for name in _SETTINGS}
     said = {"time": now_ms(), "host": socket.gethostname(), "pid": os.getpid()}
     return {"kind": kind, "tag": record.tag, **more, **settings, "changed": record.timestamp, **said}
 
 
 class Journals:
-    """What was read from journals. `stores`: by the id of the store, then by tag."""
+    """Tags read from journals. `stores`: by the id of the store, then by tag."""
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Known]] = {}
@@ -254,7 +254,7 @@ class Journal:
         #: Whether the last append failed. Then a reservation is not asked for before a line can be written again: else
         #: each attempt on a full disk, or while a stopped process has the lock, would cost a segment.
         self._has_failed = False
-        #: What `tops` has read last, and of which file, as long as that was.
+        #: The result of `tops` when it read last, with the file and its length then.
         self._tops: Mapping[str, int] = {}
         self._read_as: object = None
 
@@ -384,7 +384,7 @@ class Journal:
         return head
 
     def _mend(self, descriptor: int) -> None:
-        """End the last line if it is whole, cut it off if it is torn. The lock says that nobody is writing it."""
+        """End the last line if it is whole, cut it off if it is torn. The lock says that no process is writing it."""
         size = os.fstat(descriptor).st_size
         if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
             return
@@ -415,7 +415,7 @@ class Journal:
             _close(descriptor)
 
     def _rotate(self, full: int, store_id: str) -> None:
-        """Keep the file under another name and put a new one in its place. Who waits for its lock looks again then."""
+        """Rename the file and put a new one in its place. Processes that wait for its lock look again."""
         journals = Journals()
         with os.fdopen(os.dup(full), "rb") as file:
             file.seek(0)
@@ -463,7 +463,7 @@ def _write(descriptor: int, lines: Iterable[bytes]) -> None:
         with suppress(OSError):
             os.ftruncate(descriptor, before)
         raise
-    # If there is no room for it: the line is whole and on the disk, and whoever comes next ends it.
+    # If there is no room for it: the line is whole and on the disk, and the next process to append ends it.
     with suppress(OSError):
         os.write(descriptor, b"\n")
 
@@ -497,7 +497,7 @@ def _close(descriptor: int) -> None:
     os.close(descriptor)
 
 
-#: What is open at this moment. A forked child closes it: if its parent is killed, the child would keep the lock.
+#: The descriptors open at this moment. A forked child closes them: if its parent is killed, it would keep the lock.
 _descriptors: set[int] = set()
 
 

@@ -36,7 +36,7 @@ _SECOND_LOOK = 0.2
 class Journalled(Store):
     """The store given, of which every reservation, hand back and change of a tag is appended to the journal at `path`.
 
-    A reservation whose line could not be written is Unavailable: nobody gets its numbers. Closing it closes the store.
+    A reservation whose line could not be written is Unavailable: no caller gets its numbers. `close` closes the store.
     A journal that can't be written to at all, or is another store's, is Misconfigured before the store is asked.
     """
 
@@ -44,7 +44,7 @@ class Journalled(Store):
         self._store = store
         self._journal = Journal(path, rotate_at=rotate_at)
         self.shared = store.shared
-        #: The tags whose record was held against the journal by this process.
+        #: The tags whose record this process has compared with the journal.
         self._compared: set[str] = set()
 
     @property
@@ -177,7 +177,7 @@ class Journalled(Store):
 
         So is a tag that the store has lost altogether, before it is made again otherwise than `above` all that.
 
-        Where Redis was emptied by the same disaster nobody else would know of it. What looks wrong is read once more: a
+        If Redis was emptied by the same disaster, nothing else would know of it. What looks wrong is read once more: a
         hand back is in the store just before it is in the journal.
         """
         if tag in self._compared:
@@ -205,7 +205,7 @@ class Journalled(Store):
         return store_id
 
     def _begin(self, store_id: str, deadline: Deadline) -> None:
-        """Begin the journal with what the store holds by now: else it would not know a tag that nobody uses."""
+        """Begin the journal with what the store holds by now: else it would not know a tag that isn't used."""
         records = self._store.tags(timeout=deadline.left())
         lines = [_floored(record, record.max) for record in records]
         self._journal.begin(store_id, lines, timeout=deadline.left())
@@ -215,7 +215,7 @@ class Journalled(Store):
         return record
 
     def _append(self, store_id: str, line: dict[str, object], deadline: Deadline) -> None:
-        """Append the line; whatever goes wrong is Unavailable, since the store has been changed already."""
+        """Append the line; any failure is Unavailable, since the store has been changed already."""
         try:
             while not self._journal.append(store_id, line, timeout=deadline.left()):
                 self._begin(store_id, deadline)

@@ -1,4 +1,4 @@
-"""What a MongoDB server says of itself, and what its errors mean."""
+"""A MongoDB server: what it says of itself, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _unanswered: ContextVar[int] = ContextVar("unanswered", default=0)
 
 
 class Attempts(CommandListener):
-    """Tells of the present call whether a write was sent that the server may have carried out without saying so.
+    """Counts the present call's writes that were sent, and that the server may have carried out without saying so.
 
-    pymongo sends a write again by itself, and raises what the second attempt has come to: "not authorized" doesn't say
-    then that nothing has changed.
+    pymongo sends a write again by itself, and raises the error of the second attempt: "not authorized" doesn't say then
+    that nothing has changed.
     """
 
     @property
@@ -99,7 +99,7 @@ def facts(tags: Collection[dict[str, Any]]) -> StoreFacts:
 def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     """Return the store's error for what pymongo, bson or dnspython raised.
 
-    `in_doubt`: something may have changed by then, so whatever was raised is Unavailable.
+    `in_doubt`: something may have changed by then, so any error is Unavailable.
     """
     wrong = isinstance(error, ConfigurationError | InvalidName)
     # Without pymongo's own settings and its view of the topology, which fill a screen.

@@ -57,7 +57,7 @@ Document = dict[str, Any]
 #: The database if the URL names none.
 DATABASE = "issuer"
 
-#: What the URL may set otherwise. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
+#: Options, unless the URL sets them. pymongo's own 30 s and 20 s would make callers wait for a server that is away.
 #: `connect` false: its threads start at the first request, not while `_connected` holds its lock, which in a forked
 #: child may be Python's own while gevent has patched the rest: that would stop all greenlets for ever.
 DEFAULTS: dict[str, Any] = {
@@ -116,7 +116,7 @@ class _Session:
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Take note of a write: whatever goes wrong later, the call has changed something."""
+        """Take note of a write: even if it fails later, the call has changed something."""
         self.writing = True
         yield
         self.wrote, self.writing = True, False
@@ -256,7 +256,7 @@ class MongoStore(Store):
                         with session.write():
                             session.tags.insert_one(mongotags.document(made))
                     except DuplicateKeyError:
-                        pass  # made by somebody else meanwhile: look again
+                        pass  # made by another process meanwhile: look again
                     else:
                         return made
                 session.pause()
@@ -532,7 +532,7 @@ class MongoStore(Store):
         try:
             with _unbound(), pymongo.timeout(_INDEX_PATIENCE):
                 collections.segments.create_index(mongoledger.INDEX)
-        except Exception as error:  # noqa: BLE001 - whatever it is, no number depends on it
+        except Exception as error:  # noqa: BLE001 - no number depends on it
             if not self._closed and process == os.getpid():
                 log.warning(
                     "%s: no index of the ledger could be made, so `verify`, `who` and pruning take long there: %s",

@@ -27,8 +27,8 @@ _DOWN = [("high", pymongo.DESCENDING), ("low", pymongo.DESCENDING), ("_id", pymo
 _UP = [(name, pymongo.ASCENDING) for name, _ in _DOWN]
 INDEX = [("tag", pymongo.ASCENDING), *_DOWN]
 
-#: What a document must meet to be changed or dropped: every field of an entry, of its type. A program of the user's may
-#: have documents of its own in the collection, which have a tag and a time as well.
+#: The condition on a document to be changed or dropped: every field of an entry, of its type. A program of the user's
+#: may have documents of its own in the collection, which have a tag and a time as well.
 OURS: Document = {
     "_id": {"$type": "string", "$regex": "^[0-9a-f]{24}$"},
     "low": INTEGER,

@@ -1,7 +1,7 @@
-"""Whose collections are whose in MongoDB: their names, and the `meta` document that says that they are the issuer's.
+"""Ownership of collections in MongoDB: their names, and the `meta` document that says that they are the issuer's.
 
 A database may hold a program's own collections as well. So the names have a prefix, a store is made only where its
-three collections are empty, and one that is there is known by its `meta` document: `_id` "store", `id` of 24
+three collections are empty, and an existing one is known by its `meta` document: `_id` "store", `id` of 24
 hexadecimal digits, an integer `schema`.
 """
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-#: What the collections' names begin with, unless the caller says otherwise.
+#: The beginning of the collections' names, unless the caller says otherwise.
 PREFIX = "issuer_"
 
-#: What they begin with in databases that were made before there was a prefix. Looked for only if none is given.
+#: Their beginning in databases that were made before there was a prefix. Looked for only if none is given.
 NO_PREFIX = ""
 
 #: The option of a URL that names another prefix. It is the issuer's own, so pymongo never sees it.

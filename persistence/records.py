@@ -45,7 +45,7 @@ _ID_BYTES = 12
 #: The longest lease: what a process that dies takes with it.
 LEASE_MOST = 1_000_000
 
-#: Ledger entries are kept for so many milliseconds: 90 days. The newest of each tag stays for ever.
+#: Ledger entries are kept for this many milliseconds: 90 days. The newest of each tag stays for ever.
 LEDGER_KEPT = 90 * 24 * 3600 * 1000
 
 #: The longest label of a service, in characters.
@@ -353,7 +353,7 @@ class Tag:
 
     @property
     def segment(self) -> int:
-        """How many numbers the next reservation shall bring: `ahead` x `step`, be there so many left or not."""
+        """How many numbers the next reservation shall bring: `ahead` x `step`, even if fewer are left."""
         return self.step * self.ahead
 
     def live(self) -> Tag:
@@ -426,7 +426,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """Who reserved (low, high], when (milliseconds since 1970), and what for. low == high: all handed back.
+    """A reservation of (low, high]: by whom, when (milliseconds since 1970), what for. low == high: all handed back.
 
     `application`: the label of the service that reserved it, as its settings say. `born`: what names the hash in Redis
     that it was reserved for, from when it was armed until it is armed again or floored; "" if for none. Both are "" in
@@ -517,7 +517,7 @@ def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """How a store is set up, for `doctor` to judge. None: this store has no such thing, or can't tell.
+    """Facts of how a store is set up, for `doctor` to judge. None: this store has no such thing, or can't tell.
 
     kind: "mongodb", "sqlite", "memory", or the scheme of the URL. version: of the server or the library. time: the
     server's clock in ms since 1970; None: it has none but this machine's. lasting: whether what it has written outlives

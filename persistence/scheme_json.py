@@ -30,7 +30,7 @@ _VALUE_MAKING: dict[str, object] = {
     "cycle": False,
 }
 
-#: With a cycle these, too: where the values begin anew.
+#: With a cycle these, too: where the values begin again.
 _CYCLE_MAKING = ("start", "limit")
 
 

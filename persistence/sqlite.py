@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 #: The oldest SQLite library with which this is tested: RETURNING, and the end of several WAL races.
 OLDEST = (3, 35)
 
-#: Pages of the log after which it is written into the database: after each commit, so that a log that somebody deletes
-#: holds nothing that the database doesn't. It takes 10 % of a reservation.
+#: Pages of the log after which it is written into the database: after each commit, so that a log that is deleted
+#: by hand holds nothing that the database doesn't. It takes 10 % of a reservation.
 CHECKPOINT_AFTER = 1
 
 #: Seconds that a fork waits for a call of another thread to end: until a second after the call's deadline, as one on a
@@ -269,7 +269,7 @@ class SQLiteStore(Store):
         """Nothing is left to do: the parent closes its connection before it forks, and opens it again after.
 
         SQLite notes per process which locks it holds, and a fork copies the note but not the locks. A child that opened
-        the file anew beside its parent's open connection would work without any lock: when the parent then closes,
+        the file again beside its parent's open connection would work without any lock: when the parent then closes,
         the write-ahead log is deleted under the child, its commits are lost, and ranges are handed out twice (shown in
         tests/contract/test_sqlite.py).
         """
@@ -319,8 +319,8 @@ class SQLiteStore(Store):
                 self._check_files()
                 yield connection
                 connection.execute("COMMIT")
-                # Once more: what was committed to a log that is gone by now is lost. Whoever asked for a segment gets
-                # none, and it is a gap.
+                # Once more: what was committed to a log that is gone by now is lost. The caller gets no segment, and
+                # it is a gap.
                 self._check_files()
             except BaseException:
                 if connection.in_transaction:
@@ -351,7 +351,7 @@ class SQLiteStore(Store):
         """Misconfigured if one of the files is another one than the connection has open."""
         if self._files() == self._open_files:
             return
-        # Commits would go to a file that nobody will find again. The log is deleted by `rm`; or by the process that
+        # Commits would go to a file that is never found again. The log is deleted by `rm`; or by the process that
         # closes the database last, once this one has lost its locks: POSIX drops them all when any part of a program
         # closes the file, as one does that copies its own store (seen: 95 repeats in 225 numbers).
         raise Misconfigured(
@@ -361,7 +361,7 @@ class SQLiteStore(Store):
 
     def _files(self) -> _Files:
         """Tell the database, its log and the log's index apart from others at their paths; 10 us."""
-        real = os.path.realpath(self._path)  # beside it SQLite keeps them, whatever links lead there
+        real = os.path.realpath(self._path)  # beside it SQLite keeps them, even if links lead there
         return _identity(self._path), *(_identity(Path(f"{real}{suffix}")) for suffix in ("-wal", "-shm"))
 
     def _opened(self, deadline: Deadline) -> sqlite3.Connection:
@@ -423,12 +423,12 @@ class SQLiteStore(Store):
         return True
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
-        # Else one row that somebody tampered with would keep ALTER TABLE from adding a column, and all tags from being
+        # Else one row that was tampered with would keep ALTER TABLE from adding a column, and all tags from being
         # served. Such a row stays as it is, and Corrupt.
         connection.execute("PRAGMA ignore_check_constraints = ON")
         try:
             connection.execute("BEGIN IMMEDIATE")
-            # Read again, now that nobody else can write: another process may have been first.
+            # Read again, now that no other process can write: one may have been first.
             version = self._version(connection)
             for statement in chain.from_iterable(STEPS[version:]):
                 connection.execute(statement)

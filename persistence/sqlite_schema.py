@@ -37,7 +37,7 @@ _LEASES = (
     "ALTER TABLE tags ADD COLUMN lease INTEGER CHECK (lease IS NULL OR (typeof(lease) = 'integer' AND lease >= 0))",
     # A process of an older program that had the file open while it was brought up to date goes on, and replaces whole
     # rows without this column. No tag ever goes back to saying nothing, so a row that would is such a one: its process
-    # hangs up, opens the file anew, and is told that it is too old.
+    # hangs up, opens the file again, and gets the error that it is too old.
     """CREATE TRIGGER lease_is_kept BEFORE INSERT ON tags
     WHEN NEW.lease IS NULL AND EXISTS (
         SELECT * FROM tags WHERE tag = NEW.tag AND lease IS NOT NULL AND "order" = 'trend' AND NOT deleted
@@ -77,6 +77,6 @@ STEPS = (_TABLES, _LEASES, _AHEAD, _SCHEMES, _LABELS, _STEP_MODES)
 #: The columns that each schema has added, the fifth to `segments`, the others to `tags`.
 ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "born"), (6, "step_mode"))
 
-#: What a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and would
-#: drop what is in them: it refuses a file of a newer schema.
+#: The schema that a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and
+#: would drop what is in them: it refuses a file of a newer schema.
 SCHEMA = len(STEPS)

@@ -1,4 +1,4 @@
-"""What operators ask of an issuer: its tags, and that nothing is wrong with them."""
+"""Administration of an issuer: its tags, and checks that nothing is wrong with them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Administration:
-    """What operators ask of an issuer: its tags, and that nothing is wrong with them."""
+    """Administration of an issuer: its tags, and checks that nothing is wrong with them."""
 
     _config: IssuerConfig
     _runner: Runner
@@ -52,7 +52,7 @@ class Administration:
 
     @property
     def rejected(self) -> Handler:
-        """Who is told, with the tag and the error, whenever no number can be given; may be replaced at any time."""
+        """The handler of refusals: called with the tag and the error whenever no number can be given. Replaceable."""
         return self._config.rejections.handler
 
     @rejected.setter
@@ -119,11 +119,11 @@ class Administration:
     ) -> Tag:
         """Change what is given, while running: every process follows at its next reservation. Returns the tag after.
 
-        `start` and `above` only raise: numbers below are skipped, in Redis too, unless numbers begin anew: a tag with
-        periods, or a cycle, refuses them. With a stride they are numbers that users see, as the limit is. A `limit`
-        below `max` is refused, unless the tag has periods: then it holds in each, at once. A changed `lease` reaches
-        every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are changed in each of
-        them; a part alone can't be changed.
+        `start` and `above` only raise: numbers below are skipped, in Redis too. If numbers begin again, as in a tag
+        with periods or a cycle, they are refused. With a stride they are numbers that users see, as the limit is. A
+        `limit` below `max` is refused, unless the tag has periods: then it holds in each, at once. A changed `lease`
+        reaches every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are changed in each
+        of them; a part alone can't be changed.
         """
         asked = TagOptions(
             start=start,
@@ -153,7 +153,7 @@ class Administration:
     def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
         """Return all that is to be seen of the tag, changing nothing. Raises UnknownTag.
 
-        Redis that can't be reached is told in `redis_error`; a store that can't be reached raises StoreUnavailable.
+        If Redis can't be reached, `redis_error` says so; if the store can't, StoreUnavailable is raised.
         """
         seen = self._run(inspection.inspect(check_found(tag), self._key(tag)), self._deadline(timeout), tag)
         combiner = self._registry.combiners.get(tag)
@@ -170,16 +170,16 @@ class Administration:
         """Set aside the machine numbers of a snowflake tag that were used in the future; return them.
 
         For when a clock that was far ahead has been set right: a process that had one of them gets another, and need
-        not wait until that time is over. No number comes again, as what was used stays written down; nobody takes those
-        numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future. Stop
-        the processes before, and start them after. Raises UnknownTag, InvalidArgument.
+        not wait until that time is over. No number comes again, as what was used stays written down; no process takes
+        those numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future.
+        Stop the processes before, and start them after. Raises UnknownTag, InvalidArgument.
         """
         return self._run(self._issuing.set_aside(check_found(tag)), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
     def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
-        """Hold the tag's ledger, the store and Redis against each other, changing nothing; return what is wrong.
+        """Compare the tag's ledger, the store and Redis, changing nothing; return what is wrong.
 
         An empty list: no two segments overlap, and nothing lies above the store's max. No tag: all of them. At most 100
         findings a tag; of one that is in parts, each of them is verified. Reads the whole ledger, 2000 entries at a
@@ -290,7 +290,7 @@ class Administration:
     # ------------------------------------------------------------------ inside
 
     def _tell(self, tag: str, error: IssuerError) -> None:
-        """Tell the rejected handler, unless it is only that this issuer was closed."""
+        """Call the rejected handler, unless it is only that this issuer was closed."""
         if not self.closed:
             self._config.rejections.tell(tag, error)
 

@@ -1,4 +1,4 @@
-"""What operators ask of an AsyncIssuer: see Administration."""
+"""Administration of an AsyncIssuer: see Administration."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class AsyncAdministration:
-    """What operators ask of an AsyncIssuer: see Administration."""
+    """Administration of an AsyncIssuer: see Administration."""
 
     _config: IssuerConfig
     _runner: Runner
@@ -51,7 +51,7 @@ class AsyncAdministration:
 
     @property
     def rejected(self) -> Handler:
-        """Who is told, with the tag and the error, whenever no number can be given; may be replaced at any time."""
+        """The handler of refusals: called with the tag and the error whenever no number can be given. Replaceable."""
         return self._config.rejections.handler
 
     @rejected.setter
@@ -147,16 +147,16 @@ class AsyncAdministration:
         """Set aside the machine numbers of a snowflake tag that were used in the future; return them.
 
         For when a clock that was far ahead has been set right: a process that had one of them gets another, and need
-        not wait until that time is over. No number comes again, as what was used stays written down; nobody takes those
-        numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future. Stop
-        the processes before, and start them after. Raises UnknownTag, InvalidArgument.
+        not wait until that time is over. No number comes again, as what was used stays written down; no process takes
+        those numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future.
+        Stop the processes before, and start them after. Raises UnknownTag, InvalidArgument.
         """
         return await self._run(self._issuing.set_aside(check_found(tag)), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
     async def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
-        """Hold the tag's ledger, the store and Redis against each other; see Issuer.verify."""
+        """Compare the tag's ledger, the store and Redis; see Issuer.verify."""
         findings: list[Discrepancy] = []
         if tag is not None:
             names = await self._run(parts.with_parts(check_found(tag)), self._deadline(timeout), tag)
@@ -240,7 +240,7 @@ class AsyncAdministration:
         raise NotImplementedError
 
     def _tell(self, tag: str, error: IssuerError) -> None:
-        """Tell the rejected handler, unless it is only that this issuer was closed."""
+        """Call the rejected handler, unless it is only that this issuer was closed."""
         if not self.closed:
             self._config.rejections.tell(tag, error)
 

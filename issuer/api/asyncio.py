@@ -47,8 +47,8 @@ class AsyncIssuer(AsyncAdministration):
     """Hands out unique, increasing 64-bit numbers per tag, to the tasks of an event loop. Made by `issuer.aconnect`.
 
     The methods of Issuer, to be awaited; they mean the same and raise the same. It never blocks the loop: stores are
-    asked in threads. It serves one loop at a time, and begins anew when that one has been closed; each running loop
-    needs an AsyncIssuer of its own. A task that is cancelled while it waits gets no number, and nobody else gets its.
+    asked in threads. It serves one loop at a time, and begins again when that one has been closed; each running loop
+    needs an AsyncIssuer of its own. A task that is cancelled while it waits gets no number, and no other task gets its.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class AsyncIssuer(AsyncAdministration):
         restart_key: str | None = None,
         timeout: float | None = None,
     ) -> Issued:
-        """Return what `issue` will return next if nobody else draws before; see Issuer.peek."""
+        """Return what `issue` will return next if no other caller draws before; see Issuer.peek."""
         how = DrawOptions(shard_key=shard_key, restart_key=restart_key)
         return await self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
 
@@ -238,7 +238,7 @@ class AsyncIssuer(AsyncAdministration):
         *,
         shown: bool = False,
     ) -> list[int]:
-        """Draw, with any plugins around it; tell the rejected handler if nothing comes. `shown`: as a text, too."""
+        """Draw, with any plugins around it; call the rejected handler if nothing comes. `shown`: as a text, too."""
         try:
             if self._chain is None:
                 return await draw()
@@ -282,7 +282,7 @@ class AsyncIssuer(AsyncAdministration):
         combiner = self._combiner(tag)
         try:
             if self._chain is not None:
-                # Of so many numbers, only whether they may be had at all.
+                # Plugins don't see each of the n numbers; they only allow or refuse the call.
                 strategy = await self._run(self._issuing.strategy(tag), deadline, tag)
                 if self._chain.changes(strategy):
                     raise transformed(tag)
@@ -312,7 +312,7 @@ class AsyncIssuer(AsyncAdministration):
     async def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """From now on extend every tag of the store, drawn from here or not; see Issuer.keep."""
         if self._runner.redis is None:
-            raise ConfigurationError("a keeper loads segments into Redis, and none is set")
+            raise ConfigurationError("a keeper loads segments into Redis, and none is set: name Redis")
         records = await self.tags(timeout=timeout)
         self._registry.keep(records)
         self._attend()
@@ -341,7 +341,7 @@ class AsyncIssuer(AsyncAdministration):
         if combiners is None:
             return
         async with AsyncExitStack() as ends:
-            # In the opposite order, each of them whatever becomes of the others.
+            # In the opposite order, each of them even if others fail.
             ends.callback(_living.discard, self)
             ends.callback(self._runner.pool.close)
             if self._config.own_store:

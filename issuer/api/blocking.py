@@ -58,8 +58,8 @@ class Issuer(Administration):
         self._config = config
         self._runner = Runner(config.store, redis, config.store_timeout)
         self._chosen = scheduler
-        #: Numbers in hand, or the line to draw from, by tag; and what `next` looks at first: the same, unless plugins
-        #: have to hear of each number.
+        #: Per tag, the iterator that `next()` consumes: a range held in memory, or the tag's Combiner. The second is
+        #: empty if plugins are registered: then each call takes the slow path.
         self._laid: dict[str, Iterator[int]] = {}
         self._chain = Chain(config.plugins) if config.plugins else None
         self._open = self._laid if self._chain is None else {}
@@ -157,14 +157,15 @@ class Issuer(Administration):
         restart_key: str | None = None,
         timeout: float | None = None,
     ) -> Issued:
-        """Return what `issue` will return next if nobody else draws before. Consumes nothing. Raises as `next`."""
+        """Return what `issue` will return next if no other caller draws before. Consumes nothing. Raises as `next`."""
         how = DrawOptions(shard_key=shard_key, restart_key=restart_key)
         return self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
 
     def decode(self, tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None) -> Decoded:
         """Tell what a number, or its text, is made of: counter, period, shard. Raises NotDecodable, UnknownTag.
 
-        `holder`: ask who holds, or had, the machine number of a number that a strategy made; None if nobody answers.
+        `holder`: ask which process holds, or held, the machine number of a number that a strategy made; None if that
+        can't be found out.
         """
         return self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
@@ -232,7 +233,7 @@ class Issuer(Administration):
         *,
         shown: bool = False,
     ) -> list[int]:
-        """Draw, with any plugins around it; tell the rejected handler if nothing comes. `shown`: as a text, too."""
+        """Draw, with any plugins around it; call the rejected handler if nothing comes. `shown`: as a text, too."""
         try:
             if self._chain is None:
                 return draw()
@@ -283,7 +284,7 @@ class Issuer(Administration):
         combiner = self._registry.combiner(tag)
         try:
             if self._chain is not None:
-                # Of so many numbers, only whether they may be had at all.
+                # Plugins don't see each of the n numbers; they only allow or refuse the call.
                 strategy = self._run(self._issuing.strategy(tag), deadline, tag)
                 if self._chain.changes(strategy):
                     raise transformed(tag)
@@ -313,7 +314,7 @@ class Issuer(Administration):
     def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """From now on extend every tag of the store, drawn from here or not. Returns them; call again for new ones."""
         if self._runner.redis is None:
-            raise ConfigurationError("a keeper loads segments into Redis, and none is set")
+            raise ConfigurationError("a keeper loads segments into Redis, and none is set: name Redis")
         records = self.tags(timeout=timeout)
         self._registry.keep(records)
         self._attend()
@@ -346,7 +347,7 @@ class Issuer(Administration):
             return
         deadline = Deadline(CLOSING)
         with ExitStack() as ends:
-            # In the opposite order, each of them whatever becomes of the others.
+            # In the opposite order, each of them even if others fail.
             ends.callback(_living.discard, self)
             ends.callback(self._runner.pool.close)
             if self._config.own_store:

@@ -33,7 +33,7 @@ SWEEP_EVERY = 1.0
 #: Extensions under way at once; each tag has one at most.
 WORKERS = 16
 
-#: APScheduler tells of every job at level INFO, of a late sweep at WARNING, and, when the interpreter ends, of each job
+#: APScheduler logs every job at level INFO, of a late sweep at WARNING, and, when the interpreter ends, of each job
 #: that its pool takes no more with a traceback at ERROR. None of it concerns a user: late sweeps catch up, and lost
 #: jobs are taken over. So our scheduler has a logger of its own, and an executor whose name gives it another.
 JOBS = "issuer.api.scheduler.jobs"
@@ -96,8 +96,8 @@ class _Pool(BasePoolExecutor):  # type: ignore[misc]  # the same
 class Threads(Executor):
     """A pool of threads.
 
-    Jobs come through a queue in C: an interrupt may hit whoever hands one over, and in the middle of a pool's `submit`,
-    which is Python, it leaves the pool locked for ever (seen).
+    Jobs come through a queue in C: an interrupt may hit the thread that hands one over, and in the middle of a pool's
+    `submit`, which is Python, it leaves the pool locked for ever (seen).
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ def _tell(job: Future[Any] | asyncio.Task[Any]) -> None:
 
 
 class Scheduler:
-    """Runs `sweep` every second and jobs at once. Started at the first job; made anew when it is found dead."""
+    """Runs `sweep` every second and jobs at once. Started at the first job; made again when it is found dead."""
 
     def __init__(self, sweep: Job, crew: Callable[[], Executor], theirs: BaseScheduler | None = None) -> None:
         """`crew` makes the hands. `theirs`: the caller's own scheduler, which we neither start nor stop."""
@@ -204,8 +204,8 @@ class Scheduler:
     def background(self, job: Job) -> bool:
         """Hand the job over, to be run at once; False if that can't be tried.
 
-        True is no promise: the pool may be full, or the interpreter about to end. Whoever waits for the job takes it
-        over if it doesn't begin.
+        True is no promise: the pool may be full, or the interpreter about to end. If the job doesn't begin, a caller
+        that waits for it takes it over.
         """
         if self._stopped:
             return False
@@ -236,7 +236,7 @@ class Scheduler:
     def _lock(self) -> threading.Lock:
         """Made at its first use, not in the fork: gevent may patch the child in between.
 
-        Whoever begins holds it while threads start, and with Python's own lock that stopped all greenlets for ever.
+        It is held while threads start. With Python's own lock that stopped all greenlets for ever.
         """
         return self._locks.setdefault("", threading.Lock())
 

@@ -1,4 +1,4 @@
-"""What must be true of the numbers that were issued, found out from the records alone."""
+"""A check of all that must be true of the numbers that were issued, made from the records alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from issuer.chaos.watched import Event, Watched
 
 NS = 1_000_000_000
 
-#: So many of each kind are kept, to be shown.
+#: This many of each kind are kept, to be shown.
 EXAMPLES = 5
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found. Numbers are counted, times are in seconds."""
+    """The result of a check. Numbers are counted, times are in seconds."""
 
     attempted: int = 0
     acknowledged: int = 0
@@ -34,7 +34,7 @@ class Verdict:
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
-    #: What the events of each name have cost; see gaps.
+    #: The cost of the events of each name; see gaps.
     costs: dict[str, Cost] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     #: How often each fault had its turn, by its name on a command line: a turn may be several faults.
@@ -43,7 +43,7 @@ class Verdict:
     slowest: str = ""
     latest: float = float("-inf")
     examples: list[str] = field(default_factory=list)
-    #: What kept a run from going on: nobody got numbers any more, or a fault could not be brought about.
+    #: Why a run could not go on: no worker got numbers any more, or a fault could not be brought about.
     stuck: list[str] = field(default_factory=list)
 
     @property
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def kept(self) -> bool:
-        """Whether every promise was kept: sound, no more lost than the design allows, and somebody always drew on."""
+        """Whether every promise was kept: sound, no more lost than the design allows, and a worker always drew on."""
         return self.sound and not self.stuck and self.gap <= self.allowed_gap
 
     @property

@@ -19,9 +19,9 @@ from issuer.chaos.watched import Event
 from issuer.chaos.worker import STACKS, Setup, trap_file
 from issuer.errors import IssuerError
 
-#: Seconds that the processes have to end once they are told to.
+#: Seconds that the processes have to end once they are asked to.
 ENDING = 12.0
-#: Seconds that one has to print where it stands, and how many characters of that are told.
+#: Seconds that one has to print where it stands, and how many characters of that are shown.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
 #: What the last part of that begins with.
 STACKS_END = {"threads": "Current thread ", "tasks": "Stack for <Task"}
@@ -84,7 +84,7 @@ class Worker:
         self.process.send_signal(number)
 
     def set_clock(self, off: float) -> None:
-        """Let its wall clock be off by so many seconds while it runs; 0: right again."""
+        """Let its wall clock be off by `off` seconds while it runs; 0: right again."""
         if self.process.stdin is not None:
             self.process.stdin.write(b"%r\n" % off)
             self.process.stdin.flush()
@@ -102,7 +102,7 @@ class Worker:
         return not self._trap.exists()
 
     def untrap(self) -> bool:
-        """Take the trap away; False if it has sprung: one of the two removes the file, whoever comes first."""
+        """Take the trap away; False if it has sprung: the first of the two to come removes the file."""
         try:
             self._trap.unlink()
         except FileNotFoundError:

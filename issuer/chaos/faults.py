@@ -1,4 +1,4 @@
-"""What is done to a world, each a function of a few lines that returns when all is whole again."""
+"""Faults that strike a world, each a function of a few lines that returns when all is whole again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRIPTS = ("next", "lease", "open", "load")
 #: that nothing is left.
 DELAY, STOPPED, CUT_OFF, REJOINED, RUN_OUT = 0.3, 1.0, 0.5, 1.2, 0.5
 
-#: What may happen to requests that contain these bytes, so many times, by its name in a report.
+#: Faults of requests that contain some bytes, a number of times, by their names in a report.
 WIRE: Mapping[str, Callable[[FaultProxy, bytes, int], None]] = {
     "request dropped": FaultProxy.drop_requests,
     "reply dropped": FaultProxy.drop_replies,
@@ -261,7 +261,7 @@ def replies_late(world: World) -> None:
 
 
 def insisted(world: World, tag: str) -> None:
-    """Recover the tag, as an operator does whom a time-out told to try again."""
+    """Recover the tag, and try again after a time-out, as an operator does."""
     until(lambda: world.ids.recover(tag), world.crew.patience, f"{tag} is recovered", ignoring=(Unavailable,))
 
 
@@ -308,7 +308,7 @@ def key_deleted(world: World) -> None:
 
 @fault("F12d", "the reply of a load dropped, then the key deleted")
 def load_in_doubt(world: World) -> None:
-    """Execute a load, draw its numbers, delete the hash: whoever sends that load again now repeats them."""
+    """Execute a load, draw its numbers, delete the hash: a driver that sends that load again now repeats them."""
     for front in world.fronts:
         front.drop_reply_then_hold(world.sha("load"))
     held = until(
@@ -322,7 +322,7 @@ def load_in_doubt(world: World) -> None:
         until(lambda: used_up(client.hgetall(key)), world.crew.patience, "all is drawn")
         with world.fault("F12d load in doubt", segments=4, hits=len(world.crew.workers)):
             client.delete(key)
-            until(lambda: client.exists(key), 10, "the hash is armed anew")
+            until(lambda: client.exists(key), 10, "the hash is armed again")
             for front in world.fronts:
                 front.pass_through()
                 front.release()
@@ -330,7 +330,7 @@ def load_in_doubt(world: World) -> None:
 
 @fault("F12e", "everything evicted, with a load on its way")
 def evicted(world: World) -> None:
-    """Let Redis run out of memory; the load arrives when its hash has been armed anew."""
+    """Let Redis run out of memory; the load arrives when its hash has been armed again."""
     release = world.hold_load()
     held = [one for front in world.fronts for one in front.held]
     keys = [world.key(at) for at in range(len(world.tags))]
@@ -348,7 +348,7 @@ def evicted(world: World) -> None:
             client.config_set("maxmemory", 0)
             client.config_set("maxmemory-policy", "noeviction")
             of_held = [key for key in keys if any(key.encode() in one for one in held)]
-            until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is armed anew")
+            until(lambda: client.exists(*of_held) == len(of_held), world.crew.patience, "the hash is armed again")
         release()
 
 

@@ -1,9 +1,9 @@
-"""Which event cost the numbers that nobody was given: each is judged by itself, so that none hides behind the others.
+"""Costs of events in numbers that no caller was given: each is judged by itself, so that none hides behind the others.
 
 When a number was lost stands nowhere, but between which moments it was does:
 
 - not before it was reserved: `max` was below it when the store was last asked before;
-- strict: not after a higher number was returned to anybody. Numbers come in order, so nobody gets it any more;
+- strict: not after a higher number was returned to any caller. Numbers come in order, so no caller gets it any more;
 - trend: a process may hold numbers while others are given higher ones, but it goes up itself. So not after each process
   that was there when the first higher number came had returned a higher one too, or, if it never did, had ended.
 
@@ -27,9 +27,9 @@ from typing import NamedTuple
 from issuer.chaos.record import Call
 from issuer.chaos.watched import Event, Watched
 
-#: Where a gap is entered that lies near no event.
+#: The entry of gaps that lie near no event.
 NO_FAULT = "no fault"
-#: Where is entered what was reserved, and held or still in Redis, when the drawing was ended.
+#: The entry of numbers that were reserved, and held or still in Redis, when the drawing was ended.
 THE_END = "the end"
 
 _FOREVER = 1 << 63
@@ -37,7 +37,7 @@ _FOREVER = 1 << 63
 
 @dataclass(slots=True)
 class Cost:
-    """What the events of one name have cost.
+    """Numbers that the events of one name have cost.
 
     `strikes`: how many there were. `gap`: numbers in all. `worst`: of one event and one tag, of which `allowed` were
     allowed. `over`: how often one cost a tag more than that.
@@ -64,7 +64,7 @@ class Cost:
 
 
 def allowance(tag: Watched, segments: int, hits: int) -> int:
-    """Return how many of the tag's numbers may be lost with so many segments in Redis, and processes hit."""
+    """Return how many of the tag's numbers may be lost with that many segments in Redis, and processes hit."""
     # In a process two segments of its own and one in hand, two leases, and what a draw under way had.
     return segments * tag.step + hits * (3 * tag.step + 2 * tag.lease)
 
@@ -78,7 +78,7 @@ def allowed(tag: Watched, event: Event) -> int:
 
 
 class _Lost(NamedTuple):
-    """So many numbers, lost between two moments in ns."""
+    """A number of numbers, lost between two moments in ns."""
 
     numbers: int
     earliest: int
@@ -87,7 +87,7 @@ class _Lost(NamedTuple):
 
 @dataclass(slots=True)
 class Missing:
-    """The stretches of numbers that nobody got, found while what was granted is told in the order of its numbers."""
+    """The stretches of numbers that no caller got, found while what was granted is taken in order."""
 
     tag: Watched
     _stretches: list[tuple[int, int]] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Missing:
 
     @property
     def count(self) -> int:
-        """How many numbers below the highest nobody got."""
+        """How many numbers below the highest no caller got."""
         return sum(last - first + 1 for first, last in self._stretches)
 
     def lost(self, *, ended: bool) -> Iterator[_Lost]:
@@ -133,7 +133,7 @@ class Missing:
         if self.tag.order == "strict":
             return soonest
         return max(
-            # Who has ended may have been in a call then.
+            # A worker that has ended may have been in a call then.
             passed.get(worker, ended + self.tag.timeout)
             for worker, (began, ended) in self._lives.items()
             if began <= soonest

@@ -1,6 +1,6 @@
-"""What can be taken out of the protocol, to see the harness fail: a guard that nothing misses proves nothing.
+"""Guards that can be taken out of the protocol, to see the harness fail: a guard that nothing misses proves nothing.
 
-Only in the drawing processes, and only when asked for.
+They are taken out in the drawing processes only, and only when asked for.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _ignore_version() -> None:
 
 
 def _serve_in_doubt() -> None:
-    """Let a process serve what it gave back, if it wasn't told that the store has it: in place of its next segment."""
+    """Let a process serve what it gave back, if no reply said that the store has it: in place of its next segment."""
     reserve = direct.reserve
     doubtful: dict[str, Reservation] = {}
 
@@ -137,15 +137,15 @@ GUARDS: Mapping[str, Guard] = {
     "prefix": Guard("the reign is master_replid, not master_replid2", {"next": [_PREFIX], "lease": [_PREFIX]}),
     "replid": Guard("the reign is master_replid, not run_id", {name: [_RUN_ID] for name in NAMES}),
     "arming": Guard("arming a hash drops its numbers", {"open": [(_ARM, _ARMED_WITH_NUMBERS + _ARM)]}),
-    "born": Guard("a load for a hash that was armed anew is refused", {"load": [_BORN]}),
+    "born": Guard("a load for a hash that was armed again is refused", {"load": [_BORN]}),
     "below": Guard("a load below what was issued is refused", {"load": [_BELOW]}, _ignore_what_is_taken),
     "reserved": Guard("only the store hands out numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
     "load-once": Guard("a load goes out once", None, _load_again),
     "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version, shown=False),
     "forgotten": Guard(
-        "what was handed back is served no more, whatever came back", None, _serve_in_doubt, shown=False
+        "what was handed back is served no more, whatever the reply", None, _serve_in_doubt, shown=False
     ),
-    "unmoved": Guard("a lease comes back only if nobody has drawn since", {"giveback": [_UNMOVED]}, shown=False),
+    "unmoved": Guard("a lease comes back only if no number was drawn since", {"giveback": [_UNMOVED]}, shown=False),
     "backs": Guard("a lease comes back once", {"giveback": [_BACKS]}, shown=False),
     "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}, shown=False),
     "set-back": Guard(
@@ -156,7 +156,7 @@ GUARDS: Mapping[str, Guard] = {
     "kept": Guard("a key keeps its number", {"once": [_KEPT]}, shown=False),
     "held": Guard("a machine number that is held isn't leased again", {"machine_claim": [_HELD]}, shown=False),
     "ceiling": Guard(
-        "who gets a machine number starts above its last holder", {"machine_claim": [_CEILING]}, shown=False
+        "the next holder of a machine number starts above the last", {"machine_claim": [_CEILING]}, shown=False
     ),
     "rejoin": Guard("what was issued direct is skipped in Redis", None, _forget_rejoin),
     "fork": Guard("a forked child drops what its parent holds", None, _forget_fork),

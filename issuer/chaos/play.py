@@ -19,15 +19,14 @@ from issuer.chaos.screen import Screen
 from issuer.chaos.world import Terms, World
 from issuer.errors import IssuerError
 
-#: After so many faults a world is ended and its numbers are checked; then another one begins.
+#: After this many faults a world is ended and its numbers are checked; then another one begins.
 BOUT = 60
 
 
 def play(world: World, faults: Iterable[Fault]) -> Verdict:
     """Strike with one fault after the other, wait for numbers after each, and check all of them.
 
-    A run in which nobody gets numbers any more ends there, and the verdict says so; so does one whose fault could not
-    be brought about.
+    If no worker gets numbers any more, or a fault can't be brought about, the run ends there, and the verdict says so.
     """
     stuck = []
     turns: Counter[str] = Counter()
@@ -55,7 +54,7 @@ def shuffled(faults: Sequence[Fault], tell: Callable[[Fault], bool]) -> Iterator
 
 
 def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) -> Verdict:
-    """Go on for so long, on servers of its own, and return what was found. Raises IssuerError."""
+    """Go on for `seconds` seconds, on servers of its own, and return what was found. Raises IssuerError."""
     screen = Screen(round(seconds))
     begun = time.monotonic()
     total = Verdict()

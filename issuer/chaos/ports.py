@@ -13,7 +13,7 @@ _PORTS = range(31_000, 32_700)
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on at this moment; another process may still be quicker."""
+    """Return a loopback port that no process listens on at this moment; another one may still be quicker."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 - no secret
         if is_free(port):

@@ -34,7 +34,7 @@ _ORDER_TIMEOUT = 5.0
 
 
 class Kind(Enum):
-    """What happens to a request that is struck."""
+    """A fault of a request."""
 
     REFUSE = "refuse"
     BLACKHOLE = "blackhole"
@@ -125,7 +125,7 @@ class FaultProxy:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where clients find it."""
+        """The address at which clients find it."""
         return LOOPBACK, self.port
 
     @property
@@ -329,7 +329,7 @@ class FaultProxy:
                 await asyncio.sleep(link.delay)
             await self._answer(link, writer, reply)
 
-    async def _deliver(self, link: Link, up: asyncio.StreamWriter, request: bytes, strike: Strike) -> None:  # noqa: ARG002 - for who knows other strikes
+    async def _deliver(self, link: Link, up: asyncio.StreamWriter, request: bytes, strike: Strike) -> None:  # noqa: ARG002 - for a subclass with other strikes
         """Send what was neither dropped nor swallowed on; `strike`: what has struck it."""
         await _send(up, request)
 

@@ -1,4 +1,4 @@
-"""What a caller was given, and when: written into mapped memory, so that it outlives a kill -9 of its process.
+"""A record of each caller's numbers, and when it got them, in mapped memory, which outlives a kill -9 of the process.
 
 One file for each caller, of four 64-bit integers a call: first and last number, and when the call began and ended, in
 nanoseconds of the monotonic clock, which all processes of a machine share. A call that brought an error has minus the
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-#: What a call may raise, by the place that stands in the file; what isn't here is the first.
+#: Errors that a call may raise, by the place that stands in the file; an error that isn't here is the first.
 ERRORS = (
     "other",
     "RedisUnavailable",
@@ -81,7 +81,7 @@ class Record:
         self._at += _CALL.size
 
     def failed(self, wanted: int, error: Exception, began: int, ended: int) -> None:
-        """Write down that a call for so many numbers raised this."""
+        """Write down that a call for `wanted` numbers raised this."""
         name = type(error).__name__
         self.note(-wanted, -ERRORS.index(name) if name in ERRORS else 0, began, ended)
 

@@ -1,4 +1,4 @@
-"""What `issuer demo` and `issuer chaos` need around servers of their own."""
+"""Surroundings of the servers that `issuer demo` and `issuer chaos` start."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """What a client needs to get in."""
+        """The URL for clients."""
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     @property
@@ -240,7 +240,7 @@ class RedisServer:
             raise _DiedError(f"{self.binary} ended at once:\n{self.log()}")
         # A loading server answers -LOADING, which redis-py raises as a ConnectionError: not yet.
         with self.client(socket_timeout=1, socket_connect_timeout=1) as client:
-            # Somebody else's server may have been quicker on our port: only our own process counts.
+            # Another program's server may have been quicker on our port: only our own process counts.
             return bool(client.ping()) and client.info("server")["process_id"] == self.pid
 
     def _aof(self) -> Path:

@@ -40,5 +40,5 @@ def until(
 
 
 def rest(seconds: float) -> None:
-    """Let so many seconds pass: a fault lasts."""
+    """Let `seconds` seconds pass: a fault lasts."""
     time.sleep(seconds)

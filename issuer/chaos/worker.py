@@ -34,9 +34,9 @@ from issuer.wiring import aconnect, connect
 
 now = time.monotonic_ns
 
-#: After an error a caller waits so long, in seconds.
+#: Seconds that a caller waits after an error.
 AFTER_ERROR = 0.01
-#: A call of so many ns stands in the record by itself, and not in one run with its neighbours.
+#: A call of this many ns stands in the record by itself, and not in one run with its neighbours.
 LONG = 20_000_000
 #: Upon this signal a process prints where each of its threads and tasks stands.
 STACKS = signal.SIGUSR2
@@ -49,7 +49,7 @@ Colour = Literal["threads", "tasks"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """So many callers for a tag, whose place is `at`. "run" calls `next` up to `most` times in a row.
+    """A number of callers for a tag, whose place is `at`. "run" calls `next` up to `most` times in a row.
 
     "once" draws for `key`, the key after it, and so on, each until it has its number.
     """
@@ -64,7 +64,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker is told. Times are in seconds; `pace` is between two calls, `clock` is how far its clock is off.
+    """Settings of a worker. Times are in seconds; `pace` is between two calls, `clock` is how far its clock is off.
 
     `loads`: whether it writes down the segments that it loads; see `Loads`.
     """
@@ -110,7 +110,7 @@ class Setup:
 
 # ---------------------------------------------------------------------- traps
 
-#: Where in an extension a process may be hit: before its reservation, before its load, after it.
+#: Points of an extension at which a process may be hit: before its reservation, before its load, after it.
 POINTS = ("open", "reserve", "load")
 
 
@@ -221,7 +221,7 @@ class Caller:
         self._key += 1
 
     def _row(self, draw: Callable[[], int], times: int) -> bool:
-        """Call so many times, and write neighbours down in one; False if a call brought an error."""
+        """Call `times` times, and write neighbours down in one; False if a call brought an error."""
         first = last = since = until = 0
         try:
             for _ in range(times):
@@ -282,7 +282,7 @@ def threads(setup: Setup, stop: threading.Event) -> None:
     numbers = count()
     forks = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: forks.release())
-    # A child that has ended is nobody's business.
+    # A child that has ended needs no wait.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     faulthandler.register(STACKS)
     with connect(**setup.settings()) as ids:
@@ -331,13 +331,13 @@ _right, _right_ns = time.time, time.time_ns
 
 
 def _off(seconds: float) -> None:
-    """Let this process's wall clock be off by so many seconds, from now on."""
+    """Let this process's wall clock be off by `seconds` seconds, from now on."""
     time.time = lambda: _right() + seconds
     time.time_ns = lambda: _right_ns() + int(seconds * 1e9)
 
 
 def _until_stdin_ends(stop: threading.Event) -> None:
-    """Set the clock to each line that comes, so many seconds off."""
+    """Set the clock by each line that comes: the seconds that it is off."""
     told = b""
     # The bare descriptor: a buffered read would hold a lock that the interpreter wants at its end.
     while more := os.read(0, 100):

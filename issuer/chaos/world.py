@@ -1,4 +1,4 @@
-"""Where a run takes place: two Redis servers, a store, proxies before them, and the processes that draw."""
+"""The world of a run: two Redis servers, a store, proxies before them, and the processes that draw."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEAR_2_53 = 2**53 - 3000
 #: Seconds between two looks at the store's `max`.
 SAMPLED_EVERY = 0.05
 
-#: Python that runs a command line in so many processes at once: what each would load first has been loaded for all.
+#: Python that runs a command line in a number of processes at once: what each would load first has been loaded for all.
 _AT_ONCE = """
 import multiprocessing, sys
 import issuer.cli.recovery, issuer.wiring
@@ -60,7 +60,7 @@ now = time.monotonic_ns
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How hard a run is. `pace`: seconds between two calls of a caller. `most`: numbers a call, `timeout`: seconds.
+    """Settings of a run. `pace`: seconds between two calls of a caller. `most`: numbers a call, `timeout`: seconds.
 
     `patience`: seconds without numbers after which a run is stuck. `without`: guards that are taken out.
     `journal`: whether every reservation is journalled.
@@ -148,10 +148,10 @@ class World:
         )
 
     def commanded(self, times: int, *words: str) -> None:
-        """Run an `issuer` command on the desk in so many processes at once. Raises IssuerError if one fails."""
+        """Run an `issuer` command on the desk in `times` processes at once. Raises IssuerError if one fails."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
         environment |= {"ISSUER_JOURNAL": self.journal} if self.journal else {}
-        # So many processes begin at once, beside a load: a second for a round trip was too little once in a long run.
+        # All these processes begin at once, beside a load: a second for a round trip was too little once in a long run.
         environment |= {"ISSUER_REDIS_TIMEOUT": "5"}
         options = {
             "--redis": self.desk_url,
@@ -195,15 +195,15 @@ class World:
 
     @property
     def desk_url(self) -> str:
-        """Where the harness itself finds Redis."""
+        """The URL at which the harness itself finds Redis."""
         return self.desk.url
 
     def front_url(self, at: int) -> str:
-        """Where the workers of this half find Redis."""
+        """Return the URL at which the workers of this half find Redis."""
         return self.fronts[at].url
 
     def setups(self, config: str) -> list[Setup]:
-        """Return what the workers are told."""
+        """Return the settings of the workers."""
         most, callers = self.terms.most, self.terms.callers
         one, few, run, stream, plain = (
             Job(STRICT, "strict", "next", callers),
@@ -272,7 +272,7 @@ class World:
         return [tag.name for tag in self.tags if tag.counted]
 
     def guest(self, front: str, colour: Colour, *jobs: Job) -> Setup:
-        """Return what one more worker is told; `front`: where it finds Redis."""
+        """Return the settings of one more worker; `front`: where it finds Redis."""
         return self.crew.renamed(self.crew.workers[0].setup, redis=front, colour=colour, jobs=[*jobs])
 
     @contextmanager
@@ -330,7 +330,7 @@ class World:
         self.crew.wait_served(now())
 
     def swap(self) -> None:
-        """Lead everybody to the other server, which has been promoted."""
+        """Lead all processes to the other server, which has been promoted."""
         self.master, self.other = self.other, self.master
         for front in (*self.fronts, self.desk):
             front.redirect(self.master.address)

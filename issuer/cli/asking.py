@@ -8,9 +8,9 @@ import click
 
 
 def check_askable(*, yes: bool) -> None:
-    """UsageError if nobody can be asked: there is neither a terminal on stdin nor --yes."""
+    """UsageError if the question can't be put: there is neither a terminal on stdin nor --yes."""
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError("stdin is no terminal, so nobody can be asked: give --yes to go on")
+        raise click.UsageError("stdin is no terminal, so the question can't be put: give --yes to go on")
 
 
 def asked(question: str, *, yes: bool) -> None:

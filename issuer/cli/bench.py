@@ -27,7 +27,7 @@ from issuer.settings import Settings
 from issuer.terminal import Column, plain, say, screen_width, show, show_json, table
 from issuer.wiring import mask
 
-#: Numbers a segment of the scratch tag: so many that its reservations are not what is measured.
+#: Numbers a segment of the scratch tag: enough that its reservations are not what is measured.
 STEP = 10_000_000
 #: Numbers a `take`.
 TAKEN = 1000
@@ -37,7 +37,7 @@ RESERVATIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What calls took, in nanoseconds and in order of length, and how many of what they got came in a second."""
+    """Durations of calls, in nanoseconds and in order of length, and how many of what they got came in a second."""
 
     name: str
     took: list[int]
@@ -64,7 +64,7 @@ class _Measured:
       issuer --redis redis://localhost --store mongodb://localhost bench
     """,
 )
-@click.option("--tag", metavar="NAME", default="bench", help="What the scratch tag's name begins with; bench.")
+@click.option("--tag", metavar="NAME", default="bench", help="Beginning of the scratch tag's name; bench.")
 @click.option("--seconds", metavar="S", type=Seconds(0.1, 60), default=3.0, help="How long in all; 3.")
 @click.option("--threads", metavar="N", type=Whole(1, 256), default=8, help="Callers at once; 8.")
 @json_option("Print JSON; times are in microseconds.")
@@ -118,7 +118,7 @@ def _content(settings: Settings, tag: str, threads: int, measured: dict[str, _Me
 
 @contextmanager
 def _made(issuer: Issuer, tag: str) -> Iterator[None]:
-    """Make the scratch tag, and delete it whatever happens."""
+    """Make the scratch tag, and delete it at the end, also after an error."""
     # A trend tag draws from Redis as a strict one does, and ranges can be reserved of it.
     issuer.create(tag, step=STEP, order="trend", description="made by issuer bench")
     try:
@@ -150,7 +150,7 @@ def _ping(settings: Settings, seconds: float) -> _Measured:
 
 
 def _timed(name: str, call: Callable[[], object], seconds: float, *, threads: int = 1, each: int = 1) -> _Measured:
-    """Let so many threads call one after the other for so long; `each` is how many numbers a call gets."""
+    """Let `threads` threads call one after the other for `seconds` seconds; `each`: how many numbers a call gets."""
     stop: list[bool] = []
     with ThreadPoolExecutor(threads) as pool:
         try:

@@ -55,7 +55,7 @@ def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
 
 
 @click.command(
-    short_help="Print what switches on Tab completion.",
+    short_help="Print the script that switches on Tab completion.",
     epilog="""\b
     Examples:
       eval "$(issuer completion bash)"                         in ~/.bashrc

@@ -14,7 +14,7 @@ from issuer.cli.ranges import Whole
 from issuer.cli.recovery import MANY
 from issuer.cli.session import Session
 from issuer.core.inspect.doctor.finding import Finding, Level
-from issuer.terminal import Column, folded, plain, screen_width, show, show_json, table, wrapped
+from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 
 #: Each level's heading and colour.
 HEADINGS: Final[dict[Level, tuple[str, str]]] = {
@@ -24,10 +24,10 @@ HEADINGS: Final[dict[Level, tuple[str, str]]] = {
     "ok": ("WELL", "green"),
 }
 
-#: Of findings that differ in their tags only, so many are shown in full; --json has all.
+#: Of findings that differ in their tags only, this many are shown in full; --json has all.
 SHOWN = 5
 
-#: Where the text begins.
+#: The column in which the text begins.
 INDENT = 8
 
 
@@ -37,10 +37,10 @@ INDENT = 8
     Examples:
       issuer doctor
       issuer doctor --json | jq '.[] | select(.level == "weak")'
-      issuer doctor --most 100000              look closely at so many tags
+      issuer doctor --most 100000              look closely at more tags
 
     \b
-    Exit codes: 0 nothing weakens the promise, 4 something does, 5 Redis or the
+    Exit codes: 0 nothing weakens the promise, 4 a problem does, 5 Redis or the
     store can't be reached, 2 they refuse the settings.
     """,
 )
@@ -50,8 +50,8 @@ INDENT = 8
 def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
     """Examine Redis, the store, the settings and the tags, changing nothing.
 
-    Each finding says what was seen, why it matters, and what to do. What can't be seen is told, with the right that is
-    missing or the place to look at.
+    Each finding says what was seen, why it matters, and what to do. If something can't be seen, its finding names the
+    right that is missing or the place to look at.
     """
     findings = _examined(Session.of(context).connect(), most)
     if as_json:
@@ -130,6 +130,5 @@ def _well(findings: list[Finding], room: int | None) -> str:
 
 def _summary(findings: list[Finding]) -> str:
     count = {level: sum(finding.level == level for finding in findings) for level in HEADINGS}
-    weak = {0: "nothing weakens the promise", 1: "1 thing weakens the promise"}
-    told = weak.get(count["weak"], f"{count['weak']} things weaken the promise")
-    return f"{told}; {count['advice']} advice, {count['unknown']} not seen, {count['ok']} well"
+    problems, advice = numbered(count["weak"], "problem"), numbered(count["advice"], "recommendation")
+    return f"{problems}, {advice}, {count['unknown']} not checked, {count['ok']} ok"

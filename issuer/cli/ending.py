@@ -1,4 +1,4 @@
-"""How a command ends that is told to."""
+"""The end of a command that a signal stops."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import NoReturn
 def ending_in_order() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the program like Ctrl-C does, with 128 + the signal as exit code.
 
-    Ignored ones stay so, as SIGHUP under nohup. In another thread than the main one, which signals never reach, nothing
-    is changed.
+    Ignored signals stay ignored, as SIGHUP under nohup. In another thread than the main one, which signals never reach,
+    nothing is changed.
     """
 
     def ended(number: int, _frame: FrameType | None) -> NoReturn:

@@ -36,7 +36,7 @@ USAGE: Final = 2
 UNKNOWN_TAG: Final = 3
 PROBLEM: Final = 4
 UNREACHABLE: Final = 5
-#: What shells report for a program that SIGINT ended.
+#: The exit code that shells report for a program that SIGINT ended.
 INTERRUPTED: Final = 130
 
 _CODES: Final = (
@@ -47,7 +47,7 @@ _CODES: Final = (
 )
 
 
-#: What a message of the library says in Python's words, and the command line in its own.
+#: Python's words in a message of the library, and those of the command line.
 _IN_OPTIONS: Final = (
     (re.compile(r"\b(order)='(\w+)'"), r"--\1 \2"),
     (re.compile(r" or Issuer\.\w+\(\)"), ""),
@@ -90,7 +90,7 @@ def in_options(message: str) -> str:
 
 
 def told(error: IssuerError) -> dict[str, object]:
-    """Return the error as JSON shows it; `retry_after` in seconds, for what is only away; `setting`: what is wrong."""
+    """Return the error as JSON shows it; `retry_after` in seconds, if waiting helps; `setting`: the wrong one."""
     content = _content(type(error).__name__, in_options(str(error)), error.tag)
     if isinstance(error, SchemeError):
         content["setting"] = error.setting
@@ -108,7 +108,7 @@ def complain(message: object) -> None:
 
 
 class Warnings(logging.Handler):
-    """What the library warns of, as talk on stderr.
+    """Warnings of the library, as talk on stderr.
 
     Beside JSON it is held back until the end: there an error is one object, and has the warnings in it.
     """
@@ -132,7 +132,7 @@ class Warnings(logging.Handler):
             self._say(record)
 
     def fail(self, message: object, content: dict[str, object]) -> None:
-        """Tell of the error that ends the command: by the message, or as one object, the warnings in it."""
+        """Report the error that ends the command: by the message, or as one object, the warnings in it."""
         if not self.as_json:
             complain(message)
             return
@@ -147,7 +147,7 @@ class Warnings(logging.Handler):
 
 
 class Edge(click.Group):
-    """A group whose `main` ends the program with one of the codes above, and never with a traceback for a user."""
+    """A group whose `main` ends the program with one of the codes above, and never shows users a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order in which they were added: what one needs first comes first."""
@@ -157,7 +157,7 @@ class Edge(click.Group):
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]  # the rest as it is
         """Run the command line and exit; with standalone_mode=False, return or raise instead.
 
-        One that was to print JSON tells its error as JSON too, on stderr, if it is one of usage as well.
+        A command that was to print JSON reports its error as JSON too, on stderr, also an error of usage.
         """
         _open_streams()
         ends = options.get("standalone_mode", True)
@@ -182,7 +182,7 @@ def _open_streams() -> None:
     """Have stdin, stdout and stderr lead somewhere, as a shell's `>&-` may have closed them.
 
     Python has None in their place then; and the next file that is opened, perhaps the store's, would get their number,
-    and whatever a library in C writes to stderr.
+    and all that a library in C writes to stderr.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

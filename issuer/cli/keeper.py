@@ -59,7 +59,7 @@ def keeper(session: Session) -> None:
 
 
 class _Watch:
-    """Looks at tags and servers, and tells what has changed since the last look."""
+    """Looks at tags and servers, and reports what has changed since the last look."""
 
     def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
@@ -82,7 +82,7 @@ class _Watch:
                 *(f"tag {plain(tag)} is gone" for tag in sorted(before - self._tags))]  # fmt: skip
 
     def again(self) -> None:
-        """Look, and tell of trouble once: when it begins, when it changes, and when it is over."""
+        """Look, and report trouble once: when it begins, when it changes, and when it is over."""
         try:
             changes = self.look()
         except IssuerError as error:
@@ -95,7 +95,7 @@ class _Watch:
             _tell(change)
 
     def trouble(self, error: IssuerError) -> None:
-        """Tell of it, unless it is what was told last."""
+        """Report it, unless it is what was reported last."""
         if str(error) != self._trouble:
             self._trouble = str(error)
             _tell(f"{error}; trying again every {EVERY:g} s")
@@ -106,7 +106,7 @@ def _tell(message: str) -> None:
 
 
 class _Segments(logging.Handler):
-    """Tells of each segment loaded, and of everything that the library warns of."""
+    """Reports each segment loaded, and all warnings of the library."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _tell(record.getMessage())

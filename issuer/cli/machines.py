@@ -32,7 +32,7 @@ def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json:
 
     If a clock was far ahead and has been set right, the processes that had made numbers of the future wait until that
     time has come, so as to repeat none. Stop them, run this with --set-aside, and start them: they get other machine
-    numbers. No number is issued again, whatever happens. The cost: these machine numbers are out of use until their
+    numbers. No number is ever issued again. The cost: these machine numbers are out of use until their
     time is over, and until then new numbers lie below those of the future.
     """
     if set_aside:

@@ -26,7 +26,7 @@ from issuer.terminal import moment, plain, show, show_json, stamp_ms
 
 #: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
 CHUNK = 10_000
-#: From so many numbers on there is a progress bar.
+#: From this many numbers on there is a progress bar.
 LONG = 100_000
 
 
@@ -40,9 +40,9 @@ def value_argument(command: _F) -> _F:
 
 
 def _parts(command: _F) -> _F:
-    told = "Whose numbers these are, for a tag with a series for each key."
+    told = "The key whose series it is, for a tag with a series for each key."
     command = click.option("--restart-key", metavar="TEXT", help=told)(command)
-    return click.option("--shard-key", metavar="TEXT", help="Whose shard, for a tag with shards.")(command)
+    return click.option("--shard-key", metavar="TEXT", help="Its key, for a tag with shards.")(command)
 
 
 @click.command(
@@ -83,13 +83,13 @@ def next(
     if key is not None and count > 1:
         raise click.UsageError("--key has one number: leave -n out")
     if key is None and ttl is not None:
-        raise click.UsageError("--ttl says how long the number of a --key is kept: give both, or none")
+        raise click.UsageError("--ttl requires --key: it says how long the number of a key is kept")
     if as_text or key is not None or shard_key is not None or restart_key is not None:
         how = {"key": key, "ttl": TTL if ttl is None else ttl, "shard_key": shard_key, "restart_key": restart_key}
         found = _each(session.connect(), tag, count, **how)
         _print_issued(found, as_text=as_text, as_json=as_json)
         return
-    # Line by line each number ends its line at once: whoever appends to a file that Ctrl-C cut must not lengthen one.
+    # Line by line each number ends its line at once: what is appended to a file that Ctrl-C cut must not lengthen one.
     before, between, after = ("[", ", ", "]\n") if as_json else ("", "\n", "")
     lead = before
     # The bar and the numbers would write over each other on one screen.
@@ -112,7 +112,7 @@ def _each(issuer: Issuer, tag: str, count: int, **how: Any) -> Iterator[Issued]:
 
 
 def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> None:
-    """Print each as it comes: what was printed is good, whatever becomes of the next."""
+    """Print each as it comes: what was printed is good, even if the next one fails."""
     if as_json:
         show_json([asdict(each) for each in found])
         return
@@ -127,7 +127,7 @@ def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> N
 @json_option()
 @click.pass_obj
 def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str | None, as_json: bool) -> None:
-    """Show which number of TAG comes next if nobody else draws before. Nothing is taken."""
+    """Show which number of TAG comes next if no other caller draws before. Nothing is taken."""
     found = session.connect().peek(tag, shard_key=shard_key, restart_key=restart_key)
     if as_json:
         show_json(asdict(found))
@@ -136,7 +136,7 @@ def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str 
 
 
 @click.command(
-    short_help="Tell what a number, or its text, is.",
+    short_help="Take a number, or its text, apart.",
     epilog="""\b
     Examples:
       issuer decode orders 4711
@@ -151,11 +151,12 @@ def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str 
 @json_option()
 @click.pass_obj
 def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
-    """Tell what VALUE, a number or a text of TAG, is made of, and who reserved it.
+    """Take VALUE, a number or a text of TAG, apart, and show the process that reserved it.
 
-    The counter is where the number stands in the tag's ledger and in Redis. A number says of some tags less than its
-    text: not which period it is of. In JSON a segment is (low, high], as `issuer who` shows it. The holder of a
-    snowflake number is who holds its machine number in Redis now, or had it last; with machine=store, who made it.
+    The counter is the number's place in the tag's ledger and in Redis. Of some tags a number says less than its text:
+    not which period it is of. In JSON a segment is (low, high], as `issuer who` shows it. The holder of a snowflake
+    number is the process that holds its machine number in Redis now, or had it last; with machine=store, the process
+    that made it.
     """
     issuer = session.connect()
     found = read(issuer, tag, value, as_number=as_number, holder=True)
@@ -203,7 +204,7 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
         if any(literal and not literal.isdecimal() for literal in literals):
             return issuer.decode(tag, number, holder=holder)
         # It may be a text that was mistyped, which its check digit shows.
-        raise NotDecodable(f"{error}; if it is a number, say --number", tag=tag, value=value) from error
+        raise NotDecodable(f"{error}; if it is a number, give --number", tag=tag, value=value) from error
 
 
 def _chunks(issuer: Issuer, tag: str, count: int) -> Iterator[Sequence[int]]:

@@ -1,4 +1,4 @@
-"""What the ledger knows of a number, as commands tell it."""
+"""A number's provenance, as commands tell it from the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in a range, as options take them: what is none is told as people would say it."""
+"""Numbers in a range, as options take them, with errors in people's words."""
 
 from __future__ import annotations
 

@@ -22,20 +22,20 @@ from issuer.persistence.errors import StoreError
 from issuer.persistence.journal import Journals, read
 from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, table
 
-#: From so many tags on there is a progress bar.
+#: From this many tags on there is a progress bar.
 MANY = 20
 
 
-#: What is left out of JSON where there is nothing to say.
+#: Fields that are left out of JSON where there is nothing to say.
 _OPTIONAL = ("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period")
 
-#: So many tags are named whose store is their only witness; of more it is told how many there are.
+#: Up to this many tags whose store is their only witness are named; of more only the count is shown.
 NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of one tag: a recovery, or an error; both where a dry run could not ask Redis."""
+    """The outcome for one tag: a recovery, or an error; both where a dry run could not ask Redis."""
 
     tag: str
     recovery: Recovery | None
@@ -55,7 +55,7 @@ class _Outcome:
         if self.recovery is None:
             return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": str(self.error)}
         content = asdict(self.recovery)
-        del content["sound"]  # judged before it: what is wrong with a tag is told by `verify` and `doctor`
+        del content["sound"]  # judged before it: what is wrong with a tag `verify` and `doctor` report
         return {name: value for name, value in content.items() if name not in _OPTIONAL or value}
 
 
@@ -112,7 +112,7 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
 @click.option("--all", "everything", is_flag=True, help="Every tag of the store.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option("--at-least", metavar="N", type=Whole(min=0), help="Counter N is taken, whatever the servers say.")
+@click.option("--at-least", metavar="N", type=Whole(min=0), help="Counter N is taken, even if no server knows it.")
 @click.option(
     "--from-journal",
     "paths",
@@ -145,15 +145,15 @@ def recover(
     The highest number that the store, its ledger, Redis and the journals given know becomes the store's max, old ->
     new; at most `gap` numbers are lost by that. A tag that a journal knows and the store has lost is made again: its
     old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a Redis
-    was restored from a backup. Of a tag that is in parts, they are recovered with it. With Redis away --dry-run alone
-    goes on, without what Redis knows; the exit code is 5. Replicas and old masters are asked as well; of those that
-    don't answer it is told. So are the tags that Redis holds nothing of and no journal knows: for these the store's
-    word stands alone, and an older store would repeat numbers, so they ask for --at-least, or a yes.
+    was restored from a backup. The parts of a tag are recovered with it. With Redis away only --dry-run goes on,
+    without what Redis knows; the exit code is 5. Replicas and old masters are asked as well; those that don't answer
+    are named. So are the tags that Redis holds nothing of and no journal knows: for these the store's word stands
+    alone, and an older store would repeat numbers, so they ask for --at-least, or a yes.
 
-    A tag that nothing is wrong with loses what is left in its buffers, too: its hash may have been put back to an
-    earlier state without a trace, as by a snapshot of the machine. If nothing of the kind was done to Redis,
-    --spare-sound leaves alone the tags that aren't halted, whose hash is of Redis's present reign, and of which the
-    store stands at or above all that is known.
+    A tag with nothing wrong loses what is left in its buffers, too: its hash may have been put back to an earlier state
+    without a trace, as by a snapshot of the machine. If nothing of the kind was done to Redis, --spare-sound leaves
+    alone the tags that aren't halted, whose hash is of Redis's present reign, and of which the store stands at or above
+    all that is known.
 
     --at-least is the tag's counter. Where numbers are made of it by a stride, a key or a period, `issuer decode` tells
     it of a number or a text.
@@ -187,7 +187,7 @@ def recover(
         done = list(_each(issuer, names, at_least or 0, journals, dry_run=False))
         failed += [outcome for outcome in done if outcome.recovery is None]
         _print(done, as_json=as_json)
-        if yes:  # else it was told before
+        if yes:  # else it was said before
             _say_unvouched(done)
     context.exit(max((code_of(outcome.error) for outcome in failed if outcome.error), default=OK))
 
@@ -213,7 +213,7 @@ def _tags_of(journals: Journals) -> set[str]:
 
 
 def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *, dry_run: bool) -> Iterator[_Outcome]:
-    """Recover one tag after the other; one that fails is told and doesn't keep the others waiting."""
+    """Recover one tag after the other; one that fails is reported and doesn't keep the others waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
     label = "looking" if dry_run else "recovering"
     done: set[str] = set()
@@ -278,12 +278,12 @@ def _say_nodes(outcomes: list[_Outcome]) -> None:
 
 
 def _say_unvouched(outcomes: list[_Outcome]) -> int:
-    """Say which tags nobody but the store vouches for, and what to do if it may be an older one; return how many."""
+    """Name the tags that only the store vouches for, and what to do if it may be an older one; return how many."""
     tags = [outcome.tag for outcome in outcomes if outcome.recovery is not None and outcome.recovery.unvouched]
     if tags:
         named = ", ".join(map(plain, tags[:NAMED])) + (", ..." if len(tags) > NAMED else "")
         say(
-            f"{click.style('warning:', fg='yellow')} nobody but the store vouches for {numbered(len(tags), 'tag')}: "
+            f"{click.style('warning:', fg='yellow')} only the store vouches for {numbered(len(tags), 'tag')}: "
             f"{named}. Redis holds nothing of them, no journal knows them, and the ledger is as old as its store. If "
             "the store was restored from a backup, numbers issued since would come again: name the journals with "
             "--from-journal, or recover each tag with --at-least N, the highest counter that your own tables hold"

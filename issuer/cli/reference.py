@@ -1,4 +1,4 @@
-"""What one looks up: the scripts and the settings."""
+"""Commands for looking things up: the scripts and the settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lua(name: str | None) -> None:
 @json_option()
 @click.pass_obj
 def config(session: Session, *, as_json: bool) -> None:
-    """Show each setting, its value, and where that came from; secrets masked. In JSON null is one that isn't set."""
+    """Show each setting, its value, and where that came from; secrets masked. In JSON, one that isn't set is null."""
     settings = {name: (_masked(name, setting.value), setting.source)
                 for name, setting in session.settings().named().items()}  # fmt: skip
     if as_json:

@@ -84,13 +84,13 @@ def _option(section: str, *names: str, fixed: bool = False, **how: Any) -> tuple
 
 
 _OPTIONS = (
-    _option(_TEXTS, "--format", metavar="TEXT", help="How texts look: 'BIZ{date:%y%m%d}-{seq:06d}{check}'."),
+    _option(_TEXTS, "--format", metavar="TEXT", help="The look of texts: 'BIZ{date:%y%m%d}-{seq:06d}{check}'."),
     _option(
         _TEXTS,
         "--restart",
         metavar="PERIOD",
         type=click.Choice(get_args(Restart)),
-        help="Begin at 1 anew: daily, weekly, monthly, yearly.",
+        help="Begin at 1 again: daily, weekly, monthly, yearly.",
         fixed=True,
     ),
     _option(
@@ -98,7 +98,7 @@ _OPTIONS = (
         "--timezone",
         metavar="NAME",
         shell_complete=_zones,
-        help="Where days begin, as in Europe/Vienna; UTC by default.",
+        help="The time zone of days, as Europe/Vienna; UTC by default.",
     ),
     _option(_TEXTS, "--keyed", is_flag=True, help="A series of its own for each --restart-key.", fixed=True),
     _option(
@@ -110,9 +110,9 @@ _OPTIONS = (
         shell_complete=_key_names,
         help="Scramble with the key of that name, from number FROM on; may be given again.",
     ),
-    _option(_HIDING, "--scramble-strict", is_flag=True, help="Do so though the tag's order is strict."),
+    _option(_HIDING, "--scramble-strict", is_flag=True, help="Scramble though the tag's order is strict."),
     _option(_SHARING, "--stride", metavar="N", type=int, help="Every N-th number, for N sites that share nothing."),
-    _option(_SHARING, "--offset", metavar="N", type=int, help="Which of them: 1..stride."),
+    _option(_SHARING, "--offset", metavar="N", type=int, help="Which of these sites: 1..stride."),
     _option(
         _SHARING,
         "--stride-above",
@@ -124,13 +124,13 @@ _OPTIONS = (
     _option(_SHARING, "--shard-bits", metavar="N", type=int, help="Bits for the shard; 6: 64 shards.", fixed=True),
     _option(_SHARING, "--app", metavar="N", type=int, help="The application, below the shard; 0.", fixed=True),
     _option(_SHARING, "--app-bits", metavar="N", type=int, help="Bits for the application; 8.", fixed=True),
-    _option(_OTHERS, "--cycle", is_flag=True, help="Begin anew after the limit: numbers come again.", fixed=True),
+    _option(_OTHERS, "--cycle", is_flag=True, help="Begin again after the limit: numbers come again.", fixed=True),
     _option(
         _OTHERS,
         "--strategy",
         metavar="NAME",
         shell_complete=_strategies,
-        help="What makes the numbers: segment, snowflake, or your own.",
+        help="The strategy: segment, snowflake, or your own.",
         fixed=True,
     ),
     _option(
@@ -168,7 +168,7 @@ def given(said: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in said.items() if value not in (None, ())}
     for name in ("shard_bits", "app_bits") if "shards" not in found else ():
         if name in found:
-            raise SchemeError("says nothing without shards", setting=name, value=found[name])
+            raise SchemeError("requires shards", setting=name, value=found[name])
     if "shards" in found:
         found["shards"] = {name: found.pop(name) for name in ("shard_bits", "app_bits", "app") if name in found} or True
     if "scramble" in found:

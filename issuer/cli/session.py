@@ -1,4 +1,4 @@
-"""What the commands of one command line share: the group's options, and the issuer that is made from them."""
+"""A session: the group's options, and the issuer made from them, which the commands of one command line share."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Session:
             settings = self.settings()
             store = settings.store_url
             if settings.embedded and not is_missing(store.value):
-                default_is_known()  # told when its file was made
+                default_is_known()  # its warning came when its file was made
             if not makes_store and store.source != settings_.DEFAULT and is_missing(store.value):
                 raise ConfigurationError(
                     f"there is no store {store.value} (from {store.source}): name the one that is meant; "
@@ -78,7 +78,7 @@ def is_missing(store: object) -> bool:
 
 
 def _told(tag: str, cause: Exception) -> None:
-    """Log nothing: the command tells its error itself."""
+    """Log nothing: the command reports its error itself."""
 
 
 GROUP_OPTIONS = ("redis", "store", "prefix", "timeout", "config")

@@ -1,4 +1,4 @@
-"""What `issuer show` prints of one tag."""
+"""The sheet that `issuer show` prints of one tag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from issuer.core.scheme_record import SEGMENT, counted
 from issuer.persistence.records import HIGHEST
 from issuer.terminal import ago, duration, folded, moment, plain
 
-#: Where values begin.
+#: The column in which values begin.
 INDENT = 13
 
 

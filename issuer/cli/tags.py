@@ -1,4 +1,4 @@
-"""What is known of tags, and the commands that make, change and retire them."""
+"""Commands that show, make, change and retire tags."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_COUNTERS = ("max", "step", "step_mode", "limit", "lease", "ahead")
 
 
 def _settings(tag: Tag) -> str:
-    """Say what else there is to say of the tag, after its order or its limit."""
+    """Return the tag's other settings, to stand after its order or its limit."""
     ahead = "" if tag.ahead == 1 or not _counts(tag) else f", {tag.ahead} ahead"
     lease = "" if tag.lease is None or not _counts(tag) else f", lease {tag.lease}"
     return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
@@ -229,12 +229,12 @@ def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     say(f"changed {plain(now.tag)}: {_stands(now)}{_settings(now)}")
 
 
-#: A jump over more segments than that is told with what it costs.
+#: The question for a jump over more segments than this shows what it costs.
 _FAR = 1000
 
 
 def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
-    """Ask before the numbers up to there are skipped, which nobody can undo; not if they are reserved already."""
+    """Ask before the numbers up to there are skipped, which can't be undone; not if they are reserved already."""
     try:
         found = issuer.inspect(tag)
     except UnknownTag:  # the change itself tells more: of whose hash it is, say
@@ -264,7 +264,7 @@ def _stands(now: Tag) -> str:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def delete(session: Session, *, tag: str, yes: bool) -> None:
-    """Retire TAG, with its parts: nobody gets a number of it any more. Made again, it goes on above."""
+    """Retire TAG, with its parts: no caller gets a number of it any more. Made again, it goes on above."""
     check_askable(yes=yes)
     issuer = session.connect()
     asked(f"Delete {plain(tag)}{'' if yes else _and_parts(issuer, tag)}?", yes=yes)

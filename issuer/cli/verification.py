@@ -25,13 +25,13 @@ from issuer.terminal import folded, moment, numbered, plain, say, screen_width, 
 #: Blanks before what stands under a heading.
 INDENTED = 2
 
-#: From so many tags on there is a progress bar.
+#: From this many tags on there is a progress bar.
 MANY = 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What became of one tag: its findings, or an error."""
+    """The outcome for one tag: its findings, or an error."""
 
     tag: str
     findings: list[Discrepancy] = field(default_factory=list)
@@ -46,16 +46,16 @@ class _Verdict:
       issuer verify --all --json
 
     \b
-    Exit codes: 0 nothing is wrong, 4 something is: see who, when and where,
-    5 nothing is, but Redis was away.
+    Exit codes: 0 nothing is wrong, 4 a fault was found, shown with process and
+    time, 5 nothing is wrong, but Redis was away.
     """,
 )
 @tag_argument(required=False)
-@click.option("--all", "everything", is_flag=True, help="Every tag of the store; so it is without TAG, too.")
+@click.option("--all", "everything", is_flag=True, help="Every tag of the store, as without TAG.")
 @json_option("Print a JSON list; talk goes to stderr.")
 @click.pass_context
 def verify(context: click.Context, *, tag: str | None, everything: bool, as_json: bool) -> None:
-    """Hold the ledger of TAG, the store and Redis against each other, changing nothing.
+    """Compare the ledger of TAG, the store and Redis, changing nothing.
 
     No two segments may overlap, nothing may lie above the store's max, and what Redis is about to issue must be in the
     ledger. Harmless while numbers are drawn. Entries are kept for 90 days: older ones can't be looked at. With Redis
@@ -91,7 +91,7 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
 
 
 def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
-    """Verify one tag after the other; one that fails is told and doesn't keep the others waiting."""
+    """Verify one tag after the other; one that fails is reported and doesn't keep the others waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
     away: set[type[IssuerError]] = set()
     with click.progressbar(names, label="verifying", file=sys.stderr, hidden=hidden) as bar:
@@ -105,7 +105,7 @@ def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict
             except IssuerError as error:
                 if type(error) not in away:
                     complain(error)
-                if isinstance(error, Unavailable):  # for the other tags as well, and told once
+                if isinstance(error, Unavailable):  # for the other tags as well, and reported once
                     away.add(type(error))
                 yield _Verdict(name, error=error)
             else:
@@ -129,7 +129,7 @@ def _content(finding: Discrepancy) -> dict[str, Any]:
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:
-    """Return each finding under a heading: who and when for its ledger entries, or what is wrong."""
+    """Return each finding under a heading: process and time of its ledger entries, or what is wrong."""
     lines: list[str] = []
     for finding in findings:
         numbers = finding.numbers
@@ -155,7 +155,7 @@ def _bold(heading: str, room: int | None) -> str:
 
 
 @click.command(
-    short_help="Tell who reserved a number, when and where.",
+    short_help="Show which process reserved a number, and when.",
     epilog="""\b
     Examples:
       issuer who orders 4711
@@ -173,8 +173,8 @@ def _bold(heading: str, room: int | None) -> str:
 def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
     """Show the ledger entry of VALUE of TAG, a number or its text: which process reserved its segment.
 
-    The ledger knows segments of the tag's counter, not numbers: who drew a number from Redis is not on record. In JSON
-    a segment is (low, high]: `low` is the number before its first.
+    The ledger knows segments of the tag's counter, not numbers: which caller drew a number from Redis is not on record.
+    In JSON a segment is (low, high]: `low` is the number before its first.
     """
     issuer = Session.of(context).connect()
     decoded = read(issuer, tag, value, as_number=as_number)

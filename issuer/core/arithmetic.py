@@ -11,15 +11,15 @@ from issuer.persistence.records import LEASE_MOST, LedgerEntry
 REFILL_AFTER_USED = Fraction(20, 100)
 
 
-#: A stream that uses up what it has drawn ahead within so many seconds draws twice as much, and one that takes longer
-#: than so many half as much: of the numbers that lie in a process all are a gap if it is killed.
+#: In seconds. If a stream uses up what it has drawn ahead within the first, it draws twice as much; if it takes longer
+#: than the second, half as much. If the process is killed, all numbers that lie in it are a gap.
 QUICK, SLOW = 0.05, 1.0
 
 
 def drawn_ahead(before: int, lasted: float, *, least: int, segment: int) -> int:
-    """Return how many numbers to draw ahead after `before` of them have lasted so many seconds.
+    """Return how many numbers to draw ahead after `before` of them have lasted `lasted` seconds.
 
-    A fifth of a segment at most, or `least`: whoever draws more at once uses segments up before the next one is there.
+    A fifth of a segment at most, or `least`: with more at once segments would be used up before the next one is there.
     """
     most = max(least, min(LEASE_MOST, segment * REFILL_AFTER_USED.numerator // REFILL_AFTER_USED.denominator))
     wanted = before * 2 if lasted < QUICK else before // 2 if lasted > SLOW else before
@@ -57,15 +57,15 @@ def rate(entries: Sequence[LedgerEntry], now: int) -> float | None:
     return used * 1000 / (span + quiet)
 
 
-#: So many reservations are a first segment and two that followed it; over so many ms they are no mere burst.
+#: As many reservations as a first segment and two that followed it; over this many ms they are no mere burst.
 FEW, BURST = 3, 3000
 
 
 def telling(entries: Sequence[LedgerEntry], segment: int, most: int) -> bool:
     """Whether these reservations, the newest `most` of a tag, show at what rate it is used.
 
-    Whole segments of the present size count: what was handed back was too much. After `most` of them in a row there is
-    no doubt, however short that took.
+    Only whole segments of the present size count: what was handed back was too much. `most` of them in a row settle it,
+    however short a time they took.
     """
     whole = [entry for entry in entries if entry.high - entry.low >= segment]
     return len(whole) >= FEW and (whole[0].time - whole[-1].time >= BURST or len(whole) == most)

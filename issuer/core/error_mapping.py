@@ -1,4 +1,4 @@
-"""What stores and scripts answer, as the errors that users see."""
+"""Answers of stores and scripts, mapped to the errors that users see."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
             )
         case store_errors.SchemeMismatch():
             return ConfigurationError(
-                f"tag {error.tag!r} was deleted with another way of making numbers, and would give some of them again; "
-                "give it the same one, or another name",
+                f"tag {error.tag!r} existed before with another number scheme, so making it again could repeat "
+                "numbers: use its old scheme, or another tag name",
                 tag=error.tag,
             )
         case store_errors.VersionMoved():

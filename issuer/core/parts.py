@@ -38,10 +38,10 @@ def is_part(record: Tag, of_tag: str) -> bool:
 
 
 def is_machine(record: Tag) -> bool:
-    """Whether it keeps a machine number's time, and no numbers of anybody's.
+    """Whether it keeps a machine number's time, and no numbers.
 
     `orders#machine-7` is also what a keyed tag `orders` calls the part of the restart key machine-7. Records that were
-    made before they had a mark are told by their description.
+    made before they had a mark are known by their description.
     """
     return MACHINE in record.scheme or (PART_OF in record.scheme and record.description.startswith(TIMESTAMPS))
 

@@ -1,4 +1,4 @@
-"""Periods: the days, weeks, months or years of a time zone in which a tag's numbers begin anew, each with a number.
+"""Periods: the days, weeks, months or years of a time zone in which a tag's numbers begin again, each with a number.
 
 A period's number (its index) rises with time and tells the period by the calendar, so it needs no table: the day's
 ordinal, the week's, year x 12 + month, the year. The counter of a tag with periods is `index << 40 | seq`.

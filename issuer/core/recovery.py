@@ -23,19 +23,21 @@ BUFFERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What `recover` did, or would do, to a tag.
+    """The outcome of `recover`, or of its dry run, for one tag.
 
-    `old`: the store's max before, None: it had lost the tag, which is made again from the journals; `new`: its max
-    after, below which no number will be issued any more. `gap`: at most so many numbers are lost by it: reserved, not
-    yet issued, and skipped now. `redis_error`: why Redis could not be asked, which `recover` needs and a dry run does
-    without: what only Redis knows of is missing then. None: it was asked, or there is none.
+    `old`: the store's max before. None: the store had lost the tag, which is made again from the journals.
+    `new`: the store's max after, below which no number will be issued any more.
+    `gap`: the most numbers that it can lose: reserved, not yet issued, and skipped now.
+    `redis_error`: why Redis could not be asked. `recover` needs Redis; a dry run goes on, and what only Redis knows of
+    is missing then. None: Redis was asked, or there is none.
     `asked`: the nodes of Redis besides the master that were asked as well, its replicas and those that were masters,
-    each as host:port. `unasked`: those that could not be, each with why: what only they know of is missing.
+    each as host:port.
+    `unasked`: the nodes that could not be asked, each with why: what only they know of is missing.
     `sound`: nothing that can be seen was wrong with the tag before: it wasn't halted, its hash was of Redis's present
     reign, and the store stood at or above all that is known, with every node asked. A hash that was put back within a
     reign looks sound, too.
-    `unvouched`: Redis was asked and holds nothing of the tag, no journal was given or is kept that knows it, and no
-    `at_least`: so the store's word stands alone, and if it is an older one than numbers were issued from, they repeat.
+    `unvouched`: the store's word stands alone: Redis was asked and holds nothing of the tag, no journal that knows it
+    was given or is kept, and there is no `at_least`. If numbers were issued from a newer store than this, they repeat.
     `old_in_period`, `new_in_period`: the same as people read them, as "17 of 2026-11-21"; None without periods.
     """
 
@@ -145,7 +147,7 @@ def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What is known of the other nodes of Redis: the highest number that they hold, and who was asked, as Recovery."""
+    """The other nodes of Redis: the highest number that they hold, and which of them were asked, as in Recovery."""
 
     top: int = 0
     asked: tuple[str, ...] = ()
@@ -170,7 +172,7 @@ def _others(key: str, store_id: str) -> Steps[Others]:
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
     """Return the error for a recovery that Redis is away from, with the way out for tags that are served without it."""
     return RedisUnavailable(
-        f"{error}. Nothing was recovered, as Redis may know of numbers that nobody else does. If it stays away, "
+        f"{error}. Nothing was recovered, as Redis may know of numbers that nothing else knows. If it stays away, "
         f"`issuer --redis none recover {quote(tag)} --at-least N` raises the store alone, and a trend tag is served "
         "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back",
         tag=tag,
@@ -182,7 +184,7 @@ def _raised(tag: str, record: Tag | None, highest: int, said: Known | None) -> S
     """Raise the store's record, made again if need be, and return its max."""
     deleted = False
     if said is not None and (record is None or record.deleted):
-        # A tombstone that is younger than what the journals know was left by somebody without a journal.
+        # A tombstone that is younger than what the journals know was left by a process without a journal.
         deleted = said.record.deleted or (record is not None and record.timestamp >= said.record.timestamp)
         if record is not None and deleted and record.max >= highest:
             return record.max

@@ -1,4 +1,4 @@
-"""What users ask of an issuer, checked, as steps for a driver to run."""
+"""Requests of users, checked, as steps for a driver to run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from issuer.persistence.records import (
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000
 
-#: How journals are named: by paths, or as what was read from them.
+#: Journals as callers name them: by paths, or as what was read from them.
 Named = Sequence[str | os.PathLike[str]] | Journals
 
 
@@ -60,7 +60,9 @@ def check_reserving(record: Tag, n: int) -> None:
         why = "its numbers are in parts" if strategy(record.scheme) == SEGMENT else "its strategy makes its numbers"
         raise InvalidArgument(f"tag {tag!r} has no counter of its own to reserve from: {why}", tag=tag, value=n)
     if record.order == "strict":
-        raise InvalidArgument(f"tag {tag!r} is strict; ranges are reserved of trend tags only", tag=tag, value=n)
+        raise InvalidArgument(
+            f"tag {tag!r} is strict, and ranges are reserved of trend tags only: use `take`", tag=tag, value=n
+        )
     if record.scheme_id:
         raise InvalidArgument(
             f"tag {tag!r} makes numbers of its counter that don't lie side by side; `take` gives n of them",

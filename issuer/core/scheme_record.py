@@ -1,4 +1,4 @@
-"""What the protocol knows of a tag's scheme: how the numbers that users see are made of the counter that it draws."""
+"""A tag's scheme as the protocol knows it: it makes the numbers that users see of the counter that is drawn."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from issuer.persistence.records import HIGHEST, Tag, fresh_version
 #: The strategy whose numbers come of the counter; every other one makes its own.
 SEGMENT = "segment"
 
-#: What makes a tag have parts, each a tag with a counter of its own, and how callers name the part.
+#: Settings that give a tag parts, each a tag with a counter of its own; with the argument that names the part.
 PARTS = {"shards": "shard_key", "keyed": "restart_key"}
 
 
 class Scheme(Protocol):
-    """How values are made of counters. A counter's value never changes, whatever the scheme becomes."""
+    """A way of making values of counters. A counter's value never changes, whatever the scheme becomes."""
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""
 
 
 class OtherStrategyError(IssuerError):
-    """The tag's numbers aren't made of a counter: whoever asked turns to its strategy. Users never see this."""
+    """The tag's numbers aren't made of a counter: the caller turns to its strategy. Users never see this."""
 
 
-#: Under this name a part's scheme says which tag it is a part of: by its own name alone it may be anybody's.
+#: Under this name a part's scheme says which tag it is a part of: by its own name alone it may be any tag's.
 PART_OF = "part_of"
 
 #: And under this name which machine number it keeps the time of, in place of numbers.
@@ -46,16 +46,16 @@ def countable(scheme: Mapping[str, Any]) -> bool:
     return strategy(scheme) == SEGMENT and not any(scheme.get(setting) for setting in PARTS)
 
 
-#: What an id begins with that `id_after` has made: how often the scheme had changed, and the way to the values.
+#: The beginning of an id that `id_after` has made: how often the scheme had changed, and the way to the values.
 _ID = re.compile(r"[0-9]+-([^-]+)")
 
 
 def id_after(before: str, *, same_values: bool = False) -> str:
     """Return the id of a scheme that takes the place of the one whose id was `before`, "" for none.
 
-    It begins with how often the tag's scheme has changed, so that of two of a tag's ids one can tell the later; then
-    comes what names the way from counter to value. `same_values`: that stays, as each counter has the value that it
-    had, and by it Redis tells that what it holds can be drawn under the new id.
+    It begins with how often the tag's scheme has changed, which tells the later of a tag's two ids. Then comes what
+    names the way from counter to value. `same_values`: that name stays, as each counter has the value that it had; by
+    it Redis tells that what it holds can be drawn under the new id.
     """
     way = _ID.match(before) if same_values else None
     return f"{turn(before) + 1}-{f'{way[1]}-' if way else ''}{fresh_version()}"
@@ -75,13 +75,13 @@ def strategy(scheme: Mapping[str, Any]) -> str:
 def in_true_order(record: Tag) -> Tag:
     """Return the record with the order that its numbers have: a strategy's rise within a process only.
 
-    Records that were made before strict was refused there say what nobody keeps.
+    Records that were made before strict was refused there promise an order that no process keeps.
     """
     return record if strategy(record.scheme) == SEGMENT else replace(record, order="trend")
 
 
 def periods(tag: Tag) -> Periods | None:
-    """Return the periods in which the tag's numbers begin anew, None if they never do. Raises ConfigurationError."""
+    """Return the periods in which the tag's numbers begin again, None if they never do. Raises ConfigurationError."""
     restart = tag.scheme.get("restart")
     return None if restart in (None, "never") else Periods(str(restart), str(tag.scheme.get("timezone", "UTC")))
 

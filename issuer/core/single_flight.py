@@ -10,27 +10,27 @@ from typing import Protocol
 from issuer.clock import jittered, monotonic, pause
 from issuer.errors import IssuerError, StoreUnavailable, Unavailable
 
-#: Nobody is told to come back later than after so many seconds, however long an outage lasts.
+#: The most seconds that a `retry_after` says, however long an outage lasts.
 LATEST_RETRY = 30.0
 
-#: The part of an outage so far after which a caller is told to come back.
+#: A `retry_after` is this part of the outage so far.
 RETRY_AFTER = 0.1
 
 
 class Landing(Protocol):
-    """How the waiters of one driver are woken: by a lock among threads, by a future among tasks."""
+    """A latch that wakes the waiters of one driver: a lock among threads, a future among tasks."""
 
     def wake(self) -> None:
-        """Wake every waiter, those who come later too. Called once."""
+        """Wake every waiter, later ones too. Called once."""
 
 
 class Flight:
-    """Something under way that one caller fetches for all. Nobody spins while waiting for it."""
+    """Something under way that one caller fetches for all. Waiters sleep until it lands."""
 
     __slots__ = ("_end", "_me", "_pilot", "begun", "error", "landing", "progress", "wanted")
 
     def __init__(self, landing: Landing, me: Callable[[], object]) -> None:
-        """`me` names the thread or task that asks: whoever claims the flight is known by it."""
+        """`me` names the thread or task that asks: the flight knows by it which one has claimed it."""
         self._pilot: dict[str, object] = {}
         self._end: dict[str, object] = {}
         self._me = me
@@ -38,24 +38,24 @@ class Flight:
         self.begun = monotonic()
         self.error: IssuerError | None = None
         self.progress = False
-        #: How many numbers one of those who wait for it wants, or 0.
+        #: How many numbers one of its waiters wants, or 0.
         self.wanted = 0
 
     def want(self, n: int) -> None:
-        """Have it bring so many numbers, if it has not asked for them yet. A race brings fewer, and another flight."""
+        """Have it bring n numbers, if it has not asked for them yet. A race brings fewer, and another flight."""
         self.wanted = max(self.wanted, n)
 
     def claim(self) -> bool:
-        """Say who flies it: True for one caller. A scheduler may lose a job, and then a waiter takes it over.
+        """Claim the flight: True for one caller, which flies it. If the scheduler loses the job, a waiter claims it.
 
-        `setdefault` is one step: whoever is interrupted right after it still finds out that the flight is theirs.
+        `setdefault` is one step: a caller that is interrupted right after it still finds out that the flight is its.
         """
         me = self._me()
         return not self.landed and self._pilot.setdefault("pilot", me) == me
 
     @property
     def claimed(self) -> bool:
-        """Whether somebody flies it, or has."""
+        """Whether a thread or task flies it, or has."""
         return bool(self._pilot)
 
     @property
@@ -93,7 +93,7 @@ def renewed(error: IssuerError) -> IssuerError:
 
 
 class SingleFlight:
-    """Where the flights for one thing depart: at most one is in the air."""
+    """One piece of work, done for all that want it: at most one flight for it is in the air."""
 
     __slots__ = ("_failed_at", "_failures", "_flight", "_lock", "_longest", "_make", "_silent_since", "trouble")
 
@@ -107,7 +107,7 @@ class SingleFlight:
         self._failed_at = 0.0
         #: When a flight found the store away for the first time, None if the last one didn't.
         self._silent_since: float | None = None
-        #: Why the flights since the last one that brought something brought nothing: what may pass by itself.
+        #: The error of the flights since the last one that brought something, if it may pass by itself.
         self.trouble: IssuerError | None = None
 
     def enter(self) -> tuple[Flight, bool]:
@@ -138,7 +138,7 @@ class SingleFlight:
     ) -> None:
         """End the flight and count the failures in a row. `in_a_hurry`: it had no time to tell a store that is away.
 
-        An error that asking again won't better is told to those who wait for this flight, and to nobody later: by then
+        An error that asking again won't better is raised in the waiters of this flight, and in no later caller: by then
         it may be mended, and something else be wrong.
         """
         now = monotonic()

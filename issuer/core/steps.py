@@ -1,4 +1,4 @@
-"""What a protocol generator may ask of its driver."""
+"""Steps: the requests that a protocol generator may make of its driver."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait for so many seconds."""
+    """Wait for `seconds` seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until the flight has landed, so many seconds at most; give back whether it has."""
+    """Wait until the flight has landed, `seconds` seconds at most; give back whether it has."""
 
     flight: Flight
     seconds: float
@@ -79,7 +79,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class Sighting(Generic[T]):
-    """What a node answered, or the error that came instead. `node`: host:port."""
+    """A node's answer, or the error that came instead. `node`: host:port."""
 
     node: str
     reply: T | None = None
@@ -154,7 +154,7 @@ def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:
 
 
 def hurried(steps: Steps[T], seconds: float) -> Steps[T]:
-    """Run the steps with so many seconds at most for each call of the store."""
+    """Run the steps with `seconds` seconds at most for each call of the store."""
     return asking(steps, lambda step: Ask(partial(_sooner, step.question, seconds)))
 
 

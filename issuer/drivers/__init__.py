@@ -1,1 +1,1 @@
-"""What runs the protocol: connections, callers, the waiting. `blocking` for threads, `asyncio` for tasks."""
+"""Drivers run the protocol: connections, callers, the waiting. `blocking` for threads, `asyncio` for tasks."""

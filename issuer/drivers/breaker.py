@@ -6,31 +6,31 @@ import redis
 
 from issuer.clock import monotonic, pause
 
-#: A server that is silent for less is perhaps only slow: a caller in a hurry must not send everybody away from it.
+#: A server that is silent for less is perhaps only slow: a caller in a hurry must not send all others away from it.
 EVIDENCE = 0.25
 
-#: A trial that has not ended after so many seconds keeps the next one waiting no longer: callers whose numbers come
+#: A trial that has not ended after this many seconds keeps the next one waiting no longer: callers whose numbers come
 #: from Redis alone wait for the first trial that succeeds.
 TRIAL = 0.5
 
-#: Who can do without the server tries it all the same when nobody else has for so many seconds: no scheduler may be
-#: there to do so.
+#: If the server was not tried for this many seconds, a caller that can do without it tries it all the same: there may
+#: be no scheduler to do so.
 FORGOTTEN = 5.0
 
 
 class Refused(redis.ConnectionError):
-    """A server was not asked, as it was silent a moment ago. It says what was wrong then."""
+    """A server was not asked, as it was silent a moment ago. The text says what was wrong then."""
 
 
 class Breaker:
-    """What a process knows of whether a server answers.
+    """A process's knowledge of whether a server answers.
 
     Without it a server behind a cable that was cut costs each of 1000 tags its own time-out, and each waiting caller
-    dials it anew every quarter of a second. With it the first to find out tells all; from then on one call at a time
-    is a trial, after a pause that grows from 5 to 250 ms, jittered, and the others are refused at once. Whatever the
-    server answers closes it.
+    dials it again every quarter of a second. With it the first call that fails opens it for all. From then on one call
+    at a time is a trial, after a pause that grows from 5 to 250 ms, jittered, and the others are refused at once. Any
+    answer of the server closes it.
 
-    No lock: a race lets a trial more through, and an interrupt leaves nothing locked.
+    No lock: a race lets one more trial through, and an interrupt leaves nothing locked.
     """
 
     __slots__ = ("_failed_at", "_failures", "_next", "_why")
@@ -61,7 +61,7 @@ class Breaker:
         return self._failures > 0
 
     def answered(self) -> None:
-        """Take note of an answer, whatever it was."""
+        """Take note of an answer, be it an error."""
         self._failures = 0
 
     def silent(self, why: object, began: float) -> None:

@@ -1,4 +1,4 @@
-"""What a Redis server says of itself, and what its refusals mean."""
+"""Errors of Redis servers: what their refusals mean, and what a server says of itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from issuer.gateway import Call, rights
 #: The rights that all tags with a counter need.
 _RIGHTS = ("info", "evalsha", "script|load", "time", "hmget", "hget", "hset", "hdel", "hincrby")
 
-#: What a server says when it denies a command.
+#: Texts of a server that denies a command.
 _DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this command")
 
-#: Which one, where it says so.
+#: The command that is denied, where the server names it.
 _NAMED = re.compile(r"to run the '(\S+)' command")
 
-#: What a server says when it has no such database.
+#: Texts of a server that has no such database.
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
 
-#: What a server says when it can't be trusted with the fence, and what that means.
+#: Texts of a server that can't be trusted with the fence, and what they mean.
 _REFUSALS = (
     ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
     ("BADARG", "does not run the script as it should"),
@@ -36,7 +36,8 @@ _REFUSALS = (
 def check_server(info: Mapping[str, str]) -> None:
     """FenceError if `INFO server` shows a server that can't keep the promise."""
     if "dragonfly_version" in info:
-        raise FenceError("Dragonfly is not supported: all its restarts look like one reign, so a rollback goes unseen")
+        problem = "all its restarts look like one reign, so a rollback goes unseen; use Redis 6.2 or newer, or Valkey"
+        raise FenceError(f"Dragonfly is not supported: {problem}")
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:

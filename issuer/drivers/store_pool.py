@@ -16,10 +16,10 @@ from issuer.persistence.contract import Store
 Question = Callable[[Store, float], object]
 Tell = Callable[[object, BaseException | None], None]
 
-#: Threads at most: so many calls of a store that is mute may be under way at once.
+#: Threads at most: as many calls of a store that is mute may be under way at once.
 MOST = 16
 
-#: A store may take so many seconds longer than it was given, before its caller goes on without it.
+#: A store may take this many seconds longer than it was given, before its caller goes on without it.
 GRACE = 0.25
 
 
@@ -80,7 +80,7 @@ class StorePool:
             store, question, deadline, tell, context = job
             left = deadline.left()
             if left <= 0:
-                continue  # nobody waits for it any more
+                continue  # no caller waits for it any more
             try:
                 answer = context.run(question, store, left)
             except BaseException as error:  # noqa: BLE001 - the caller's to judge

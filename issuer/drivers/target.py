@@ -1,4 +1,4 @@
-"""What a Redis URL or client names: one server, a master behind Sentinels, or a Cluster; and how to connect to it."""
+"""Target of a Redis URL or client: one server, a master behind Sentinels, or a Cluster; and how to connect to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SCHEMES = "write redis://, unix://, redis+sentinel:// or redis+cluster://; redi
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How redis-py makes a connection: its class and settings."""
+    """Recipe for a connection of redis-py: its class and settings."""
 
     kind: Callable[..., Any]
     settings: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the hashes are. `route` makes a fresh route; `data` and `sentinel` make connections to the nodes."""
+    """Servers that hold the hashes. `route` makes a fresh route; `data` and `sentinel` connect to the nodes."""
 
     name: str
     route: Callable[[], Topology]
@@ -90,7 +90,7 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     others = urlencode([pair for pair in parameters if not pair[0].startswith(_FOR_SENTINELS)])
     if kind == "cluster":
         if path not in ("", "0"):
-            raise ConfigurationError(f"redis {name}: a Cluster has database 0 only")
+            raise ConfigurationError(f"redis {name}: a Cluster has database 0 only: leave the number out")
         return Target(name, lambda: Cluster(nodes), recipe(f"{plain}://{login}{at}localhost?{others}"))
     master, _, db = path.partition("/")
     if not master:

@@ -1,4 +1,4 @@
-"""Which server holds a tag's hash: the one that was named, a Sentinel's master, or the owner of a Cluster slot.
+"""The server that holds a tag's hash: the one that was named, a Sentinel's master, or the owner of a Cluster slot.
 
 Written once for both drivers: a call is a generator that yields each exchange with one server, and is sent the reply.
 """
@@ -42,7 +42,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return "this Redis" if self.host is None else f"{self.host}:{self.port}"
 
 
@@ -50,8 +50,9 @@ class Address:
 class Exchange:
     """One exchange with one server.
 
-    `asking`: it takes a slot over. `readonly`: a replica of a Cluster is to answer by itself. `share`: so many servers
-    share the time left. `connects`: a new connection may be made for it; else Outdated is raised where one is needed.
+    `asking`: it takes a slot over. `readonly`: a replica of a Cluster is to answer by itself. `share`: the number of
+    servers that share the time left. `connects`: a new connection may be made for it; else Outdated is raised where one
+    is needed.
     """
 
     address: Address
@@ -74,7 +75,7 @@ class Unreached(redis.ConnectionError):
 
 
 def unreached(error: Exception) -> Exception:
-    """Return what the end of a new connection means: Unreached, or the error itself: an answer."""
+    """Return the error for a new connection that ended: Unreached, or the error itself, if that is an answer."""
     plain = type(error) is redis.ConnectionError or not isinstance(error, redis.RedisError)
     return Unreached(str(error)) if plain else error
 
@@ -83,20 +84,20 @@ class Topology(ABC):
     """Knows which server holds a key. `moves`: whether another server may hold it later."""
 
     moves = True
-    #: Whether that is found out anew before each new connection: a server that starts again may still think that it
-    #: holds the key, when who was asleep meanwhile comes to it.
+    #: Whether that is found out again before each new connection: to a process that was asleep meanwhile, a server that
+    #: starts again may still say that it holds the key.
     asks_before_connecting = False
-    #: Whether replicas send those who read to the master, unless an Exchange is `readonly`.
+    #: Whether replicas send readers to the master, unless an Exchange is `readonly`.
     replicas_redirect = False
 
     def __init__(self) -> None:
         self.checked: set[Address] = set()
-        #: Who has run a script as a master.
+        #: The servers that have run a script as a master.
         self.ruled: set[Address] = set()
         self._breakers: dict[Address | None, Breaker] = {}
 
     def breaker(self, address: Address | None) -> Breaker:
-        """Return the server's breaker; None: the breaker of the search for whoever holds a key."""
+        """Return the server's breaker; None: the breaker of the search for the holder of a key."""
         breaker = self._breakers.get(address)
         return self._breakers.setdefault(address, Breaker()) if breaker is None else breaker
 
@@ -106,7 +107,7 @@ class Topology(ABC):
         return max(0.005, *waits)
 
     def silent(self, address: Address, why: object, seconds: float) -> bool:
-        """Take note that a draw got no answer for so many seconds; return whether that says anything of the server."""
+        """Take note that a draw got no answer for `seconds` seconds; return whether that says a thing of the server."""
         self.lost(address)
         if seconds < EVIDENCE:
             return False
@@ -129,7 +130,7 @@ class Topology(ABC):
     def others(self, key: str) -> Talks[dict[Address, Exception | None]]:
         """Find out which nodes besides the master may hold the key: its replicas, and those that were masters.
 
-        An error stands by who could not be asked for them. Raises RedisUnavailable, ConfigurationError.
+        An error stands by each node that could not be asked for them. Raises RedisUnavailable, ConfigurationError.
         """
 
     @abstractmethod
@@ -208,11 +209,11 @@ class Sentinels(Topology):
                 unknown = True
             self._sentinels.rotate(-1)
         if unknown:
-            raise ConfigurationError(f"the Sentinels know no master {self._name!r}")
+            raise ConfigurationError(f"the Sentinels know no master {self._name!r}: correct its name in the URL")
         raise _untold(trouble, "no Sentinel answers") from trouble
 
     def masters(self) -> Talks[list[Address]]:
-        """Ask the Sentinels, whatever they said before."""
+        """Ask the Sentinels again, even if they have answered before."""
         return [(yield from self.find(""))]
 
     def others(self, key: str) -> Talks[dict[Address, Exception | None]]:
@@ -269,10 +270,10 @@ class Cluster(Topology):
                 if address is not None:
                     return address
             self._nodes.rotate(-1)
-        raise _untold(trouble, f"no node of the Cluster knows who holds {key or 'which slot'}") from trouble
+        raise _untold(trouble, f"no node of the Cluster knows which node holds {key or 'which slot'}") from trouble
 
     def masters(self) -> Talks[list[Address]]:
-        """Ask for the owners of all slots, whatever the nodes said before."""
+        """Ask for the owners of all slots again, even if the nodes have answered before."""
         yield from self.find("")
         return sorted(set(self._slots.values()), key=lambda node: node.server)
 
@@ -295,7 +296,7 @@ class Cluster(Topology):
         self._slots = slots
 
     def lost(self, address: Address) -> None:
-        """Forget who holds what, and ask that node last: after a failover its slots are somebody else's."""
+        """Forget the owners of all slots, and ask that node last: after a failover its slots are another node's."""
         self._slots = {}
         if self._nodes[0] == address:
             self._nodes.rotate(-1)
@@ -308,7 +309,7 @@ class Cluster(Topology):
 
 
 def _untold(trouble: Exception | None, what: str) -> Exception:
-    """Return the error for a search that was in vain: what won't get better by itself is named as such."""
+    """Return the error for a search in vain: ConfigurationError for what won't get better by itself."""
     if isinstance(trouble, redis.exceptions.AuthenticationError) or any(
         sign in str(trouble).lower() for sign in ("cluster support disabled", "unknown command")
     ):

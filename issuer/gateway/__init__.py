@@ -1,7 +1,7 @@
-"""What is said to Redis: commands as packed bytes, and what comes back as values.
+"""Commands for Redis as packed bytes, and their replies as values.
 
-One typed function for each script and command; nobody else sees KEYS, ARGV, bytes or status words. Nothing here sends
-or waits; the drivers do.
+One typed function for each script and command; no other module sees KEYS, ARGV, bytes or status words. Nothing here
+sends or waits; the drivers do.
 """
 
 from issuer.gateway.commands import Call, pack, rights

@@ -17,7 +17,7 @@ T_co = TypeVar("T_co", covariant=True)
 class Call(Generic[T_co]):
     """A command: its bytes, the script's text for a server that doesn't have it, and the decoder of the reply.
 
-    `repeatable`: sending it a second time costs a gap at most. Everything else goes out once, whatever comes back.
+    `repeatable`: sending it a second time costs a gap at most. Everything else goes out once, whatever the reply.
     `key`: the key that it is about, for messages.
     """
 
@@ -28,7 +28,7 @@ class Call(Generic[T_co]):
     key: str = ""
 
 
-#: What a script calls.
+#: A command that a script calls.
 _CALLED = re.compile(r"redis\.p?call\('(\w+)'")
 
 #: Commands whose rights are given by their second word, too.

@@ -11,7 +11,7 @@ TAG_BYTES = 200
 #: Longest description, the same.
 DESCRIPTION_BYTES = 1000
 
-#: What stands between a tag and the name of its part.
+#: The sign between a tag and the name of its part.
 PART = "#"
 
 #: Redis keys are `{prefix}:{<tag>}`: the braces make the tag the Cluster hash tag, so its own braces are encoded.
@@ -25,7 +25,7 @@ def check_tag(tag: object) -> str:
     """
     name = check_found(tag)
     if has_blanks(name):
-        # Nobody sees the difference, and both would count from 1.
+        # People don't see the difference, and both would count from 1.
         raise InvalidArgument(f"a tag has no blanks around it; {brief(name)} does", value=name)
     return name
 
@@ -74,7 +74,7 @@ def check_key(key: object) -> str:
 
 
 def part_tag(tag: str, part: str) -> str:
-    """Return the tag that a part of a tag has: a shard, or what begins anew by a key of the caller's."""
+    """Return the tag that a part of a tag has: a shard, or the series of one restart key."""
     name = f"{tag}{PART}{part}"
     size = len(name.encode(errors="surrogatepass"))
     if size > TAG_BYTES:

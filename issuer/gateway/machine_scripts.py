@@ -13,7 +13,7 @@ from issuer.gateway.scripts import script
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What `machine_claim` answered. With "yours": issue no timestamp up to `floor`, ms since 1970.
+    """The answer of `machine_claim`. With "yours": issue no timestamp up to `floor`, ms since 1970.
 
     `wait`: seconds that it is held or unsettled for; with "ahead", seconds that the ceiling is too high. `store`: with
     "otherstore", the id of the one that the hash belongs to.
@@ -27,7 +27,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What `machine_renew` answered. `floor`, `wait`: as in Claimed."""
+    """The answer of `machine_renew`. `floor`, `wait`: as in Claimed."""
 
     status: Literal["yours", "lost", "ahead", "notmaster", "corrupt"]
     floor: int = 0
@@ -36,7 +36,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What `machine_release` answered."""
+    """The answer of `machine_release`."""
 
     status: Literal["free", "lost", "notmaster", "corrupt"]
 
@@ -73,11 +73,11 @@ def machine_release(key: str, number: int, token: str, used: int) -> Call[Releas
 
 
 def machine_unbind(key: str, number: int) -> tuple[Call[int], ...]:
-    """Take away who has a machine number, its lease and its name; what was used of it stays.
+    """Take a machine number from its holder: its lease and its name go, the record of what was used of it stays.
 
-    Whoever has it finds it lost at the next renewal. Whoever gets it next begins above the ceiling that was granted
-    last, up to which the one before may go on: so it needs no script. The name goes first: cut off in between, it can
-    be done again.
+    The process that holds it finds it lost at the next renewal. The process that claims it next begins above the
+    ceiling that was granted last, up to which the one before may go on: so it needs no script. The name goes first: if
+    this is cut off in between, it can be done again.
     """
     words = (pack("HSET", key, f"{number}:holder", ""), pack("HDEL", key, f"{number}:token", f"{number}:lapses"))
     return tuple(Call(each, "", int, repeatable=True, key=key) for each in words)

@@ -32,10 +32,10 @@ def _setting(reply: Any) -> str | None:
 
 
 def trials(key: str) -> list[tuple[Call[object], str]]:
-    """Return the commands of the scripts, put so that they change nothing, and what each is answered if it is allowed.
+    """Return the commands of the scripts, put so that they change nothing, and the error each brings if it is allowed.
 
-    A server looks at rights, memory, disk and replicas before it looks at a command's arguments: one that complains of
-    these would have done what it was told. "": that answer is no error. `key` must not exist.
+    A server looks at rights, memory, disk and replicas before it looks at a command's arguments: if it complains of
+    these, it would have run the command. "": the answer is no error. `key` must not exist.
     """
     commands = (
         (("HMGET", key, "cur"), ""),
@@ -97,7 +97,7 @@ def _addresses(reply: Any) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Slots first..last of a Cluster, and who holds them: the master, then its replicas. Host "": the one asked."""
+    """Slots first..last of a Cluster, and their nodes: the master, then its replicas. Host "": the one asked."""
 
     first: int
     last: int

@@ -1,6 +1,6 @@
 """The scripts of a tag, one typed function each: Python values in, a packed call out, the reply decoded.
 
-Nobody else sees KEYS, ARGV, bytes or status words.
+No other module sees KEYS, ARGV, bytes or status words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What `next` answered. Numbers low+1 .. high are the caller's if status is "ok".
+    """The answer of `next`. Numbers low+1 .. high are the caller's if status is "ok".
 
     `extend`: this caller is elected to load the next segment; `max` then is the end of the present one.
     """
@@ -32,7 +32,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """What `lease` answered. Numbers low+1 .. high are the caller's if status is "ok", to serve from its own memory.
+    """The answer of `lease`. Numbers low+1 .. high are the caller's if status is "ok", to serve from its own memory.
 
     `fence`, `born`, `backs`: the reign and the arming that they were drawn under, and how often numbers had come back
     by then; `give_back` carries them as reign, born and backs.
@@ -51,7 +51,7 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class DrawnOnce:
-    """What `once` answered: the number of the caller's key if status is "ok", or "again": it had that one before.
+    """The answer of `once`: the number of the caller's key if status is "ok", or "again": it had that one before.
 
     `extend`, `max`: as in Drawn. `scheme`: the id of the one that it was drawn under then, with "again".
     """
@@ -65,7 +65,7 @@ class DrawnOnce:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """What `giveback` answered: "back", or "spent" and `why`; then the tail is a gap."""
+    """The answer of `giveback`: "back", or "spent" and `why`; then the tail is a gap."""
 
     status: Literal["back", "spent", "notmaster", "corrupt"]
     why: str = ""
@@ -73,7 +73,7 @@ class GivenBack:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What `open` answered: where the hash stands. A load carries `reign` and `born`, and begins at or above `top`.
+    """The answer of `open`: where the hash stands. A load carries `reign` and `born`, and begins at or above `top`.
 
     `due`: a segment should be loaded. `elected`: by this caller. `over`: the server's clock in ms if the tag's period
     has ended. `store`, `scheme`: the other's id, with "otherstore" and "otherscheme".
@@ -93,7 +93,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `load` answered: "current" or "next" is the buffer it went to. `why`: what made it stale."""
+    """The answer of `load`: "current" or "next" is the buffer it went to. `why`: what made it stale."""
 
     status: Literal["current", "next", "full", "stale", "notmaster", "corrupt"]
     why: str = ""
@@ -101,7 +101,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Floored:
-    """What `floor` answered: where the hash stands now, and stood before (None: it was missing or corrupt)."""
+    """The answer of `floor`: where the hash stands now, and stood before (None: it was missing or corrupt)."""
 
     status: Literal["floored", "otherstore", "notmaster", "corrupt"]
     cur: int = 0
@@ -165,7 +165,7 @@ def lease(key: str, n: int, window: float | None, scheme: str = "") -> Call[Leas
 def give_back(key: str, used: int, high: int, *, reign: str, born: str, backs: int) -> Call[GivenBack]:
     """`giveback`: the tail of a lease, used+1 .. high, comes back. `used`: the lease's low if no number was used.
 
-    Forget the tail before this is sent: from then on it is anybody's.
+    Forget the tail before this is sent: from then on any process may draw it.
     """
     return _call("giveback", key, (used, high, reign, born, backs), _given_back)
 
@@ -174,7 +174,7 @@ def _election(window: float | None) -> int:
     return -1 if window is None else round(window * 1000)
 
 
-#: What a caller of `open` wants of the election of a loader.
+#: The part that a caller of `open` takes in the election of a loader.
 Role = Literal["claim", "mine", "look", "resign"]
 
 

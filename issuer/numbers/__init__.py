@@ -1,1 +1,1 @@
-"""How the numbers that users see are made of the counter: pure arithmetic and text, no I/O, no clock."""
+"""Making of the numbers that users see from the counter: pure arithmetic and text, no I/O, no clock."""

@@ -27,19 +27,19 @@ from issuer.numbers.stride import Strides
 from issuer.numbers.template import Template
 from issuer.persistence.records import HIGHEST, Tag
 
-#: So many digits are read as a number, if one that may be too large; more can't be meant.
+#: Up to this many digits are read as a number, if one that may be too large; more can't be meant.
 DIGITS_MOST = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What a value, or a text, of a tag is made of.
+    """The components of a tag's value, or text.
 
     value: the number that users see. counter: the tag's counter behind it; None if the tag has none, or periods that a
     bare value doesn't tell. period: its name, as in "2026-11-21". shard, app: of a tag with shards. key: of a tag with
     a series for each. date: as the text shows it. part: the tag that the counter belongs to, if it is another one.
-    fields: what the tag's strategy has packed into it, by name. holder: who made it, or holds its machine number, if
-    that was asked for and is known.
+    fields: what the tag's strategy has packed into it, by name. holder: the process that made it, or holds its machine
+    number, if that was asked for and is known.
     """
 
     tag: str
@@ -56,7 +56,7 @@ class Decoded:
 
 
 class Scheme:
-    """How the numbers of one tag are made. Immutable, and safe to share among threads."""
+    """Scheme that makes the numbers of one tag. Immutable, and safe to share among threads."""
 
     def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
         """`keys`: this process's secrets by name. Raises SchemeError if one is missing, or isn't the tag's.
@@ -69,7 +69,7 @@ class Scheme:
         self.periods: Periods | None = scheme_record.periods(tag)
         self._limit = int(scheme.get("limit", HIGHEST))
         self._advice = scheme_record.without_raising(scheme, self._limit)
-        #: The first value there ever was; 1 where nobody can tell.
+        #: The first value there ever was; 1 where that isn't known.
         self._start = int(scheme.get("start", 1))
         #: The first and the last value of a cycle.
         self._cycle = (self._start, self._limit) if scheme.get("cycle") else None
@@ -149,7 +149,7 @@ class Scheme:
         """Return the text of a counter: by the tag's format, else the value's digits.
 
         `today`: the day that the text shows, unless the tag has periods: then the first day of the counter's. `shard`:
-        whose sequence the counter is of. Raises FormatOverflow, LimitReached.
+        the one whose sequence the counter is of. Raises FormatOverflow, LimitReached.
         """
         value = self.value(counter)
         template = self._template

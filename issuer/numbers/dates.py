@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a code of `strftime` shows: `of` the date, in `width` digits, within low..high."""
+    """A code of `strftime`: it shows `of` the date, in `width` digits, within low..high."""
 
     width: int
     low: int
@@ -39,7 +39,7 @@ CODES: Final = {
 
 _WHOLE_DAYS = ({"%Y", "%m", "%d"}, {"%y", "%m", "%d"}, {"%Y", "%j"}, {"%y", "%j"}, {"%G", "%V", "%u"})
 
-#: What tells the periods of a kind apart: all codes of one of these sets. %Y with %V doesn't tell weeks apart: the last
+#: Codes that tell the periods of a kind apart: all of one of these sets. %Y with %V doesn't tell weeks apart: the last
 #: days of 2024 are in week 1 of the ISO year 2025, so 2024-01 would come twice.
 _TELLING: Final[Mapping[str, tuple[set[str], ...]]] = {
     "daily": _WHOLE_DAYS,

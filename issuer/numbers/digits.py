@@ -1,4 +1,4 @@
-"""Numbers written in other bases, and check digits that tell most mistakes of those who copy them."""
+"""Numbers written in other bases, and check digits that tell most mistakes in copying."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ CROCKFORD32: Final = Base(
 
 _BYTES = range(256)
 _NO_DIGIT = b"\xff"
-#: What each byte of a text is worth.
+#: The worth of each byte of a text.
 _WORTH = bytes(byte - ord("0") if ord("0") <= byte <= ord("9") else _NO_DIGIT[0] for byte in _BYTES)
-#: What a digit counts for in Luhn's sum, doubled.
+#: The worth of a digit in Luhn's sum, doubled.
 _DOUBLED = bytes(sum(divmod(2 * (digit % 10), 10)) for digit in _BYTES)
 
 #: Damm's totally anti-symmetric quasigroup of order 10, from his thesis (2004).
@@ -92,7 +92,7 @@ _NUMERALS: Final = {sign: str(int(sign, 36)) for sign in decimals + ascii_upperc
 
 
 def _digits(text: str) -> bytes:
-    # Translated and then replaced: bytes.translate makes a table anew for what it has to delete, which takes 0.3 us.
+    # Translated and then replaced: bytes.translate makes another table for what it has to delete, which takes 0.3 us.
     return text.encode().translate(_WORTH).replace(_NO_DIGIT, b"")
 
 

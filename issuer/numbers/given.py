@@ -1,4 +1,4 @@
-"""What users say of how a tag's numbers are made, checked, and turned into the scheme that the store keeps."""
+"""Users' options for a tag's numbers, checked, and turned into the scheme that the store keeps."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SHARD_BITS, APP_BITS = 6, 8
 
 
 class SchemeOptions(TypedDict, total=False):
-    """What `create` and `configure` take beyond a tag's other settings. All can be left out.
+    """Options of `create` and `configure` beyond a tag's other settings. All can be left out.
 
-    format: how texts look, as in "BIZ{date:%y%m%d}-{seq:06d}{check}"; "" takes it away. restart: when the numbers begin
-    anew; timezone: where, as an IANA name. keyed: a series of its own for each `restart_key`. scramble: the name of a
-    key, or (first number, name) of several; scramble_strict: also where the order is strict, which then can't be seen.
-    stride: only every n-th number, by offset 1..stride; stride_above: above this one, the same at every site. shards:
-    True, or widths as {"shard_bits": 6, "app_bits": 8, "app": 17}; app: the same. cycle: begin anew after the limit.
-    strategy: what makes the numbers; options: for that one.
+    format: the look of texts, as in "BIZ{date:%y%m%d}-{seq:06d}{check}"; "" takes it away. restart: when the numbers
+    begin again; timezone: where, as an IANA name. keyed: a series of its own for each `restart_key`. scramble: the name
+    of a key, or (first number, name) of several; scramble_strict: also where the order is strict, which then can't be
+    seen. stride: only every n-th number, by offset 1..stride; stride_above: above this one, the same at every site.
+    shards: True, or widths as {"shard_bits": 6, "app_bits": 8, "app": 17}; app: the same. cycle: begin again after the
+    limit. strategy: the strategy that makes the numbers; options: for that one.
     """
 
     format: str
@@ -48,16 +48,16 @@ class SchemeOptions(TypedDict, total=False):
     options: Mapping[str, Any]
 
 
-#: What changes the value of a counter: with it the scheme gets another id.
+#: Settings that change the value of a counter: with them the scheme gets another id.
 _VALUES = ("restart", "cycle", "start", "stride", "scramble", "limit")
 
-#: What says nothing without another one.
+#: Settings that require another one.
 _WITH = {"offset": "stride", "stride_above": "stride", "scramble_strict": "scramble", "app": "shards"}
 
-#: What says nothing to a tag that is there unless one of these is changed with it.
+#: Settings of a tag that is there that require one of these to be changed with them.
 _CHANGED_WITH = {"stride_above": ("stride", "offset"), "scramble_strict": ("scramble",)}
 
-#: What must not be taken for nothing only because it is empty.
+#: Settings that count as given even if they are empty, and what each must be.
 _KINDS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("keyed", "cycle", "scramble_strict"), (bool, "True or False")),
     "format": (str | None, "a text"),
@@ -65,7 +65,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
     "options": (Mapping | None, "named values"),
 }
 
-#: What a tag has for good.
+#: Settings that a tag keeps for good.
 _FIXED = ("restart", "keyed", "shards", "app", "cycle", "strategy", "options")
 
 
@@ -82,13 +82,13 @@ def made(
 ) -> tuple[dict[str, Any], int]:
     """Return the scheme of a new tag, and the last counter that its store may reserve. Raises SchemeError.
 
-    `before`: the scheme of a deleted tag of this name. With the settings that it had at the end, whatever they were
-    before, the tag goes on with its pieces.
+    `before`: the scheme of a deleted tag of this name. With the settings that it had at the end, even if they were
+    others before, the tag goes on with its pieces.
     """
     _check_names(given)
     for name, other in _WITH.items():
         if _is_said(given, name) and not _is_said(given, other):
-            raise SchemeError(f"says nothing without {other}", setting=name, value=given[name])
+            raise SchemeError(f"requires {other}", setting=name, value=given[name])
     scheme = _strategy(given)
     _set_texts(scheme, given)
     if given.get("keyed"):
@@ -132,11 +132,11 @@ def changed(
             raise SchemeError("can't be changed once the tag is there: make another tag", setting=name, tag=record.tag)
     for name, others in _CHANGED_WITH.items():
         if _is_said(given, name) and not given.keys() & {*others}:
-            raise SchemeError(f"says nothing without {others[0]}", setting=name, value=given[name], tag=record.tag)
+            raise SchemeError(f"requires {others[0]}", setting=name, value=given[name], tag=record.tag)
     scheme = {name: value for name, value in before.items() if name != "id"}
     _set_texts(scheme, given)
     if scheme.get("restart", "never") != "never" and scheme.get("timezone") != before.get("timezone"):
-        raise SchemeError("a tag with periods keeps its zone", setting="timezone", tag=record.tag)
+        raise SchemeError("a tag with periods keeps its zone: make another tag", setting="timezone", tag=record.tag)
     counter_limit = limit
     if limit is not None:
         counter_limit = _set_limit(scheme, limit, keys)
@@ -192,7 +192,9 @@ def _strategy(given: Mapping[str, Any]) -> dict[str, Any]:
         _alone(given, "strategy", ("format", "timezone", "options"))
         return {"strategy": name, "options": options}
     if options:
-        raise SchemeError("are for another strategy than segment", setting="options", value=options)
+        raise SchemeError(
+            "are for another strategy than segment: leave them out, or name it", setting="options", value=options
+        )
     return {}
 
 
@@ -227,7 +229,7 @@ def _set_texts(scheme: dict[str, Any], given: Mapping[str, Any]) -> None:
     elif given.get("format") is not None:
         scheme.pop("format", None)
     if "timezone" in given:
-        Periods("daily", given["timezone"])  # refuses a zone that nobody knows
+        Periods("daily", given["timezone"])  # refuses an unknown zone
         scheme["timezone"] = given["timezone"]
     restart = given.get("restart", scheme.get("restart", "never"))
     if restart not in get_args(Restart):
@@ -265,7 +267,9 @@ def _check_texts(scheme: Mapping[str, Any]) -> None:
             f"{scheme['format']!r} shows a {{shard}}, and the tag has none", setting="format", value=scheme["format"]
         )
     if scheme.get("cycle"):
-        raise SchemeError("texts of a tag that cycles come again", setting="format", value=scheme["format"])
+        raise SchemeError(
+            "texts of a tag that cycles come again: leave the format out", setting="format", value=scheme["format"]
+        )
 
 
 def _check_restart(
@@ -290,7 +294,7 @@ def _cycling(given: Mapping[str, Any], *, limit: int, above: int) -> dict[str, A
         if given.get(name) not in (None, "never"):
             raise SchemeError(f"excludes {name}", setting="cycle", value=True)
     if limit == HIGHEST:
-        raise SchemeError("needs a limit after which it begins anew", setting="cycle", value=True)
+        raise SchemeError("needs a limit after which it begins again", setting="cycle", value=True)
     return {"cycle": True, "start": above + 1, "limit": limit}
 
 
@@ -375,7 +379,7 @@ def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) ->
 def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
     """Put another limit of the values into the scheme; return that of the counter, None: it has none of its own."""
     if "cycle" in scheme or {"restart", "scramble"} <= scheme.keys():
-        raise SchemeError("can't be changed: numbers would come again", setting="limit", value=limit)
+        raise SchemeError("can't be changed: numbers would come again; make another tag", setting="limit", value=limit)
     if "scramble" in scheme:
         scheme["scramble"] = _reaching(scheme, limit, keys)
     if "restart" in scheme or "stride" in scheme:
@@ -392,7 +396,9 @@ def _set_scrambling(
         raise SchemeError("excludes stride, which the tag has", setting="scramble", value=given["scramble"])
     if record.max and {"restart", "cycle"} & scheme.keys():
         # Of a period, or a round, that is over any number may have been shown.
-        raise SchemeError("can't be changed once there are numbers", setting="scramble", value=given["scramble"])
+        raise SchemeError(
+            "can't be changed once there are numbers: make another tag", setting="scramble", value=given["scramble"]
+        )
     pieces = tuple(scrambled(scheme)) if "scramble" in scheme else ()
     bound = SEQ_MOST if "restart" in scheme else record.limit
     scheme["scramble"] = _pieces(given["scramble"], pieces, record.max, bound if limit is None else limit, keys)
@@ -401,7 +407,7 @@ def _set_scrambling(
 def _check_order(order: Order, given: Mapping[str, Any]) -> None:
     if order == "strict" and not given.get("scramble_strict"):
         raise SchemeError(
-            "a strict tag's numbers go up, and scrambled ones don't: the order would be kept, but nobody could see it. "
+            "a strict tag's numbers go up, and scrambled ones don't: the order would be kept, but not be seen. "
             "Take order='trend', or say scramble_strict=True if that is what you want",
             setting="scramble",
             value=given["scramble"],

@@ -12,7 +12,7 @@ BITS = 63
 
 
 class Layout:
-    """Named fields of so many bits each, from the highest to the lowest; at most 63 bits in all.
+    """Named fields of a number of bits each, from the highest to the lowest; at most 63 bits in all.
 
     Layout([("sequence", 49), ("shard", 6), ("app", 8)]) packs sequence << 14 | shard << 8 | app. Raises SchemeError.
     """

@@ -7,7 +7,7 @@ from typing import Final
 from issuer.errors import InvalidArgument, brief
 from issuer.persistence.records import HIGHEST
 
-#: What integers hold elsewhere: "js" is Number.MAX_SAFE_INTEGER.
+#: The highest integers elsewhere: "js" is Number.MAX_SAFE_INTEGER.
 NAMES: Final = {"int32": 2**31 - 1, "uint32": 2**32 - 1, "js": 2**53 - 1, "int64": HIGHEST}
 
 

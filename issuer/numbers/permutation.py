@@ -1,7 +1,7 @@
 """A keyed bijection of a range of integers onto itself: every number goes to another one, and no two to the same.
 
-This is obfuscation, not encryption: it hides how many numbers were given from those who see some of them, and it isn't
-meant to protect a secret. Whoever has the key undoes it.
+This is obfuscation, not encryption: it hides how many numbers were given from people who see some of them, and it isn't
+meant to protect a secret. With the key it can be undone.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from issuer.persistence.records import HIGHEST
 #: The shortest key, in bytes.
 KEY_LEAST = 16
 
-#: What names a tag's keys, and what holds those of this process.
+#: The setting that names a tag's keys, and the one that holds those of this process.
 SETTING, KEYS = "scramble", "keys"
 
 

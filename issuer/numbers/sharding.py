@@ -1,4 +1,4 @@
-"""Which shard a key belongs to, in every language alike: the CRC-32 of its UTF-8 bytes, modulo the number of shards.
+"""The shard of a key, the same in every language: the CRC-32 of its UTF-8 bytes, modulo the number of shards.
 
 CRC-32 is the one of zlib, PNG and Ethernet (IEEE 802.3: reflected, polynomial 0x04C11DB7), which every language has.
 `crc32("123456789")` is 0xCBF43926.

@@ -67,7 +67,7 @@ class Part:
 
     @property
     def check(self) -> Check:
-        """What computes the digits of a check."""
+        """The function that computes the digits of a check."""
         return digits.CHECKS[self.text]
 
     @cached_property
@@ -109,7 +109,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a text says. `date`: the first day that shows its `codes`, None if they tell no year."""
+    """A text's contents. `date`: the first day that shows its `codes`, None if they tell no year."""
 
     seq: int
     date: dt.date | None = None
@@ -133,7 +133,7 @@ class Template:
         self._pattern = re.compile("".join(f"({_regex(part, self._stop)})" for part in self._parts))
         self._written = [(part.kind, part) for part in self._parts if part.kind in ("seq", "shard")]
         self._chunks = tuple(_chunks(self._parts))
-        # What the last date made of the template: the next number is mostly one of the same day.
+        # The template with the last date in it: the next number is mostly one of the same day.
         self._ready: tuple[dt.date | None, list[tuple[str, Check | None]]] | None = None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an issuer was connected with, of either colour."""
+"""Configuration of an issuer of either colour."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from issuer.persistence.records import Tag
 from issuer.plugins.rejected import Rejections
 from issuer.strategies.contract import Context, Instance
 
-#: An elected loader that is silent for so many seconds longer than the store's timeout is replaced.
+#: An elected loader that is silent for this many seconds longer than the store's timeout is replaced.
 GRACE = 1.0
 
 #: How long a `close` or an exit may take to give numbers back, in seconds.
 CLOSING = 3.0
 
-#: A refresh that has not ended after so many seconds is lost, and another may begin.
+#: A refresh that has not ended after this many seconds is lost, and another may begin.
 REFRESH_LOST = 60.0
 
-#: How many numbers a stream of a trend tag draws ahead if nobody says it.
+#: How many numbers a stream of a trend tag draws ahead if neither the tag nor `connect` says it.
 STREAM_LEASE = 1000
 
 #: How many tags' schemes are kept ready.
@@ -42,13 +42,13 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IssuerConfig:
-    """What `connect` was given, or found in the settings; times in seconds. `own_store`: to be closed with the issuer.
+    """Resolved configuration, from the arguments of `connect` and the settings; times in seconds.
 
-    `insist`: for how long of an outage of the store callers wait for it. `auto_create`: make a tag at its first use.
-    `lease`: for trend tags that don't say it themselves. `keys`: for
-    scrambling, by name. `plugins`: as they were given, of either colour. `rejections`: who is told
-    whenever no number can be given. `instance`: what tells this process from others; `alarm`: told what people should
-    hear of.
+    `own_store`: to be closed with the issuer. `insist`: during an outage of the store callers wait for it this long.
+    `auto_create`: make a tag at its first use. `lease`: for trend tags that don't say it themselves. `keys`: for
+    scrambling, by name. `plugins`: as they were given, of either colour. `rejections`: the handler that is called
+    whenever no number can be given. `instance`: what tells this process from others. `alarm`: called with what people
+    should hear of.
     """
 
     store: Store
@@ -105,7 +105,7 @@ class IssuerConfig:
         return redis_key(self.prefix, tag)
 
     def facts(self, redis: str | None) -> Facts:
-        """Return what is known before anybody is asked, for `doctor`; `redis` is its name, None if there is none."""
+        """Return what is known before any server is asked, for `doctor`; `redis`: its name, None if there is none."""
         window = self.store_timeout + GRACE
         return Facts(store=self.store.url, timeout=self.timeout, window=window, lease=self.lease, redis=redis)
 

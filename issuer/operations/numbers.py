@@ -1,4 +1,4 @@
-"""What a call for a number comes to beyond a plain draw, as steps that both drivers run.
+"""Work of a call for a number beyond a plain draw, as steps that both drivers run.
 
 Shards and restart keys have a tag each, named `orders#17`; a caller's key has one number; a strategy has no counter at
 all; and a format makes a text of the number.
@@ -74,7 +74,7 @@ L = TypeVar("L", bound=AnyCombiner)
 
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
-    """What a caller has said of the number that it wants; see Issuer.next."""
+    """A caller's options for the number that it wants; see Issuer.next."""
 
     key: str | None = None
     ttl: float = TTL
@@ -92,7 +92,7 @@ PLAIN = DrawOptions()
 
 @dataclass(frozen=True, slots=True)
 class _Part(Generic[L]):
-    """Where a number comes from: the line of the tag itself, or of one of its parts; and the tag's record."""
+    """The origin of a number: the line of the tag itself, or of one of its parts; and the tag's record."""
 
     combiner: L
     record: Tag
@@ -143,7 +143,7 @@ class Issuing(Generic[L]):
                 return Issued(tag, value, text)
 
     def peek(self, tag: str, how: DrawOptions) -> Steps[Issued]:
-        """Tell which number comes next, if nobody draws before; see Issuer.peek."""
+        """Tell which number comes next, if no caller draws before; see Issuer.peek."""
         part = yield from self._part(tag, how, make=False)
         supply = part.combiner.supply
         try:
@@ -182,7 +182,7 @@ class Issuing(Generic[L]):
         try:
             told: str | None = yield from holder(strategy, options, found.value, found.tag, self._config.prefix)
         except IssuerError as error:
-            log.debug("tag %r: who made %d isn't known: %s", found.tag, found.value, error)
+            log.debug("tag %r: the maker of %d isn't known: %s", found.tag, found.value, error)
             return None
         return told
 
@@ -274,7 +274,9 @@ class Issuing(Generic[L]):
         supply = part.combiner.supply
         if scheme_record.strategy(part.record.scheme) != scheme_record.SEGMENT and how.key is not None:
             raise InvalidArgument(
-                f"tag {supply.tag!r} has no counter, and so no numbers by key", tag=supply.tag, value=how.key
+                f"tag {supply.tag!r} has no counter, and so no numbers by key: leave the key out",
+                tag=supply.tag,
+                value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
             # Not made at its first use as other tags are: like the tag whose part it is.

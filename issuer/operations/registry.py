@@ -18,7 +18,7 @@ from issuer.strategies.serving import StrategyRunner
 
 
 class AnyCombiner(Protocol):
-    """What both drivers' lines have."""
+    """The interface of both drivers' combiners."""
 
     tag: str
     supply: Supply
@@ -29,10 +29,10 @@ L = TypeVar("L", bound=AnyCombiner)
 
 log = logging.getLogger("issuer")
 
-#: A tag that nobody has drawn from for so many seconds is left out of the sweep.
+#: A tag that wasn't drawn from for this many seconds is left out of the sweep.
 IDLE_AFTER = 900.0
 
-#: A fork waits for a thread that takes a number so many seconds: it may be the one that forks, in a signal's handler.
+#: A fork waits this many seconds for a thread that takes a number: it may be the one that forks, in a signal's handler.
 SHUT_WITHIN = 0.1
 
 
@@ -45,7 +45,7 @@ class TagRegistry(Generic[L]):
         self._open = open
         self._lock = threading.Lock()
         self._sparing = Sparing()
-        #: What keeps this process from looking after a tag, as it was told last: it won't get better by itself.
+        #: The error that keeps this process from looking after a tag, as it was logged last: it won't pass by itself.
         self._unable: dict[str, str] = {}
         #: Dropped with a strategy at work, which has something to give back yet.
         self._leaving: list[L] = []
@@ -69,8 +69,8 @@ class TagRegistry(Generic[L]):
     def forget_if_unknown(self, combiner: L) -> None:
         """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
 
-        It isn't retired: whoever has just begun to wait at it may know better, after an outage. But a strategy at work
-        gives no numbers any more, and the next sweep has it give back what it took.
+        It isn't retired: a caller that has just begun to wait at it may know better, after an outage. But a strategy at
+        work gives no numbers any more, and the next sweep has it give back what it took.
         """
         if combiner.supply.disposable:
             self._remove(combiner)
@@ -83,7 +83,7 @@ class TagRegistry(Generic[L]):
         return combiner
 
     def _end(self, combiner: L, why: IssuerError) -> None:
-        """Forget a line: it gives no numbers any more, and those who wait at it are told why."""
+        """Forget a line: it gives no numbers any more, and callers that wait at it get the error."""
         combiner.supply.retire(why)  # first, as it lays its draws open until then
         self._remove(combiner)
 
@@ -103,7 +103,7 @@ class TagRegistry(Generic[L]):
                 self._open[combiner.tag] = numbers
 
     def shut(self) -> None:
-        """Lay nothing open any more, until somebody asks again."""
+        """Lay nothing open any more, until a caller asks again."""
         for combiner in list(self.combiners.values()):
             if combiner.supply.hand is not None:
                 combiner.supply.hand.shut(SHUT_WITHIN)
@@ -153,10 +153,10 @@ class TagRegistry(Generic[L]):
             return used + self._leaving
 
     def _forget_parts(self, since: float) -> None:
-        """Drop the lines of parts that nobody has used since then, of which this process holds nothing.
+        """Drop the lines of parts that weren't used since then, of which this process holds nothing.
 
-        There may be a part for each customer: 5 KB apiece, for ever. Whoever still has hold of a line draws from Redis
-        with it as before.
+        There may be a part for each customer: 5 KB apiece, for ever. A caller that still has hold of a line draws from
+        Redis with it as before.
         """
         for combiner in list(self.combiners.values()):
             supply = combiner.supply
@@ -172,7 +172,7 @@ class TagRegistry(Generic[L]):
     def troubled(self, combiner: L, error: Exception) -> None:
         """Take note of a sweep that could not look after a tag.
 
-        What is wrong with the settings is told once, anything else once a minute: sweeps come every second.
+        An error of the settings is logged once, any other one once a minute: sweeps come every second.
         """
         if self.closed:
             return

@@ -1,4 +1,4 @@
-"""How tags with schemes are made and changed, as steps that both drivers run."""
+"""Making and changing of tags with schemes, as steps that both drivers run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTEMPTS = 100
 #: The largest segment of a tag with periods: one of 2^40 would reach into the next one, which then counts as begun.
 SEGMENT_MOST = 1 << 32
 
-#: What makes a scheme have pieces.
+#: Settings that give a scheme pieces.
 _PIECES = {"stride", "offset", "scramble"}
 
 
@@ -121,7 +121,7 @@ def _create(
         asked = replace(asked, order="trend")
     restart = given.get("restart", "never")
     if restart != "never" and not redis:  # before its order, which is what it is because there is no Redis
-        problem = "needs Redis, whose clock decides when a period ends, and none is set"
+        problem = "needs Redis, whose clock decides when a period ends, and none is set: name Redis"
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
@@ -335,7 +335,7 @@ def _check_skipping(record: Tag, asked: TagOptions) -> None:
     elif "restart" in record.scheme:
         problem = "can't be raised: numbers begin at 1 in each period"
     elif record.scheme.get("cycle"):
-        problem = "can't be raised: numbers begin anew after the limit"
+        problem = "can't be raised: numbers begin again after the limit"
     else:
         return
     for name, value in (("start", asked.start), ("above", asked.above)):
@@ -364,7 +364,7 @@ def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
-        with suppress(UnknownTag):  # somebody else does the same
+        with suppress(UnknownTag):  # another process does the same
             yield from recovery.delete(part, key_of(part))
     if gone is not None:
         raise gone

@@ -13,7 +13,7 @@ from issuer.plugins.sparing import Sparing
 
 
 class _Plugins:
-    """What both colours share. False if there are none: then nobody has to look any further."""
+    """The part of a chain that both colours share. False if there are no plugins: then callers look no further."""
 
     _kinds: ClassVar[tuple[type, ...]]
     _tasks: ClassVar[bool]
@@ -37,7 +37,7 @@ class _Plugins:
 
     @property
     def strategies(self) -> frozenset[str]:
-        """The strategies that the plugins name: one that nobody knows is a mistake."""
+        """The strategies that the plugins name: an unknown one is a mistake."""
         return frozenset(name for plugin in self.plugins for name in plugin.strategies or ())
 
     def surrounds(self, strategy: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a plugin is: hooks around every call for numbers, of which each does nothing until it is overridden."""
+"""The contract of plugins: hooks around every call for numbers, of which each does nothing until it is overridden."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Call:
 
 
 class Registered:
-    """What a chain wants to know of a plugin of either colour.
+    """The registration of a plugin of either colour, as a chain reads it.
 
     order: a whole number; smaller ones come first: their `before` is the first, their `after` the last to run.
-    strategies: the names of those that it surrounds, None: all; `connect` refuses one that nobody knows. transforms:
-    whether its `after` may return another number. All three may be set in the class, or given for one instance; None
-    means what the class says.
+    strategies: the names of those that it surrounds, None: all; `connect` refuses a name that isn't registered.
+    transforms: whether its `after` may return another number. All three may be set in the class, or given for one
+    instance; None means what the class says.
     """
 
     order: int = 0
@@ -59,8 +59,8 @@ class Plugin(Registered):
 
         A plugin that says `transforms = True` may return another one, 0..2^63-1. It has to be one to one and always the
         same, in every process that draws from the tag: two numbers that become one are a repeat, and nothing can tell.
-        If it fails, nobody gets the number and TransformFailed is raised, as the number unchanged may be what another
-        one becomes.
+        If it fails, no caller gets the number and TransformFailed is raised, as the number unchanged may be what
+        another one becomes.
         """
 
     def on_error(self, call: Call, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""A history: who got which number, when. In this process's memory, bounded; the store's ledger knows only segments."""
+"""A history: each number with its caller and time. In this process's memory, bounded; the ledger has segments only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from issuer.errors import InvalidArgument, brief
 from issuer.persistence.records import HIGHEST, now_ms
 from issuer.plugins.contract import Call, Plugin
 
-#: How many numbers a history remembers if nobody says it: 2 MB.
+#: How many numbers a history remembers by default: 2 MB.
 KEPT = 10_000
 
 #: The most that it may be told to remember: 200 MB.
@@ -43,7 +43,7 @@ def noted(context: str) -> Iterator[None]:
         _context.reset(token)
 
 
-#: What is kept of a number, at a quarter of what a Record costs: at, tag, number, pid, caller, context.
+#: A number as it is kept, at a quarter of what a Record costs: at, tag, number, pid, caller, context.
 _Entry = tuple[int, str, int, int, str, str]
 
 
@@ -120,7 +120,7 @@ class History(Plugin):
 
 
 def _caller() -> str:
-    """Return the name of whoever runs this: of the task, else of the thread."""
+    """Return the name of the task that runs this, else of the thread."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What happens around a draw, written once for threads and asyncio.
+"""Hooks around a draw, written once for threads and asyncio.
 
 Coroutines, of which only a hook, a draw or a turn of asyncio ever waits. With blocking ones they run to their end at
 the first step, in any thread and without a loop.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 #: A function that draws the numbers of a call, in a thread or a task.
 Draw = Callable[[], list[int]] | Callable[[], Awaitable[list[int]]]
 
-#: After so many numbers in a row the loop's other tasks get their turn.
+#: After this many numbers in a row the loop's other tasks get their turn.
 TURN_EVERY = 100
 
 log = logging.getLogger("issuer.plugins")
@@ -126,7 +126,7 @@ class Surroundings:
         return given, lost
 
     async def _failed(self, plugin: Plugin | AsyncPlugin, where: str, call: Call, error: BaseException) -> None:
-        """Log what a hook raised, and tell the plugin. Raises it again if the caller is to end."""
+        """Log what a hook raised, and call the plugin's `on_error`. Raises it again if the caller is to end."""
         raised = _own(plugin, error)
         self._complain(plugin, where, call, raised)
         try:
@@ -180,7 +180,7 @@ def _own(plugin: Plugin | AsyncPlugin, error: BaseException) -> Exception:
     """Return what a hook raised. Raises it again if it is the caller's own cancellation."""
     if isinstance(error, Exception):
         return error
-    with suppress(RuntimeError):  # in a thread there is no loop, and nobody cancels the caller
+    with suppress(RuntimeError):  # in a thread there is no loop, and the caller can't be cancelled
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise error

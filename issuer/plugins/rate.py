@@ -1,4 +1,4 @@
-"""How fast numbers are given, per tag, in this process."""
+"""The rate at which numbers are given, per tag, in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from issuer.plugins.contract import Call, Plugin
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast a tag's numbers are given: numbers a second over the last 1, 10 and 60 seconds, and how many in all.
+    """A tag's rates: numbers a second over the last 1, 10 and 60 seconds, and how many in all.
 
     Over a window that is longer than the tag has been in use, the time before counts as well.
     """
@@ -63,7 +63,7 @@ class _Ring:
 
 
 class _Meter:
-    """What is counted of one tag."""
+    """Counters of one tag."""
 
     __slots__ = ("_coarse", "_fine", "lock", "total")
 
@@ -111,7 +111,7 @@ class Rate(Plugin):
         _living.add(self)
 
     def _begin(self) -> None:
-        """Begin anew: the locks are perhaps held by threads that a forked child doesn't have."""
+        """Begin again: the locks are perhaps held by threads that a forked child doesn't have."""
         self._meters: dict[str, _Meter] = {}
 
     def after(self, call: Call, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The rejected handler: who is told whenever no number can be given."""
+"""The rejected handler, which is called whenever no number can be given."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Logged:
 
 
 class Rejections:
-    """Tells the rejected handler. Safe to share among threads.
+    """Calls the rejected handler. Safe to share among threads.
 
     The handler may be replaced at any time; one that raises is logged, and the caller gets the cause all the same.
     """
@@ -44,7 +44,7 @@ class Rejections:
 
     @property
     def handler(self) -> Handler:
-        """Who is told."""
+        """The handler that is called."""
         return self._handler
 
     @handler.setter

@@ -10,10 +10,10 @@ from issuer.plugins.contract import Call, Plugin
 
 
 class Scrambles(Protocol):
-    """What scrambles numbers, one to one."""
+    """A permutation of numbers, one to one."""
 
     def scramble(self, n: int, /) -> int:
-        """Return what becomes of the number; it never becomes of another one."""
+        """Return the number's image; no other number has the same one."""
 
 
 class Scrambler(Plugin):
@@ -35,6 +35,6 @@ class Scrambler(Plugin):
         self._permutation = permutation
 
     def after(self, call: Call, number: int) -> int:
-        """Return what becomes of the number."""
+        """Return the number's image."""
         del call
         return self._permutation.scramble(number)

@@ -12,7 +12,8 @@ from issuer.forks import living
 #: Seconds for which the same thing isn't said again.
 QUIET = 60.0
 
-#: Of so many things it is remembered when they were said last. Tags may be made up: beyond that all of a kind are one.
+#: The most things of which it is remembered when they were said last. Tags may be made up: beyond that all of a kind
+#: are one.
 REMEMBERED = 1000
 
 #: Seconds between two looks for what may be forgotten, when there are too many: a look takes 0.1 ms.
@@ -22,9 +23,9 @@ SWEEP_EVERY = 1.0
 class Mutex:
     """Holds a lock that a forked child finds free: `with mutex.lock:`.
 
-    Whoever holds it when the process forks has no thread in the child, which would wait for ever. Re-entrant, so that
-    it adds no wait of its own where a signal handler draws on top of what it interrupts. That may wait for ever all the
-    same, for a lock of the issuer's: handlers shouldn't draw.
+    If a thread holds it when the process forks, the child has no such thread, and would wait for ever. Re-entrant, so
+    that it adds no wait of its own where a signal handler draws on top of what it interrupts. That may wait for ever
+    all the same, for a lock of the issuer's: handlers shouldn't draw.
     """
 
     __slots__ = ("__weakref__", "lock")
@@ -62,7 +63,7 @@ class Sparing:
     ) -> None:
         """Log it, by a method of a logger, unless it was said less than a minute ago. Raises nothing.
 
-        A handler or filter of the user's may raise, and what is logged may fail to show itself: whoever says this is
+        A handler or filter of the user's may raise, and what is logged may fail to show itself, while the caller is
         about to hand out a number, or an error.
         """
         with suppress(Exception):

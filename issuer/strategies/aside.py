@@ -1,9 +1,9 @@
 """Machine numbers as operators see them; and the way out when a clock that was far ahead has used them in the future.
 
-Nobody may make numbers of a timestamp that was used, so the process that gets such a machine number waits until that
-time is over. Setting it aside makes no time free: it takes away what binds a process to this number, its name and its
-lease, so that it gets another one, whose time is the present. What was used of it stays written down, and nobody takes
-the number until that is over, unless there is no other.
+No process may make numbers of a timestamp that was used, so one that gets such a machine number waits until that time
+is over. Setting it aside makes no time free: it takes away what binds a process to this number, its name and its lease,
+so that the process gets another one, whose time is the present. What was used of it stays written down, and no process
+takes the number until that is over, unless there is no other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from issuer.strategies.snowflake import Snowflake, shared_namespace
 #: As the registry has it.
 SNOWFLAKE = "snowflake"
 
-#: Where machine numbers are looked up, and what else says which one a process has.
+#: The sources in which machine numbers are looked up; any other one says itself which number a process has.
 SHARED = ("redis", "file", "store")
 
 
@@ -35,10 +35,10 @@ SHARED = ("redis", "file", "store")
 class MachineNumber:
     """A machine number that was used, of a snowflake tag or of all tags that share its namespace.
 
-    `holder`: who has it, or had it last, as application.port.ip; "" if that isn't known. `held`: whether its lease is
-    on record; None where the store keeps it, which knows of no leases. `last`: the last timestamp that numbers may have
-    been made of with it, in ms since 1970. `ahead`: by how many ms that lies in the future, beyond what a lease and
-    clocks that differ account for; 0: it doesn't.
+    `holder`: the process that has it, or had it last, as application.port.ip; "" if that isn't known. `held`: whether
+    its lease is on record; None where the store keeps it, which knows of no leases. `last`: the last timestamp that
+    numbers may have been made of with it, in ms since 1970. `ahead`: by how many ms that lies in the future, beyond
+    what a lease and clocks that differ account for; 0: it doesn't.
     """
 
     machine: int

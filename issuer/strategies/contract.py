@@ -1,4 +1,4 @@
-"""What a strategy is, and what it is given.
+"""The contract of strategies, and the context that each is given.
 
     class Odd(Strategy):
         def prepare(self) -> None:
@@ -15,8 +15,8 @@ Rules:
   the factory makes there: what makes numbers unique belongs there, not into `__init__`.
 - `generate(n)` returns exactly n whole numbers, 1..2^63-1, each one greater than all that it has returned before.
 - `prepare`, `generate` and `close` may block: one thread at a time calls them, under asyncio one of a thread pool.
-- Whoever would rather not block overrides `preparing`, `generating`, `closing` and `sweep`, which are steps as in
-  core/steps.py: they run as they are in threads and in tasks, and several may be under way at once.
+- A strategy that would rather not block overrides `preparing`, `generating`, `closing` and `sweep`, which are steps as
+  in core/steps.py: they run as they are in threads and in tasks, and several may be under way at once.
 - Raise what issuer.errors has where it fits; anything else reaches the caller as the cause of a StrategyFailed.
 """
 
@@ -38,13 +38,13 @@ from issuer.strategies.options import Scalar
 
 T = TypeVar("T")
 
-#: Draws so many numbers of the tag's counter.
+#: Draws n numbers of the tag's counter.
 Draw = Callable[[int, Deadline], Steps[Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What tells this process from others: settings of a machine, not of a tag.
+    """Identity of this process among others: settings of a machine, not of a tag.
 
     `application`, `port` (0: none) and `ip` ("": that of this host) may come from a service registry. `machine`: its
     fixed machine number, or worker where the layout has racks; `rack`: where it stands. `directory`: for small files.
@@ -86,7 +86,7 @@ class Instance:
 
     @property
     def key(self) -> str:
-        """Whose machine number it is: application.port.ip, the ip as one whole number."""
+        """The holder of the machine number: application.port.ip, the ip as one whole number."""
         return f"{self.application}.{self.port}.{self.address()}"
 
     @property
@@ -99,24 +99,24 @@ def own_ip() -> str:
     """Return the address that this host has towards others; 127.0.0.1 if it has no network. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address that is nobody's, by RFC 5737
+            probe.connect(("192.0.2.1", 9))  # an address that no host has, by RFC 5737
         except OSError:
             return "127.0.0.1"
         address: str = probe.getsockname()[0]
         return address
 
 
-def _no_background(job: Job) -> bool:  # noqa: ARG001 - there is nobody to give it to
+def _no_background(job: Job) -> bool:  # noqa: ARG001 - there is no scheduler to give it to
     return False
 
 
 def _no_alarm(error: IssuerError) -> None:
-    """Tell nobody: what is wrong is logged anyway."""
+    """Do nothing: what is wrong is logged anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a strategy is given.
+    """The surroundings of a strategy, given to its factory.
 
     `tag`; `options`: from the tag's scheme. `run(steps, deadline)`: runs steps of the core to their end, in a thread;
     never from steps, which `yield from` them. `flight`: makes a flight for this driver. `prefix`: of Redis keys;
@@ -165,14 +165,14 @@ class Strategy:
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:  # noqa: ARG003 - the same
-        """Tell people who made that number, as far as it can be found out. `prefix`: of Redis keys."""
+        """Tell people which process made that number, as far as it can be found out. `prefix`: of Redis keys."""
         return None
         yield
 
     # ------------------------------------------------------------------ for those that may block
 
     def prepare(self) -> None:
-        """Get ready: whatever has to be done once in each process."""
+        """Get ready: do what has to be done once in each process."""
 
     def generate(self, n: int) -> Sequence[int]:
         """Return n numbers."""
@@ -186,7 +186,7 @@ class Strategy:
 
     # ------------------------------------------------------------------ for those that would rather not
 
-    def preparing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for those who override it
+    def preparing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
         """As `prepare`, in steps."""
         yield from ask(lambda _store, _seconds: self.prepare())
 

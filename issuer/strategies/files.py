@@ -12,14 +12,14 @@ from issuer.errors import ConfigurationError, CorruptState, Unavailable
 
 
 class LockLost(ConfigurationError):
-    """The lock was let go, or its file removed or replaced: somebody else may have the lock of that name by now."""
+    """The lock was let go, or its file removed or replaced: another process may have the lock of that name by now."""
 
 
 class Properties:
     """A properties file, `name=value` a line, under a lock that one process on this host can hold.
 
-    In a forked child call `forget`: the lock stays its parent's. The lock is a file, `.lock`, that somebody may remove,
-    as what tidies up a temporary directory does: so each write looks whether it is there, and makes it look used.
+    In a forked child call `forget`: the lock stays its parent's. The lock is a file, `.lock`, that others may remove,
+    as a job that tidies up a temporary directory does: so each write looks whether it is there, and makes it look used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,12 +94,12 @@ class Properties:
         if not there:
             raise LockLost(
                 f"{self.path}.lock was removed while this process held it, so that another one may have its machine "
-                "number; set the instance's `directory` to one that nobody tidies up"
+                "number; set the instance's `directory` to one that is never tidied up"
             )
 
     @property
     def identity(self) -> str:
-        """What tells the locked file from a copy of it, as `device:inode`; "" without the lock."""
+        """The identity of the locked file, which no copy of it has, as `device:inode`; "" without the lock."""
         if self._lock is None:
             return ""
         found = os.fstat(self._lock)

@@ -31,7 +31,7 @@ _NO_DATE = (datetime.max.replace(tzinfo=UTC) - _BEGINNING) // _MS
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a number says. `timestamp`: ms since 1970. Without rack bits `worker` is the machine and `rack` 0."""
+    """The parts of a number. `timestamp`: ms since 1970. Without rack bits `worker` is the machine and `rack` 0."""
 
     timestamp: int
     machine: int

@@ -14,17 +14,17 @@ from issuer.strategies.machines import LEASE, MARGIN, Clock, Leased, Machines, T
 
 log = logging.getLogger("issuer.strategies")
 
-#: The ceiling in a file is so many ms ahead: a restart after a kill waits so long at most.
+#: The ceiling in a file is this many ms ahead: a restart after a kill waits as long at most.
 AHEAD = 3000
 
-#: It is written anew after so many seconds.
+#: It is written again after this many seconds.
 WRITE_AFTER = 1.0
 
 
 class Fixed(Machines):
-    """A number that somebody has given to this process; a file remembers the last timestamp, and keeps twins out.
+    """A number that an operator has given to this process; a file remembers the last timestamp, and keeps twins out.
 
-    Twins on this host, that is: nobody sees that another host has the same number.
+    Twins on this host, that is: if another host has the same number, it goes unseen.
     """
 
     def __init__(self, machine: int, path: Path, *, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class Fixed(Machines):
         self._file.lock()
         try:
             last = whole(self._file.read(), "last", self._file.path) or 0
-            # The clock now, too: whoever was before may have used this millisecond, if the file was lost.
+            # The clock now, too: if the file was lost, the process before may have used this millisecond.
             floor = max(last, self._clock.ms())
             return self._written(floor, floor)
         except BaseException:
@@ -85,8 +85,8 @@ class Fixed(Machines):
 class Copied(Leased):
     """Leased in Redis, with a copy in a file, by which a restarted process goes on with its number.
 
-    With Redis away the copy counts only as long as the lease can't have passed to somebody else: in the same boot of
-    this machine, and less than a lease after the last renewal was sent, on a clock that nobody can set. So the lease is
+    With Redis away the copy counts only as long as the lease can't have passed to another process: in the same boot of
+    this machine, and less than a lease after the last renewal was sent, on a clock that can't be set. So the lease is
     never given back: an orderly stop leaves it to the next process of this name, or to lapse.
     """
 
@@ -217,7 +217,7 @@ class Copied(Leased):
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
         """Write down what was used, and keep the lease for the next process of this name: it lapses by itself.
 
-        Given back, the number could be somebody else's at once, and with Redis away the file couldn't tell.
+        Given back, the number could be another process's at once, and with Redis away the file couldn't tell.
         """
         if not self._copies:
             yield from super().release(tenure, used)

@@ -1,8 +1,8 @@
 """Machine numbers: which one is ours, for how long, and up to which timestamp.
 
 A *tenure* has a floor and a ceiling: its holder makes numbers only of timestamps above the one and up to the other.
-The ceiling is written down, in Redis or in a file, before it is used, and whoever has the machine number next gets it
-as the floor. So two tenures of one number never share a timestamp, however the clocks go and whoever was paused when.
+The ceiling is written down, in Redis or in a file, before it is used, and the next holder of the machine number gets it
+as the floor. So two tenures of one number never share a timestamp, however the clocks go and processes are paused.
 
 That holds as long as what was written down isn't forgotten. Redis forgets at a failover to a lagging replica: so after
 each new reign no claim is granted until every lease of the old one is over, and a holder stops when its lease is over,
@@ -46,7 +46,8 @@ MARGIN = 10.0
 #: A lease is renewed when a third of it has passed: two renewals may fail.
 RENEW_AFTER = 1 / 3
 
-#: How many numbers are tried before it is looked again which are free, and how often: each time others were quicker.
+#: How many numbers are tried before the free ones are looked up again, and how often that is done: each time others
+#: were quicker.
 TRIES = 16
 ROUNDS = 32
 
@@ -82,7 +83,7 @@ class Tenure:
 
 
 class Machines(ABC):
-    """Where machine numbers come from. One claim, renewal or release at a time."""
+    """The source of machine numbers. One claim, renewal or release at a time."""
 
     @abstractmethod
     def claim(self) -> Steps[Tenure]:
@@ -165,7 +166,7 @@ class Leased(Machines):
         """Lease one of these. Returns None if all are held, and for how many seconds at least they are."""
         soonest = self._lease + self._margin
         for number in numbers:
-            # What this process can't account for: a reply that was lost leaves the number to nobody until it lapses.
+            # What this process can't account for: a reply that was lost leaves the number unused until it lapses.
             token = secrets.token_hex(8)
             sent, ceiling = self._clock.elapsed(), self._clock.ms() + round(self._lease * 1000)
             claimed = yield from send(
@@ -232,7 +233,7 @@ class Leased(Machines):
         """Return the error for a reply that grants nothing."""
         if isinstance(reply, Claimed) and reply.status == "settling":
             return NoMachineNumber(
-                f"{self._key}: Redis is another one, or was emptied, so nobody knows which machine numbers are held; "
+                f"{self._key}: Redis is another one, or was emptied, so it isn't known which machine numbers are held; "
                 f"none is leased for {reply.wait:.3g} s more, until every lease of before is over",
                 retry_after=max(0.001, reply.wait),
             )
@@ -264,9 +265,10 @@ def mixed(numbers: Sequence[int]) -> Iterator[int]:
 
 
 def _free(numbers: Sequence[int], shown: Mapping[int, Machine], holder: str, soon: int) -> list[int]:
-    """Return TRIES numbers that nobody holds, or all: first those that this holder had before, then others.
+    """Return TRIES numbers that no process holds, or all: first those that this holder had before, then others.
 
-    `soon`: others that were used of time beyond that come last, as whoever gets them has to wait until it is over.
+    `soon`: numbers of others that were used of time beyond that come last, as their next holder has to wait until it is
+    over.
     """
     ours = [number for number, known in shown.items() if known.holder == holder and not known.held]
     ours = [number for number in mixed(ours) if number in numbers] if ours else []

@@ -1,4 +1,4 @@
-"""What several callers need, done by one of them."""
+"""Work that several callers need, done by one of them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from issuer.core.single_flight import Flight, SingleFlight, renewed
 from issuer.core.steps import Steps, wait
 from issuer.errors import IssuerError, Unavailable
 
-#: What has not ended after so many seconds counts as lost with its thread, and another caller begins.
+#: Work that has not ended after this many seconds counts as lost with its thread, and another caller begins.
 LONGEST = 30.0
 
 
 class Once:
-    """One at a time; whoever comes meanwhile waits for the end.
+    """One caller at a time; those that come meanwhile wait for the end.
 
-    They are told the same error if asking again won't better it. Otherwise, as when whoever did it had little time, the
-    next one does it.
+    If it ends with an error that asking again won't better, they get the same one. Otherwise, as when the first had
+    little time, the next one does it.
     """
 
     def __init__(self, what: str, tag: str, flight: Callable[[], Flight]) -> None:
@@ -27,7 +27,7 @@ class Once:
         self._board = SingleFlight(flight, longest=LONGEST)
 
     def do(self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline) -> Steps[None]:
-        """Run the steps, or wait for somebody else who does, until it is done. Raises what they raise; Unavailable."""
+        """Run the steps, or wait for a caller that does, until it is done. Raises what they raise; Unavailable."""
         while not done():
             flight, first = self._board.enter()
             if first:

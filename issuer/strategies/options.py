@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from issuer.errors import ConfigurationError, brief
 
-#: What an option may be.
+#: The types of an option.
 Scalar = str | int | float | bool
 
 

@@ -37,7 +37,7 @@ _registered: dict[str, Factory] = {}
 
 @contextmanager
 def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
-    """Run what is the user's own: whatever it raises comes out typed."""
+    """Run code of the user's: what it raises comes out typed."""
     try:
         yield
     except IssuerError:
@@ -88,7 +88,7 @@ def factory(name: object) -> Factory:
 
 
 def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> None:
-    """Raise SchemeError if nobody knows the strategy, or if it can't have these options; StrategyFailed."""
+    """Raise SchemeError if the strategy is unknown, or can't have these options; StrategyFailed."""
     kind = factory(name)
     try:
         if isinstance(kind, type) and issubclass(kind, Strategy):
@@ -120,7 +120,7 @@ def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str,
 
 
 def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-    """Return who made the number, None if that isn't known. Raises IssuerError."""
+    """Return the process that made the number, None if that isn't known. Raises IssuerError."""
     kind = factory(name)
     if isinstance(kind, type) and issubclass(kind, Strategy):
         with _wrapped(name, tag):

@@ -28,7 +28,7 @@ log = logging.getLogger("issuer.strategies")
 class StrategyRunner:
     """Serves a tag from its strategy. All its methods are steps, but `ready`: run them as those of the core.
 
-    In a forked child it begins anew, with another strategy from the same factory.
+    In a forked child it begins again, with another strategy from the same factory.
     """
 
     def __init__(self, name: str, context: Context) -> None:
@@ -45,7 +45,7 @@ class StrategyRunner:
         self.strategy = make(self._name, self._context)
         self._prepared = False
         self._preparing = Once("the strategy's preparation", self._context.tag, self._context.flight)
-        #: Held by whoever is in a method that may block.
+        #: Held by the thread that is in a method that may block.
         self._turn = threading.Lock()
         self._highest = 0
         self._noting = threading.Lock()
@@ -76,7 +76,7 @@ class StrategyRunner:
             yield from self._guarded(self.strategy.sweep(deadline), deadline)
 
     def end(self) -> None:
-        """Give no numbers from now on: whoever asks is told that it is closed. `close`, or a sweep, does the rest."""
+        """Give no numbers from now on: each call raises that it is closed. `close`, or a sweep, does the rest."""
         self._closed = True
 
     def close(self, deadline: Deadline) -> Steps[None]:
@@ -93,7 +93,7 @@ class StrategyRunner:
         return IssuerError(f"tag {self._context.tag!r}: this issuer is closed", tag=self._context.tag)
 
     def _ready(self, deadline: Deadline) -> Steps[None]:
-        """Prepare, once for all who ask."""
+        """Prepare, once for all callers."""
         if not self._prepared and not self._closed:
             strategy, preparing = self.strategy, self._preparing
 
@@ -107,7 +107,7 @@ class StrategyRunner:
             raise self._closed_error()
 
     def _guarded(self, steps: Steps[T], deadline: Deadline) -> Steps[T]:
-        """Run the strategy's steps, its blocking methods one at a time; whatever it raises comes out typed."""
+        """Run the strategy's steps, its blocking methods one at a time; what it raises comes out typed."""
         try:
             return (yield from asking(steps, partial(self._in_turn, deadline)))
         except (IssuerError, StoreError) as error:
@@ -125,7 +125,7 @@ class StrategyRunner:
         return Ask(_InTurn(step.question, self._turn, deadline, self._name, self._context.tag))
 
     def _checked(self, numbers: Sequence[int], n: int, highest: int) -> list[int]:
-        """Refuse what breaks the contract. `highest`: of those who had come before this one began."""
+        """Refuse what breaks the contract. `highest`: the highest number that had come before this call began."""
         fault = ""
         try:
             found = list(numbers)

@@ -99,7 +99,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-        """Return who holds the number's machine number in Redis, or had it last; of the store, who had it then."""
+        """Return the present or last holder of its machine number in Redis; of the store, the one at that time."""
         parts = Layout.of(options).decompose(value)
         kind, shared = text(options, "machine", "redis"), shared_namespace(options)
         if kind == "store":
@@ -149,7 +149,7 @@ class Snowflake(Strategy):
         return Copied(key, instance.key, numbers, path, layout=self.layout, clock=self._clock, lease=lease, own=own)
 
     def _given(self, kind: str) -> int:
-        """Return the machine number that somebody has given to this process."""
+        """Return the machine number that an operator has given to this process."""
         workers = self.layout.workers
         if kind == "ordinal":
             which = self._fitting("the host's ordinal", ordinal(), range(len(workers)))
@@ -210,12 +210,12 @@ class Snowflake(Strategy):
         """Wait for the next millisecond, or for a clock that is behind, if that isn't for long."""
         late = ns / 1e9 > deadline.left()
         if ns > _MS:
-            # Whoever had the number before was killed with so much written down ahead: no fault of the clock.
+            # The last holder of the number was killed with that much written down ahead: no fault of the clock.
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
                 f"tag {self.context.tag!r}: the clock is {behind} ms behind a time that numbers were made of, or may "
-                "have been, by whoever had this machine number before; none is made until it has caught up",
+                "have been, by the last holder of this machine number; none is made until it has caught up",
                 tag=self.context.tag,
                 behind=behind,
             )
@@ -316,7 +316,7 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
     except InvalidArgument as error:
         raise ConfigurationError(f"option namespace is named as a tag is: {error}") from error
     if "lease" in options and options.get("machine") != "store":
-        # When Redis was emptied, whoever asks first says how long leases lasted: it has to be true of all of them.
+        # When Redis was emptied, the first to ask says how long leases lasted: it has to be true of all of them.
         raise ConfigurationError(
             f"option lease can't be set where tags share a namespace: there it is {LEASE:g} s for all of them"
         )

@@ -18,23 +18,24 @@ from issuer.persistence.records import Reservation, Tag, TagChanges, TagSettings
 from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
 
 #: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
-#: 432 a day and process. A process that was killed keeps its number so long from others.
+#: 432 a day and process. A process that was killed keeps its number from others as long.
 LEASE = 600.0
 
 _GIVEN_BACK = "; given back by "
 
-#: So many ledger entries are looked at for a time: those that were given back whole may lie before the one that has it.
+#: The number of ledger entries looked at for a time: those that were given back whole may lie before the one that has
+#: it.
 LOOKED_AT = 50
 
-#: A number that somebody has used up to so many ms from now is waited for: two hosts' clocks are never quite the same.
+#: A number that was used up to this many ms from now is waited for: two hosts' clocks are never quite the same.
 NEAR = 200
 
 
 class Stored(Machines):
-    """Timestamps of a machine number are reserved in the store, as numbers of any tag are: nobody gets them twice.
+    """Timestamps of a machine number are reserved in the store, as numbers of any tag are: no process gets them twice.
 
     No clock is trusted with that: a lease that has passed is time that is over. A tag's `max` is the last timestamp of
-    its machine number that anybody may have used, in ms since 1970, so that the next one begins above it.
+    its machine number that may have been used, in ms since 1970, so that the next holder begins above it.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Stored(Machines):
             if ahead <= NEAR or ours:
                 now = self._clock.ms()
                 yield from self._raised(number, now)
-                # Two processes may have come as far: whoever comes second gets the time after the first one's.
+                # Two processes may have come as far: the second gets the time after the first one's.
                 held = yield from self._reserved(number, now, self._lease)
                 ahead = held.low - self._clock.ms()
                 if ahead <= NEAR or (ours and held.low == record.max):
@@ -86,7 +87,7 @@ class Stored(Machines):
         )
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
-        """Reserve more time. None if somebody else has reserved in between: then it is theirs."""
+        """Reserve more time. None if another process has reserved in between: then the number is its."""
         yield from self._check_clock()
         sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
         if ceiling <= tenure.ceiling:  # the clock was set back
@@ -102,7 +103,7 @@ class Stored(Machines):
         return self._tenure(tenure.machine, tenure.floor, held.high, sent)
 
     def release(self, tenure: Tenure, used: int) -> Steps[None]:
-        """Give back the time that wasn't used, and note who has used it up to there."""
+        """Give back the time that wasn't used, and note which process has used it up to there."""
         held, self._held = [each for each in self._held if each.high >= used], []
         if not held:
             return
@@ -135,7 +136,7 @@ class Stored(Machines):
 
         record = yield from ask(found)
         if not is_machine(record):
-            # Its numbers are somebody's: time reserved of them would be taken from there, and the other way round.
+            # Its numbers are a user's: time reserved of them would be taken from there, and the other way round.
             raise ConfigurationError(
                 f"tag {name!r} is there, and keeps no machine number's time: give the snowflake tag another namespace",
                 tag=name,
@@ -179,19 +180,19 @@ class Stored(Machines):
 
 
 def holder_of(record: Tag) -> str:
-    """Return who gave the machine number back last; "" if it wasn't given back since."""
+    """Return the process that gave the machine number back last; "" if it wasn't given back since."""
     named, _, last = record.description.partition(_GIVEN_BACK)[2].rpartition(" at ")
     return named if last == str(record.max) else ""
 
 
 def forget_holder(namespace: str, number: int) -> Steps[None]:
-    """Take away by whom the machine number was given back: that process takes another one then."""
+    """Forget the process that gave the machine number back: it takes another one then."""
     name = _tag(namespace, number)
     yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=TIMESTAMPS), timeout=timeout))
 
 
 def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
-    """Return who had the machine number at that time, ms since 1970; None if the ledger doesn't tell."""
+    """Return the holder of the machine number at that time, ms since 1970; None if the ledger doesn't tell."""
     page = yield from ask(
         lambda store, timeout: store.segments(
             _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout

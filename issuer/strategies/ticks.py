@@ -10,7 +10,7 @@ from issuer.errors import ConfigurationError
 from issuer.strategies.layout import Layout
 from issuer.strategies.machines import Clock, Tenure
 
-#: What `turn` answers when there is no tenure, or it is over.
+#: The answer of `turn` when there is no tenure, or it is over.
 OVER = -1
 
 _NS = 1_000_000
@@ -39,11 +39,11 @@ class Ticks:
         self._elapsed = clock.elapsed
         self._lock = threading.Lock()
         self._moment = _nothing()
-        #: The last timestamp that numbers were made of, or that somebody before may have used; ms since 1970.
+        #: The last timestamp that numbers were made of, or that an earlier holder may have used; ms since 1970.
         self._used = 0
         self._closed = False
         self.tenure: Tenure | None = None
-        #: Whether somebody was told that the clock is behind, since it last was not.
+        #: Whether the alarm was raised that the clock is behind, since it last was not.
         self.alarmed = False
 
     def __iter__(self) -> Iterator[int]:
@@ -112,7 +112,7 @@ class Ticks:
                 return False
             before = self.tenure
             if before is None or before.machine != tenure.machine:
-                # Whatever the machine, numbers of one process rise: only the time can see to that.
+                # Numbers of one process rise on any machine number: only the time can see to that.
                 self._moment = _nothing()
             self._used = max(self._used, tenure.floor)
             self.tenure = tenure

@@ -21,7 +21,7 @@ def test_a_good_set_up_exits_0(direct: Cli, start_redis: StartRedis) -> None:
     server = start_redis(appendonly=True)
     ended = direct("--redis", server.url, "doctor")
     assert (ended.code, ended.err, ended.out.partition("\n")[0]) == (0, "", "WELL")
-    assert re.search(r"^nothing weakens the promise; 0 advice, 0 not seen, \d\d well$", ended.out, re.MULTILINE)
+    assert re.search(r"^0 problems, 0 recommendations, 0 not checked, \d\d ok$", ended.out, re.MULTILINE)
     ended = direct("--redis", server.url, "doctor", "--json")
     assert ended.code == 0
     assert {finding["level"] for finding in ended.json()} == {"ok"}
@@ -38,7 +38,7 @@ def test_what_weakens_the_promise_comes_first_and_exits_4(direct: Cli, start_red
     assert f"  redis-eviction  {server.url}\n  what  maxmemory-policy is allkeys-lru" in first
     assert "  why   When memory is short" in first
     assert "  do    CONFIG SET maxmemory-policy noeviction" in first
-    assert "\n1 thing weakens the promise; 1 advice, 0 not seen, " in ended.out
+    assert "\n1 problem, 1 recommendation, 0 not checked, " in ended.out
     found = direct("--redis", server.url, "doctor", "--json")
     assert found.code == 4
     assert list(found.json()[0]) == ["check", "level", "subject", "what", "why", "remedy", "tag", "error"]

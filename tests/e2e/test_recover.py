@@ -139,7 +139,7 @@ def test_what_nobody_but_the_store_vouches_for_is_named_before_the_question(
     with_redis("next", "orders", "-n", "20")
     assert "vouches" not in with_redis("recover", "--all", "--yes").err
     redis_client.flushall()
-    told = "warning: nobody but the store vouches for 1 tag: orders."
+    told = "warning: only the store vouches for 1 tag: orders."
     planned = with_redis("recover", "--all", "--dry-run", "--json")
     assert (told in planned.err, planned.json()[0]["unvouched"]) == (True, True)
     question = "Recover 1 tag, 1 tag by the store's word alone? [y/N]"

@@ -1,4 +1,4 @@
-"""What `verify` can find: each kind of harm with the values that prove it, and who did it when."""
+"""Discrepancies that `verify` can find: each kind of harm with the values that prove it, the process and the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from issuer.persistence.records import LedgerEntry
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """Something of a tag that a healthy issuer never does, or that could not be looked at.
+    """A fault of a tag that a healthy issuer never causes, or a part of it that could not be looked at.
 
     `kind` names it in a few words; str() tells it all.
     """
@@ -26,7 +26,7 @@ class Discrepancy:
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """The ledger entries concerned: who, when, which host."""
+        """The ledger entries concerned, with process, host and time."""
         return ()
 
 
@@ -101,7 +101,7 @@ class BelowJournal(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class RedisAboveMax(Discrepancy):
-    """A field of the hash above the store's `max`: the store went back in time, or somebody wrote to the hash."""
+    """A field of the hash above the store's `max`: the store went back in time, or the hash was tampered with."""
 
     kind: ClassVar[str] = "Redis above store max"
 
@@ -121,7 +121,7 @@ class RedisAboveMax(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class OutsideLedger(Discrepancy):
-    """Numbers that Redis is about to issue, and that nobody has reserved: low+1 .. high of buffer 1 or 2."""
+    """Numbers that Redis is about to issue, and that were never reserved: low+1 .. high of buffer 1 or 2."""
 
     kind: ClassVar[str] = "not in the ledger"
 
@@ -132,7 +132,7 @@ class OutsideLedger(Discrepancy):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """What the buffer holds."""
+        """Those of the buffer."""
         return self.low + 1, self.high
 
     def __str__(self) -> str:
@@ -191,8 +191,8 @@ class TwoHashes(Discrepancy):
         )
 
 
-#: So often a hash must have got segments again, after another one did, to count as one of two in use: one that was
-#: armed anew may get a last one that was on its way.
+#: How often a hash must have got segments again, after another one did, to count as one of two in use: one that was
+#: armed again may get a last one that was on its way.
 AGAIN = 3
 
 
@@ -218,7 +218,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class RedisUnseen(Discrepancy):
-    """Redis was away: ledger and store were held against each other without it, which is no proof. `why` it was not."""
+    """Redis was away: ledger and store were compared without it, which is no proof. `why`: it could not be asked."""
 
     kind: ClassVar[str] = "Redis not looked at"
 
@@ -242,5 +242,5 @@ class DamagedEntry(Discrepancy):
 
 
 def told(entry: LedgerEntry) -> str:
-    """Return who reserved what and what for, in a line."""
+    """Return the entry in a line: the numbers, the host and process that reserved them, and the reason."""
     return f"{entry.low + 1}..{entry.high} by {entry.host} pid {entry.pid} ({entry.reason}) at {entry.time} ms"

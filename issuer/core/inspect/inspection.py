@@ -1,4 +1,4 @@
-"""What is to be seen of a tag, in the store and in Redis."""
+"""Inspection of a tag: its state in the store and in Redis."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WASTE_FROM = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """What the store says: max is the highest number reserved, a segment holds step x ahead; times in ms since 1970.
+    """A tag by the store: max is the highest number reserved, a segment holds step x ahead; times in ms since 1970.
 
-    `step_mode`: "auto" if nobody has set the step, else "fixed".
+    `step_mode`: "auto" if no step was set, else "fixed".
     """
 
     max: int
@@ -38,7 +38,7 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """What the tag's hash says: None for what isn't there, as in a tag that was never drawn from."""
+    """The tag's hash. None stands for a field that isn't there, as in a tag that was never drawn from."""
 
     cur: int | None
     max: int | None
@@ -51,7 +51,7 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Numbers up to the store's max that no ledger entry holds, and so nobody will ever get; at least so many.
+    """Numbers up to the store's max that no ledger entry holds, so that no caller ever gets them; there may be more.
 
     Skipped by `recover` or a raised start, or handed back when others had reserved already. What Redis lost or a killed
     process held can't be told from what was issued: its segment is in the ledger either way. A reservation or hand back

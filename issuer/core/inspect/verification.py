@@ -1,13 +1,13 @@
 """Verify: the ledger against the store against Redis. Who: the ledger entry of a number. Neither changes anything.
 
 A healthy system under load must never be reported, and what is read at two moments may contradict itself without any
-harm. So whatever looks wrong is read again, in an order in which it can only be wrong still if it was:
+harm. So what looks wrong is read again, in an order in which it can only be wrong still if it was:
 
-* Who reserves what was handed back finds it handed back: the ledger entry is shortened before `max` goes down. So two
+* What was handed back is reserved again only afterwards: the ledger entry is shortened before `max` goes down. So two
   entries that both were there, and overlap when they are read once more, do overlap.
 * An entry never lies above `max`, and only ever gets shorter. So one that was there before `max` was read, and lies
   above that when it is read once more, did so then.
-* A hash whose `born` and `fence` have not changed was neither floored nor armed anew in between.
+* A hash whose `born` and `fence` have not changed was neither floored nor armed again in between.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ SECOND_LOOK = 0.2
 #: Entries that are read at once: 2000 take about 10 ms of SQLite and 20 ms of Python.
 PAGE = 2000
 
-#: After so many findings of a tag the rest isn't looked for: somebody has to act anyway.
+#: After this many findings of a tag the rest isn't looked for: an operator has to act anyway.
 MOST = 100
 
-#: What was reserved in so many milliseconds can't have been pruned, however far the clocks are apart: a day less than
-#: entries are kept.
+#: In ms: a day less than ledger entries are kept. What was reserved since then can't have been pruned, however far the
+#: clocks are apart.
 CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 
 #: Of each pair of fields of a sound hash the first is at most the second.
@@ -58,8 +58,8 @@ ORDERED = (
     ("next_mark", "next_max"),
 )
 
-#: So many entries that end next above a number are looked through for those that hold it. In a sound ledger the first
-#: one that isn't empty does, or none.
+#: The number of entries that end next above a number, and are looked through for those that hold it. In a sound ledger
+#: the first one that isn't empty holds it, or none does.
 NEAR = 100
 
 
@@ -180,7 +180,7 @@ class Audit:
             return
         self._hash = hash
         info = yield from send(gateway.replication_info(key))
-        # Of another reign: nobody draws from it any more, and it may be as old as the snapshot that it came from.
+        # Of another reign: no process draws from it any more, and it may be as old as the snapshot that it came from.
         if hash.fence == info.get("master_replid"):
             both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
             for number, low, high in both:
@@ -236,7 +236,7 @@ class Audit:
     def _check_against_max(self, segments: Iterable[LedgerEntry]) -> Steps[None]:
         above = [entry for entry in segments if entry.high > self._max]
         if above:
-            yield from self._read_max()  # anybody may have reserved since
+            yield from self._read_max()  # another process may have reserved since
             above = [entry for entry in above if entry.high > self._max]
         if above:
             now = yield from self._again(above[:MOST])
@@ -291,7 +291,7 @@ def damage(hash: gateway.Hash) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What is known of a number.
+    """Provenance of a number, as far as the ledger, the store and Redis know it.
 
     `entries`: the segments that hold it, by the time of their reservation; several only where `verify` finds an
     overlap. `below`: the segment that ends next below it, which it may have belonged to before a hand back. `oldest`:
@@ -309,7 +309,7 @@ class Provenance:
 
 
 def who(tag: str, key: str | None, number: int) -> Steps[Provenance]:
-    """Find who reserved the number."""
+    """Find the reservation of the number."""
     hash = None if key is None else (yield from _peeked(key))
     record = yield from known(tag)
     position: Position = (number, -1, "")

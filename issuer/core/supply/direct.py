@@ -19,9 +19,9 @@ def reserve(
 ) -> Steps[Reservation]:
     """Reserve a segment for this process alone; with n, that many numbers, near the limit fewer unless `exact`.
 
-    `seen` is the highest number of the tag that this process has seen issued. Nobody lowers `max` below it, as a hand
-    back ends at a number that its own process has issued: a store below it went back in time. `application`: the
-    service's label, for the ledger.
+    `seen` is the highest number of the tag that this process has seen issued. No process lowers `max` below it, as a
+    hand back ends at a number that its own process has issued. So a store that stands below it went back in time.
+    `application`: the service's label, for the ledger.
     """
     for _ in range(ATTEMPTS):
         try:
@@ -50,8 +50,8 @@ def reserve(
 def behind(tag: str, *, stands_at: int, taken: int) -> Steps[None]:
     """Halt a tag whose store stands below a number that is taken without a doubt, and raise StoreBehind.
 
-    If the store doesn't stand there, by the time that it is asked to halt, nothing is wrong: it was read on a server
-    that lags, or has been recovered since.
+    If the store no longer stands there when it is asked to halt, nothing is wrong: it was read on a server that lags,
+    or has been recovered since.
     """
     if (yield from ask(lambda store, timeout: store.halt(tag, below=taken, timeout=timeout))):
         raise StoreBehind(tag, max=stands_at, taken=taken)
@@ -61,7 +61,7 @@ def hand_back(held: Sequence[Reservation], used: int) -> Steps[int]:
     """Give (used, the end] of contiguous reservations back to the store; return how many numbers it took back.
 
     The caller has forgotten the numbers already. Newest first, as far as they lie end to end: a hole between two of
-    them may belong to somebody else, and whatever lies before it stays a gap.
+    them may belong to another process, and what lies before it stays a gap.
     """
     tail = len(held) - 1
     while tail > 0 and held[tail - 1].high == held[tail].low:

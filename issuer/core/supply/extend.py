@@ -1,8 +1,8 @@
 """Extension: the next segment, from the store into Redis.
 
 open -> reserve -> load, in that order: `open` tells the reign and the born that the load must still find, and elects
-one loader among the processes; `reserve` makes the range the loader's; `load` is sent once. Whatever comes back, a
-segment that was sent is spent.
+one loader among the processes; `reserve` makes the range the loader's; `load` is sent once. A segment that was
+sent is spent, whatever the reply.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """How an extension ended.
+    """The outcome of an extension.
 
     "loaded": (low, high] is in Redis, and `cur` was the last number issued when it began. "ready": there was no need.
     "elsewhere": another process was elected. "stale": what was loaded came too late, each time.
@@ -47,7 +47,7 @@ class Extension:
 
 @dataclass(slots=True)
 class Election:
-    """Whether this process is the elected loader of the tag. It stays so after a failure, until a segment is there.
+    """The election of this process as the tag's loader. It stays elected after a failure, until a segment is there.
 
     A count, not a flag: a draw may win an election while an extension that knows nothing of it ends. A flag would be
     cleared then, and the tag would wait until the election lapses.
@@ -95,7 +95,7 @@ def extend(
         try:
             if opened.over is not None:
                 record = yield from begin_period(record, key, store_id, opened.over)
-                # The floor ends every election, and somebody else may have been elected since. Were both to load, the
+                # The floor ends every election, and another process may have been elected since. Were both to load, the
                 # second to have reserved might come first, and the period would begin with a gap.
                 election.served = won
                 continue
@@ -108,7 +108,7 @@ def extend(
             yield from confirm_behind(record, key, store_id, opened, behind.max, seen=seen)
             continue
         except (TagMissing, LimitHit, Halted):
-            # Whoever mends the tag may be another process: it shall not wait until this election lapses.
+            # The tag may be mended by another process: it shall not wait until this election lapses.
             with suppress(IssuerError):
                 yield from _opened(record, key, store_id, window, "resign")
             election.served = won
@@ -212,8 +212,8 @@ def _reserve_and_load(
     )
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:
-        # Changed meanwhile: whoever draws from this hash would make other numbers of them. Or others were reserved up
-        # to the limit, or a period was begun.
+        # Changed meanwhile: processes that draw from this hash would make other numbers of them. Or others were
+        # reserved up to the limit, or a period was begun.
         return Extension("stale", reserved.tag)
     loaded = yield from send(gateway.load(key, low, high, mark(low, high), reign=opened.reign, born=opened.born))
     match loaded.status:
@@ -231,8 +231,8 @@ def confirm_behind(
 ) -> Steps[None]:
     """Tell a store that went back in time from a lost race; if it did, halt the tag and raise StoreBehind.
 
-    Redis, the store and Redis again, with the same reign and born and both tops above: nobody emptied the hash and
-    handed its numbers back in between. A number that this process itself has seen needs no second look.
+    Redis, the store and Redis again, with the same reign and born and both tops above: no process emptied the hash
+    and handed its numbers back in between. A number that this process itself has seen needs no second look.
     """
     tag, taken = record.tag, seen
     if stands_at >= seen:

@@ -25,7 +25,7 @@ class Lease:
 def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme: str, probe: bool) -> Steps[bool]:
     """Say whether the hash is another one than the leases came from: Redis failed over, or `recover` has run.
 
-    Their numbers are nobody else's even then; but whoever ran `recover` wants that nothing old is issued any more.
+    Their numbers are this process's alone even then; but after `recover` nothing old shall be issued any more.
     """
     opened = yield from send(gateway.open(key, fresh_version(), store_id, 0, "look", scheme=scheme), probe=probe)
     if opened.status == "otherscheme":
@@ -36,10 +36,10 @@ def moved(tag: str, key: str, leases: Sequence[Lease], store_id: str, *, scheme:
 
 
 def give_back(key: str, held: Sequence[Lease], used: int) -> Steps[int]:
-    """Give the numbers above `used` back to Redis, if nobody has drawn since; return how many it took back.
+    """Give the numbers above `used` back to Redis, if no number was drawn since; return how many it took back.
 
-    The caller has forgotten them already. Whatever comes back, they are spent; a second copy is refused. As far as the
-    leases lie end to end, in one reign and of one born; what lies before stays a gap.
+    The caller has forgotten them already. They are spent, whatever the reply; a second copy is refused. They come back
+    as far as the leases lie end to end, in one reign and of one born; what lies before stays a gap.
     """
     first = len(held) - 1
     while first > 0 and held[first - 1].high == held[first].low and _same(held[first - 1], held[first]):

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from issuer.core.arithmetic import mark
 from issuer.forks import under_way
 
-#: One piece in use and one in reserve: what a process that is killed loses at most.
+#: One piece in use and one in reserve: a process that is killed loses these at most.
 BUFFERS = 2
 
 #: Most numbers that are laid open at once. Between two layings-open there is time to look at the clock and at the mark,
@@ -37,8 +37,8 @@ class Piece(Protocol):
 
 P = TypeVar("P", bound=Piece)
 
-#: What is held, oldest first; the last number that left the first of them, taken or laid open; its mark; what is laid
-#: open; the highest number issued before what is laid open. A plain tuple: a named one takes 0.5 us more to make.
+#: The pieces held, oldest first; the last number that left the first of them, taken or laid open; its mark; what is
+#: laid open; the highest number issued before what is laid open. A plain tuple: a named one takes 0.5 us more to make.
 _State = tuple[tuple[P, ...], int, int, Iterator[int], int]
 
 _NOTHING: Iterator[int] = iter(())
@@ -47,7 +47,7 @@ _Range = type(iter(range(0))), type(iter(range(2**63)))
 
 
 def spend(numbers: Iterator[int]) -> list[int]:
-    """Take all that is left of an open range; whoever still has hold of it finds it empty. One step under the GIL."""
+    """Take all that is left of an open range; a stream that still holds it finds it empty. One step under the GIL."""
     return list(numbers)
 
 
@@ -55,12 +55,12 @@ class LocalBuffer(Generic[P]):
     """A double buffer of ranges. A number leaves it once.
 
     The next few thousand numbers are *open*: an iterator in C, put where `next(tag)` finds it without a lock, at 80 ns
-    a number. It ends before the mark and at the end of a piece, so that whoever finds it empty comes here, and sees to
-    the refill.
+    a number. It ends before the mark and at the end of a piece, so that a caller that finds it empty comes here, and
+    sees to the refill.
 
     Each method replaces the whole state by one assignment. A KeyboardInterrupt, or a signal handler that raises, may
-    come between any two bytecodes: in between two assignments it would leave `cur` in one piece and the end of another
-    one, and the numbers of somebody else in between would be issued (seen: 2 repeats in 47 701 numbers). Don't draw in
+    come between any two bytecodes. Between two assignments it would leave `cur` in one piece and the end of another
+    one, and other processes' numbers in between would be issued (seen: 2 repeats in 47 701 numbers). Don't draw in
     a signal handler: it would wait for the lock that the code it interrupted holds.
     """
 
@@ -114,9 +114,9 @@ class LocalBuffer(Generic[P]):
             return True
 
     def pass_by(self, low: int, high: int) -> bool:
-        """Take note that low+1 .. high are issued past it, which were asked for when there was no hand yet.
+        """Take note that low+1 .. high, which were asked for when there was no buffer yet, are issued past it.
 
-        False if they can't be: who comes later might get lower ones from here, or has got higher ones.
+        False if they can't be: a later caller might get lower ones from here, or has got higher ones.
         """
         with self._lock:
             if self._state[0] or self._state[4] > low:
@@ -136,7 +136,7 @@ class LocalBuffer(Generic[P]):
     def shut(self, patience: float = -1) -> None:
         """Lay nothing open any more until the next `take`, so that the next caller comes here.
 
-        `patience`: wait so many seconds at most. Past them what lies open is a gap.
+        `patience`: wait that many seconds at most. Past them what lies open is a gap.
         """
         if not self._lock.acquire(timeout=patience):
             spend(self._state[3])
@@ -183,7 +183,7 @@ class LocalBuffer(Generic[P]):
 
     @property
     def held(self) -> tuple[P, ...]:
-        """What is held, oldest first, used up or not."""
+        """The pieces held, oldest first, used up or not."""
         return self._state[0]
 
     @property
@@ -207,7 +207,7 @@ class LocalBuffer(Generic[P]):
 
 
 def spend_all(open: MutableMapping[str, Iterator[int]]) -> None:
-    """In a forked child: nothing of the parent's may be issued, by nobody who still has hold of it."""
+    """In a forked child: spend the parent's numbers, so that no stream that still holds them issues one."""
     for numbers in list(open.values()):
         if isinstance(numbers, _Range):
             spend(numbers)

@@ -1,4 +1,4 @@
-"""Whose hash it is: it carries the id of the store that armed it, and only processes on that store may draw from it."""
+"""Ownership of a hash: it carries the id of the store that armed it; only processes on that store may draw from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from issuer.errors import ForeignHash, IssuerError
 PATIENCE = 0.1
 PATIENCE_ALONE = 1.0
 
-#: After so many seconds another caller waits for it; in the background a sweep asks every second.
+#: After this many seconds another caller waits for it; in the background a sweep asks every second.
 ASK_AGAIN = 5.0
 
 
@@ -44,7 +44,7 @@ class Identity:
 def check(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
     """Say whether the hash is there and this store's. Raises ForeignHash if it is another one's.
 
-    Raises CorruptState if its `store` can't be the id of any store, so that nobody but `recover` may write to it.
+    Raises CorruptState if its `store` can't be the id of any store, so that only `recover` may write to it.
     """
     if hash.store is None:
         return False

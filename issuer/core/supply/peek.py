@@ -1,4 +1,4 @@
-"""What comes next: a look at the counter that consumes nothing."""
+"""A look at the number that comes next, which consumes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from issuer.persistence.records import Tag
 
 
 def upcoming(record: Tag, key: str | None) -> Steps[int]:
-    """Return the counter that the next draw will bring, if nobody draws or reserves before. `key` None: no Redis.
+    """Return the counter that the next draw will bring, if no other call comes before. `key` None: no Redis.
 
     With periods the first one of a new period, if that has begun by Redis's clock. Raises LimitHit.
     """

@@ -1,4 +1,4 @@
-"""How the next segment or lease comes: one caller or the scheduler fetches it, the others wait for that."""
+"""Fetching of the next segment or lease: one caller or the scheduler fetches it, the others wait for that."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from issuer.persistence.records import LEASE_MOST
 
 log = logging.getLogger("issuer.extension")
 
-#: A flight that the scheduler has not begun after so many seconds is flown by a caller who waits for it.
+#: If the scheduler has not begun a flight after this many seconds, a caller that waits for it flies it.
 UNCLAIMED = 0.25
 
 #: A store that gave no answer in less is perhaps only slow: a caller in a hurry must not keep others from it.
 EVIDENCE = 0.25
 
-#: Callers who have waited for so many seconds are worth a line in the log, whatever they wait for.
+#: Once callers have waited for this many seconds the log says so, whatever they wait for.
 NOTABLE = 1.0
 
 #: How many leases below the numbers already issued are thrown away before Redis counts as gone back in time.
 ATTEMPTS = 2
 
 
-#: By what a draw answered, what has happened to the tag's numbers in Redis.
+#: By the answer to a draw: what has happened to the tag's numbers in Redis.
 _LOSSES = {
     "empty": "Redis has lost its hash",
     "fenced": "Redis failed over, was restarted or went back in time",
@@ -53,7 +53,7 @@ class Refill(Source):
     #: Since when callers have waited in vain, and whether the log says so.
     _lacking_since: float | None = None
     _lack_told = False
-    #: How Redis has lost this tag's numbers, until they come again.
+    #: Why Redis has lost this tag's numbers, until they come again.
     _loss = ""
 
     def accept(self, drawn: gateway.Drawn, n: int) -> range | None:
@@ -82,10 +82,10 @@ class Refill(Source):
     # ------------------------------------------------------------------ waiting for a segment or a lease
 
     def await_segment(self, deadline: Deadline, wanted: int = 0) -> Steps[bool]:
-        """Wait until a segment may have come; lead if nobody does. Returns whether one has. Raises at the deadline.
+        """Wait until a segment may have come, or fetch it if no other caller does. Returns whether one has come.
 
-        `wanted`: how many numbers the caller wants. Raises at once if the store has been away for longer than a caller
-        shall insist, and somebody else finds out when it is back.
+        `wanted`: how many numbers the caller wants. Raises at the deadline. If the store has been away for longer than
+        a caller shall insist, and another caller or job finds out when it is back, raises at once.
         """
         board = self._segments
         if self.given_up and self.prefetch_segment(wanted):
@@ -140,16 +140,16 @@ class Refill(Source):
                 flight.land(progress=False)
 
     def _take_over(self, flight: Flight, deadline: Deadline, fetch: Callable[[Flight], Steps[object]]) -> Steps[None]:
-        """Fly it if the scheduler doesn't begin with it: its pool is full, or the interpreter ends.
+        """If the scheduler hasn't begun the flight after 0.25 s (pool full, interpreter exiting), fly it here.
 
-        Not without time left: callers in a hurry must not take it from those who have more.
+        A caller without time left doesn't: it would fail the flight for those that have more.
         """
         landed = yield from wait(flight, min(UNCLAIMED, deadline.left()))
         if not landed and deadline.left() > 0 and flight.claim():
             yield from fetch(flight)
 
     def await_lease(self, deadline: Deadline, wanted: int = 0) -> Steps[None]:
-        """Wait until a lease may have come; fetch it in person if nobody does: it is one round trip.
+        """Wait until a lease may have come; if no other caller fetches it, do it here: it is one round trip.
 
         `wanted`: how many numbers the caller wants.
         """
@@ -190,7 +190,7 @@ class Refill(Source):
     # ------------------------------------------------------------------ what the log tells of waiting and of losses
 
     def _note_lack(self, why: IssuerError | None, since: float, *, late: bool = False) -> None:
-        """Log once an outage why callers wait: the loader may be another process, which tells it elsewhere.
+        """Log why callers wait, once an outage: the loader may be another process, which logs it elsewhere.
 
         `since`: when they began to, on the monotonic clock; `late`: one of them waits no longer.
         """
@@ -270,7 +270,8 @@ class Refill(Source):
     def prefetch_segment(self, wanted: int = 0) -> bool:
         """Fetch the next segment in the background, if a scheduler is there to do it. Never waits.
 
-        Returns whether somebody sees to it: one is being fetched, or will be after a pause, or begins to be.
+        Returns whether one comes without the caller's doing: it is being fetched, or will be after a pause, or begins
+        to be.
         """
         return self._ahead(self._segments, lambda flight, _: self._fly(flight), wanted)
 
@@ -299,9 +300,9 @@ class Refill(Source):
     # ------------------------------------------------------------------ flights: one at a time for each thing
 
     def _fly(self, flight: Flight, deadline: Deadline | None = None) -> Steps[int]:
-        """Get a segment and land the flight, whatever happens. Returns how many were loaded.
+        """Get a segment and land the flight, also after an error. Returns how many were loaded.
 
-        `deadline`: the caller's, who flies in person.
+        `deadline`: of the caller, if it flies in person.
         """
         return (yield from self._flown(self._segments, flight, self._segment(flight), deadline))
 
@@ -326,7 +327,7 @@ class Refill(Source):
             board.land(flight, progress=False, error=unforeseen)
             raise
         except BaseException:
-            # An interrupt is this thread's own affair: whoever waits tries again.
+            # An interrupt is this thread's own affair: the waiters try again.
             board.land(flight, progress=False)
             raise
         else:
@@ -369,7 +370,8 @@ class Refill(Source):
         record = yield from self.counted()
         if record.order == "strict" and not self._runtime.redis:
             raise ConfigurationError(
-                f"tag {self.tag!r} is strict: its numbers come through Redis only, and none is set", tag=self.tag
+                f"tag {self.tag!r} is strict: its numbers come through Redis only, and none is set: name Redis",
+                tag=self.tag,
             )
         hand = self.hand
         if hand is None or not hand.due:
@@ -383,7 +385,7 @@ class Refill(Source):
             yield from self._give_back((reserved,), reserved.low)
             raise
         with self._mode_lock:
-            # Whoever counted as lost, or finds a tag that was made again as strict, has come too late.
+            # A flight that counted as lost, or finds a tag that was made again as strict, has come too late.
             welcome = (
                 self._direct
                 and self.ended is None
@@ -437,7 +439,7 @@ class Refill(Source):
         )
 
     def _drawn_ahead(self, ahead: int, wanted: int, deadline: Deadline) -> Steps[Lease]:
-        """Draw a lease of so many numbers, more if a caller wants more."""
+        """Draw a lease of `ahead` numbers, more if a caller wants more."""
         n = max(ahead, wanted)
         while True:
             yield from self.refuse_foreign(probe=False)
@@ -458,7 +460,7 @@ class Refill(Source):
         return Lease(drawn.low, drawn.high, drawn.fence, drawn.born, drawn.backs)
 
     def _learn_again(self) -> Steps[None]:
-        """Read the record under which leases come: the hash was armed anew.
+        """Read the record under which leases come: the hash was armed again.
 
         Perhaps the tag was deleted and made again, as a strict one. What can't be read is not leased.
         """

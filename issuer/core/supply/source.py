@@ -50,16 +50,16 @@ Job = Callable[[Deadline], Steps[object]]
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the supplies of an issuer share.
+    """Services and settings that the supplies of an issuer share.
 
     `redis`: whether there is one. `store`: the store's URL, for messages. `background` runs a job on the scheduler,
-    False if there is none alive; `scheduled`: whether there should be one. `flight` makes a flight for this driver.
-    `attend`: has the scheduler sweep from now on. `window`: how long an elected loader has, in seconds.
+    and returns False if no scheduler is alive; `scheduled`: whether there should be one. `flight` makes a flight for
+    this driver. `attend`: has the scheduler sweep from now on. `window`: how long an elected loader has, in seconds.
     `auto_create`: make a tag at its first use. `lease`: how many numbers of a trend tag are drawn ahead if the tag
-    doesn't say so itself. `open`: where open numbers are laid. `scheme`: how a tag's numbers are made of its counter;
-    None: they are the counter. It raises ConfigurationError where that can't be done here. `identity`: the store's.
-    `insist`: for how many seconds of an outage of the store callers wait for it; after that they are refused at once.
-    `application`: the service's label, for the ledger.
+    doesn't say so itself. `open`: the place for open numbers. `scheme` returns the scheme that makes a tag's numbers of
+    its counter; None: they are the counter. It raises ConfigurationError where that can't be done here. `identity`: the
+    store's. `insist`: during an outage of the store callers wait for it this many seconds; after that they are refused
+    at once. `application`: the service's label, for the ledger.
     """
 
     redis: bool
@@ -79,7 +79,7 @@ class Runtime:
 
 
 class Source:
-    """What this process knows and holds of a tag."""
+    """State of a tag in this process: what it knows of the tag, and the numbers that it holds."""
 
     def __init__(self, tag: str, key: str, runtime: Runtime) -> None:
         """`key` is the tag's hash in Redis."""
@@ -89,8 +89,8 @@ class Source:
         self.used_at = monotonic()
         #: Extended by every sweep, used or not.
         self.kept = False
-        #: How many numbers to draw ahead of a trend tag for which nobody has said it, as a stream has asked for it: so
-        #: many at least, and how many now.
+        #: How many numbers a stream has asked to draw ahead, of a trend tag for which neither tag nor issuer says it:
+        #: the least, and the present number.
         self._ahead_least = 0
         self.ahead = 0
         #: When the last lease came, on the monotonic clock.
@@ -99,10 +99,10 @@ class Source:
         self.seen: int = 0
         #: The highest number that it has reserved for a caller: past both buffers, so that Redis issues lower ones yet.
         self._reserved = 0
-        #: What this process serves itself from; None while each draw goes to Redis.
+        #: The buffer that this process serves itself from; None while each draw goes to Redis.
         self.hand: LocalBuffer[Lease | Reservation] | None = None
         self._runtime = runtime
-        #: How its numbers are made of its counter, and the id of that: None and "" if they are the counter.
+        #: The scheme that makes its numbers of its counter, and its id: None and "" if they are the counter.
         self.scheme: Scheme | None = None
         self.scheme_id = ""
         #: The limit, and the period, of which the log has said that it is near.
@@ -119,11 +119,11 @@ class Source:
         self._born = ""
         #: When it made sense to ask Redis again, when it was asked last in vain.
         self._redis_retry = LONGEST_PAUSE
-        #: Why Redis gave nothing when it was asked last; "" if it did, or nobody knows yet.
+        #: Why Redis gave nothing when it was asked last; "" if it did, or wasn't asked yet.
         self._redis_trouble = ""
-        #: What whoever asks is told, once this process serves nothing of the tag any more.
+        #: The error that callers get, once this process serves nothing of the tag any more.
         self.ended: IssuerError | None = None
-        #: The deadlines of those who wait for numbers. A driver adds those who wait for another caller to bring them.
+        #: The deadlines of callers that wait for numbers. A driver adds those that wait for another's.
         self.waiting: set[Deadline] = set()
         #: Whether the hand is filled with segments of our own: there is no Redis, or it is away.
         self._direct = not runtime.redis
@@ -176,13 +176,13 @@ class Source:
         self._warn_if_near(record, 0)
 
     def warn_if_near(self, cur: int) -> None:
-        """Tell once that few numbers are left, if the tag has no periods. `cur`: the last one that Redis has issued."""
+        """Log once that few numbers are left, if the tag has no periods. `cur`: the last one that Redis has issued."""
         record = self._record
         if record is not None and periods(record) is None:
             self._warn_if_near(record, cur)
 
     def _warn_if_near(self, record: Tag, cur: int) -> None:
-        """Tell once that few numbers are left, in the period if the tag has any.
+        """Log once that few numbers are left, in the period if the tag has any.
 
         Those that were issued count, as far as that is known: a tag whose limit is no more than two segments has all of
         its numbers reserved with the first. What lies in both buffers may be unused.
@@ -247,7 +247,7 @@ class Source:
                 raise
             scheme, limit, value = self._record.scheme, error.limit, error.value
             if "stride" in scheme:
-                # The store has counted: told are the numbers that users see, and have set a limit to.
+                # The store has counted; the error has the numbers that users see, and have set a limit to.
                 limit, value = last_value(scheme, self._record.limit), self.value(value)
             advice = without_raising(scheme, limit)
             raise LimitReached(self.tag, limit=limit, value=value, advice=advice) from error.__cause__
@@ -291,8 +291,8 @@ class Source:
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
         """Before a draw: raise ForeignHash if the tag's hash was armed for another store. `probe`: see Send.
 
-        Nothing is done once the hash was seen to be ours: from then on the sweep looks. It does so as well where the
-        store has not said its id soon, as the numbers in Redis don't wait for a store that hangs.
+        Once the hash was seen to be ours, this does nothing: from then on the sweep looks. The sweep looks as well if
+        the store has not said its id soon, as the numbers in Redis don't wait for a store that hangs.
         """
         if self.owned:
             return
@@ -330,7 +330,7 @@ class Source:
             self._settle()
 
     def _settle(self) -> None:
-        """Have a hand exactly if something fills it: segments of our own, or leases."""
+        """Create or drop the local buffer to match the mode: it exists only where own segments or leases fill it."""
         if self.ended is not None:
             return
         if self._direct or self._lease_size():
@@ -384,11 +384,11 @@ class Source:
         return True
 
     def closed_error(self) -> IssuerError:
-        """Return what callers are told once the issuer is closed."""
+        """Return the error for callers once the issuer is closed."""
         return IssuerError(f"tag {self.tag!r}: this issuer is closed", tag=self.tag)
 
     def taken(self) -> int:
-        """Return the highest number that this process has seen issued: nobody lowers the store's `max` below it.
+        """Return the highest number that this process has seen issued: no process lowers the store's `max` below it.
 
         Not what it holds: another thread may be handing that back.
         """
@@ -417,7 +417,7 @@ class Source:
     # ------------------------------------------------------------------ giving back
 
     def retire(self, why: IssuerError) -> tuple[tuple[Lease | Reservation, ...], int]:
-        """Serve nothing any more: what is laid open is spent, what still comes is given back, callers are told why.
+        """Serve nothing any more: what is laid open is spent, what still comes is given back, callers get `why`.
 
         Returns what was held, oldest first, and the last number used of the first of them.
         """

@@ -31,15 +31,16 @@ from issuer.persistence.records import Reservation
 
 log = logging.getLogger("issuer.extension")
 
-#: Leases are checked against the hash when the last check is so many seconds old, before more of them is served: by the
-#: caller, who waits for it. Where a scheduler sweeps every second, the caller does so only if that is a second late.
+#: When the last check of the leases against the hash is this many seconds old, the caller checks them before more of
+#: them is served, and waits for it. Where a scheduler sweeps every second, the caller checks only if that is a second
+#: late.
 CHECK_AFTER = 1.0
 CHECK_LATE = 2.0
 
 #: How long the first caller of a tag that may be leased waits for its record, while Redis may have numbers.
 HURRY = 0.05
 
-#: The record is read again after so many seconds, so that a change of `lease` reaches processes that reserve nothing.
+#: The record is read again after this many seconds, so that a change of `lease` reaches processes that reserve nothing.
 LEARN_AFTER = 60.0
 
 
@@ -118,7 +119,7 @@ class Supply(Refill):
                 if isinstance(first, Unavailable):
                     raise first
                 if first is None or first.status == "notmaster":  # perhaps another server is, meanwhile
-                    # Who can go on without Redis doesn't wait to see whether it is still away.
+                    # Trend tags can serve direct, so their first try never acts as the breaker's probe.
                     probe = attempt > 0 or (self._record is not None and self._record.order == "strict")
                     yield from self.refuse_foreign(probe=probe)
                     drawn_as, before = self.scheme_id, self.seen
@@ -150,7 +151,7 @@ class Supply(Refill):
     def _unless_in_hand(self, drawn: gateway.Drawn, n: int) -> range | None:
         """Return what a draw of n brought, None if that is a gap: by now there are numbers in hand.
 
-        They may have been drawn before it, and whoever came next would get lower ones than this caller.
+        They may have been drawn before it, and the next caller would get lower ones than this one.
         """
         numbers, hand = self.accept(drawn, n), self.hand
         if numbers is None or hand is None or hand.pass_by(drawn.low, drawn.high):
@@ -164,7 +165,8 @@ class Supply(Refill):
         only there every process can see what the key has had.
         """
         if not self._runtime.redis:
-            problem = f"tag {self.tag!r}: the number of a key is kept in Redis, and none is set"
+            way_out = "name Redis, or leave the key out"
+            problem = f"tag {self.tag!r}: the number of a key is kept in Redis, and none is set: {way_out}"
             raise ConfigurationError(problem, tag=self.tag)
         self.used_at = monotonic()
         self.waiting.add(deadline)
@@ -218,7 +220,7 @@ class Supply(Refill):
         return None
 
     def upcoming(self) -> Steps[int]:
-        """Return the counter that the next draw will bring, if nobody else draws before. Consumes nothing."""
+        """Return the counter that the next draw will bring, if no other caller draws before. Consumes nothing."""
         hand = self.hand
         held = None if hand is None else hand.upcoming
         if held is not None:
@@ -278,7 +280,7 @@ class Supply(Refill):
             return
         if gone:
             hand.empty()
-            log.warning("tag %r: its hash was armed anew; what is left of the leases from before is dropped", self.tag)
+            log.warning("tag %r: its hash was armed again; what is left of the leases from before is dropped", self.tag)
 
     # ------------------------------------------------------------------ what the scheduler does
 
@@ -323,8 +325,8 @@ class Supply(Refill):
         mine = leads and flight.claim()
         if not mine and hand.held:
             return
-        # If it isn't mine, somebody asks the store for a segment, and has nothing to serve meanwhile. Should it come
-        # after all, Redis being back, it is given back.
+        # If it isn't mine, another caller asks the store for a segment, and has nothing to serve meanwhile. Should it
+        # come after all, Redis being back, it is given back.
         left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
         refusal: IssuerError | None = None
         try:
@@ -349,7 +351,7 @@ class Supply(Refill):
         finally:
             if mine or not self._direct:
                 self._segments.land(flight, progress=True)
-        # Last: whoever draws from Redis by now doesn't wait for a store that may be away.
+        # Last: callers that draw from Redis by now don't wait for a store that may be away.
         yield from self._give_back(*left)
         if refusal is not None:
             raise refusal
@@ -358,13 +360,13 @@ class Supply(Refill):
 
     @property
     def disposable(self) -> bool:
-        """Whether nothing is lost with it: the tag was never seen, nobody waits, and no flight may bring it numbers."""
+        """Whether nothing is lost with it: the tag was never seen, no caller waits, no flight may bring it numbers."""
         busy = self.waiting or self._segments.flight or self._leases.flight
         return self._record is None and not busy and (self.hand is None or not self.hand.held)
 
     @property
     def idle(self) -> bool:
-        """Whether this process holds nothing of the tag, and nobody waits for any: all its numbers are in Redis."""
+        """Whether this process holds nothing of the tag, and no caller waits for any: all its numbers are in Redis."""
         busy = self.waiting or self._segments.flight or self._leases.flight or self._election.mine
         return not busy and self.hand is None
 
@@ -391,7 +393,7 @@ class Supply(Refill):
                 yield from wait(flight, deadline.left())
         if self._election.mine and deadline.left() > 0:
             # Won by a draw, and its flight was cancelled or never began. Left alone it would stand for the window, and
-            # whoever runs out of numbers would wait for it.
+            # the next caller that runs out of numbers would wait for it.
             with suppress(IssuerError):
                 yield from self.fetch()
         held, used = self._left

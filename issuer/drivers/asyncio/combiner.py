@@ -23,17 +23,17 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: Seconds between two looks at the callers' deadlines, and at the clock: a caller's time ends so much late at most.
+#: Seconds between two looks at the callers' deadlines, and at the clock: a caller's time ends this much late at most.
 LOOK_EVERY = 0.025
 
-#: After so many numbers out of hand, which wait for nothing, the loop's other tasks get their turn: every 0.3 ms.
+#: After this many numbers out of hand, which wait for nothing, the loop's other tasks get their turn: every 0.3 ms.
 TURN_EVERY = 100
 
 
 def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> None:
     """Give each future its number, and go on at once with the task that waits for it. To be called by the loop itself.
 
-    A future that gets its result has the loop call whoever waits: 1.1 of a number's 2.3 us. Here that is one call for
+    A future that gets its result has the loop call each waiter: 1.1 of a number's 2.3 us. Here that is one call for
     a whole batch. What it would call is read where asyncio's own `repr` of a future reads it; where that isn't one task
     and nothing else, the future does what it always does.
     """
@@ -51,7 +51,7 @@ def hand_out(futures: Iterable[asyncio.Future[int]], numbers: Iterable[int]) -> 
             else:
                 future.set_result(number)
     finally:
-        # A task that ends the program, by SystemExit or KeyboardInterrupt, ends nobody else's.
+        # A task that ends the program, by SystemExit or KeyboardInterrupt, doesn't end the other tasks' wait.
         for future, number in pairs:
             if not future.done():
                 future.set_result(number)
@@ -67,11 +67,11 @@ class Queue:
         self.until: list[float] = []
 
     def postpone(self, was: float, until: float) -> None:
-        """Move the end of everybody's time that ends at `was`."""
+        """Move the deadlines that end at `was`."""
         self.until = [until if each == was else each for each in self.until]
 
     def expire(self, now: float, error: Callable[[], IssuerError]) -> bool:
-        """Tell those whose time is over; return whether there were any. One round trip's time they all have."""
+        """Fail the callers whose time is over; return whether there were any. All have a round trip's time."""
         latest = now - SHORTEST
         for future, until in zip(self.futures, self.until, strict=True):
             if until <= latest and not future.done():
@@ -79,7 +79,7 @@ class Queue:
         return any(until <= latest for until in self.until)
 
     def waiting(self) -> Queue:
-        """Return those who still wait."""
+        """Return the callers that still wait."""
         rest = Queue()
         for future, until in zip(self.futures, self.until, strict=True):
             if not future.done():
@@ -88,7 +88,7 @@ class Queue:
         return rest
 
     def end(self, error: Callable[[], IssuerError]) -> None:
-        """Tell everybody who still waits that nothing comes."""
+        """Fail all callers that still wait."""
         for future in self.futures:
             if not future.done():
                 future.set_exception(error())
@@ -97,17 +97,16 @@ class Queue:
 class Combiner:
     """Draws numbers of one tag for the tasks of a loop.
 
-    Callers queue up; one task draws for all who are there, and again for those who came meanwhile: 1000 tasks get 300
+    Callers queue up; one task draws for all that are there, and again for those that came meanwhile: 1000 tasks get 300
     000 numbers a second that way. Strict: a batch leaves the queue before its draw is sent, so every number is drawn
-    after its call began. The task belongs to nobody: a caller that is cancelled breaks no reply, and its number is a
-    gap.
+    after its call began. The task belongs to no caller: one that is cancelled breaks no reply, and its number is a gap.
     """
 
     def __init__(self, tag: str, key: str, runtime: Runtime, runner: Runner, timeout: float) -> None:
         """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
-        #: What makes the tag's numbers if its strategy has no counter.
+        #: The runner of the tag's strategy, if that has no counter.
         self.serving: StrategyRunner | None = None
         self._key = key
         self._runner = runner
@@ -123,7 +122,7 @@ class Combiner:
         self.left = False
         self._server: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
-        #: When the time of a caller who comes now ends: read off the clock at each look, as that costs 3 % of a number.
+        #: The deadline of a caller that comes now: read off the clock at each look, as that costs 3 % of a number.
         self._until = 0.0
         self._in_a_row = 0
 
@@ -135,7 +134,7 @@ class Combiner:
     # ------------------------------------------------------------------ drawing
 
     def next(self, timeout: float | None) -> Awaitable[int]:
-        """Draw one number, waiting so many seconds at most, 0 or more.
+        """Draw one number, waiting `timeout` seconds at most, 0 or more.
 
         Raises InvalidArgument, and RuntimeError, at once or when it is awaited, if another loop runs than its own.
         """
@@ -176,7 +175,7 @@ class Combiner:
         return await self._runner.run(steps, deadline, self.tag)
 
     async def _draw(self, n: int, deadline: Deadline) -> range:
-        """One round trip; whatever it doesn't bring goes the long way."""
+        """One round trip; what it doesn't bring goes the long way."""
         first: gateway.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
         if node is not None and redis is not None and self.supply.hand is None:
@@ -208,7 +207,7 @@ class Combiner:
             low, high = int(reply[1]), int(reply[2])
             if supply.went_back(low, before):
                 return None  # drawn once more, with a look at the hash
-            # Nobody elected; and no numbers in hand, see Supply.obtain.
+            # No election; and no numbers in hand, see Supply.obtain.
             if len(reply) == 3 and supply.hand is None:  # noqa: PLR2004
                 if high > supply.seen:  # noqa: PLR1730 - `max` takes three times as long
                     supply.seen = high
@@ -221,7 +220,7 @@ class Combiner:
     def waiting(self) -> int:
         """How many callers wait now."""
         queued = sum(not future.done() for queue in (self._served, self._queue) for future in queue.futures)
-        # Of those in the supply one stands for all who share its draw.
+        # Of those in the supply one stands for all that share its draw.
         return max(queued, len(self.supply.waiting))
 
     def _check_loop(self) -> None:
@@ -238,19 +237,19 @@ class Combiner:
             self._until = monotonic() + LOOK_EVERY + self._timeout
 
     async def _serve(self) -> None:
-        """Draw for all who wait, until nobody does."""
+        """Draw for all callers that wait, until none does."""
         try:
             while self._queue.futures:
                 self._served, self._queue = self._queue, Queue()
                 if self.left:
-                    # Whoever has given up gets no number.
+                    # Callers that have given up get no number.
                     self.left = False
                     self._served = self._served.waiting()
                 if self._served.futures:
                     await self._share(self._served)
         finally:
             self._server = None
-            for queue in (self._served, self._queue):  # nobody, unless this task was cancelled: the loop or issuer ends
+            for queue in (self._served, self._queue):  # empty, unless this task was cancelled: the loop or issuer ends
                 queue.end(self.supply.closed_error)
             self._served, self._queue = Queue(), Queue()
 
@@ -272,7 +271,7 @@ class Combiner:
         self._served = Queue()
 
     async def end(self, deadline: Deadline) -> None:
-        """Give back what this process holds, and tell those who wait that it is over."""
+        """Give back what this process holds, and fail the callers that wait."""
         # First, as it ends an extension under way, which may be the server's own.
         await self.run(self.supply.close(deadline), deadline)
         if self._watch is not None:
@@ -282,7 +281,7 @@ class Combiner:
             await asyncio.wait((self._server,), timeout=SHORTEST)
 
     def _look(self) -> None:
-        """Look at the clock, and tell those whose time is over; as long as anybody waits, look again."""
+        """Look at the clock, and fail the callers whose time is over; as long as any caller waits, look again."""
         self._watch = None
         if self._server is not None:
             now = monotonic()

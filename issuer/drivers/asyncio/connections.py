@@ -60,7 +60,7 @@ class Link:
         return await self.connection.read_response(disable_decoding=True)
 
     async def stale(self) -> bool:
-        """Whether it was closed while it was idle, or holds a reply that nobody has read."""
+        """Whether it was closed while it was idle, or holds a reply that was never read."""
         try:
             # A look at what has arrived; a redis-py that has to be asked otherwise would say so in the tests.
             return bool(await self.connection.can_read())
@@ -185,7 +185,7 @@ class Connections:
         except TimeoutError as error:
             await link.drop()
             if self._route.silent(node.address, f"no answer within {seconds:.3g} s", seconds):
-                await _drop_idle(node)  # each of them would cost somebody as much again
+                await _drop_idle(node)  # each of them would cost a caller as much again
             late = RedisUnavailable(f"redis {self.name}: no answer in time", retry_after=self._route.retry_after(""))
             raise late from error
         except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which

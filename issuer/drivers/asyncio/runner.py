@@ -26,7 +26,7 @@ class Gate:
         self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """Wake every waiter, those who come later too."""
+        """Wake every waiter, later ones too."""
         self._event.set()
 
     async def wait(self) -> None:
@@ -40,7 +40,7 @@ def new_flight() -> Flight:
 
 
 async def waited(flight: Flight, seconds: float) -> bool:
-    """Wait for the flight's end, so many seconds at most; return whether it came."""
+    """Wait for the flight's end, `seconds` seconds at most; return whether it came."""
     gate: Gate = flight.landing  # type: ignore[assignment]  # made by `new_flight`
     try:
         async with asyncio.timeout(seconds):
@@ -67,8 +67,8 @@ class Runner:
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error.
 
-        Cancelled, it is told so as by any other exception, and ends what it has begun; a store's call under way goes on
-        in its thread, and what it reserves is a gap.
+        A cancellation is thrown into it as any other exception, so that it ends what it has begun. A store's call under
+        way goes on in its thread, and what it reserves is a gap.
         """
         steps = public(steps, tag, self.store)
         try:

@@ -20,21 +20,22 @@ from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
 
-#: A leader waits for its turn so many seconds at most: whoever has it may have been interrupted just when taking it.
+#: A leader waits for its turn this many seconds at most: the thread that has it may have been interrupted just when
+#: taking it.
 TURN = 1.0
 
-#: And so many seconds for the batch before to get through: 1000 threads take 15 ms, but one of them may have given up.
+#: And this many for the batch before to get through: 1000 threads take 15 ms, but one of them may have given up.
 PASSING = 0.005
 
 #: A batch of fewer isn't waited for: two threads are 10 % faster without.
 PASSES = 3
 
-#: A reply of `next` with so many parts brings numbers, and elects nobody: status, low, high.
+#: A reply of `next` with this many parts brings numbers, and elects no loader: status, low, high.
 NUMBERS = 3
 
 
 class Batch(Flight):
-    """One draw for all who sit in it. The first to sit down leads; the n-th gets the n-th number.
+    """One draw for all callers that sit in it. The first to sit down leads; the n-th gets the n-th number.
 
     They are woken one by one, each by the one before, as only one of them can have the interpreter: 32 threads draw 61
     000 numbers a second that way. In two rows, one of which runs while the other one wakes up, they draw 50 000, in
@@ -50,7 +51,7 @@ class Batch(Flight):
         self.seats = itertools.count(1)
         self.low = 0
         self.got = 0
-        #: Held until everybody has come for their number. Until a leader is awake, the last one is back in a seat:
+        #: Held until each thread has come for its number. Until a leader is awake, the last one is back in a seat:
         #: released one earlier, 4 threads draw 20 % less, in batches of 3.7.
         self.passed = threading.Lock()
         self.passed.acquire()
@@ -67,8 +68,8 @@ class Batch(Flight):
 class Combiner:
     """Draws numbers of one tag for the threads of a process.
 
-    A lone caller draws for itself. Where others are drawing already, it takes a seat in the open batch, and whoever
-    sits first draws for all as soon as the draw under way has ended and those who shared it have come for their
+    A lone caller draws for itself. Where others are drawing already, it takes a seat in the open batch. The thread in
+    the first seat draws for all as soon as the draw under way has ended and those that shared it have come for their
     numbers: they will soon be back, and sit in the next batch. With 32 threads that makes batches of 32 instead of 11,
     and two fifths more numbers a second. Numbers stay in strict order, since a batch is closed before its draw is
     sent: every number is drawn after its call began.
@@ -78,7 +79,7 @@ class Combiner:
         """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
-        #: What makes the tag's numbers if its strategy has no counter.
+        #: The runner of the tag's strategy, if that has no counter.
         self.serving: StrategyRunner | None = None
         self._key = key
         self._runner = runner
@@ -86,7 +87,7 @@ class Combiner:
         self._timeout = timeout
         self._pack()
         self._node = NOWHERE
-        #: How long a call without a deadline of its own waits for its batch before it looks whether anybody leads it.
+        #: How long a call without a deadline of its own waits for its batch before it looks for its leader.
         self._patience = min(timeout, UNCLAIMED)
         self._limit = runner.redis.timeout if runner.redis is not None else 0.0
         #: How long a round trip may take in a call that doesn't say how long it may wait.
@@ -94,7 +95,7 @@ class Combiner:
         #: Held by the caller whose draw is under way.
         self._turn = threading.Lock()
         self._batch = Batch()
-        #: Whether somebody leads a batch, or one was just served, whose threads will be back: then nobody overtakes.
+        #: Whether a thread leads a batch, or one was just served, whose threads will be back: then no caller overtakes.
         #: Left over from a last batch, it costs the next caller a batch of one.
         self._queued = False
         #: `passed` of the last batch, until the next leader has waited for it.
@@ -113,7 +114,7 @@ class Combiner:
     def __next__(self) -> int:
         """Draw one number; `issuer.next` comes here as long as it knows of no scheme. Everything else gives counters.
 
-        A lone caller's number is one round trip and 2 us of Python: no clock is read, nothing is made anew. In a batch,
+        A lone caller's number is one round trip and 2 us of Python: no clock is read, no object is made. In a batch,
         a number is one sleep and one waking: the less is done between them, the likelier the interpreter is free for
         the next thread just when it wakes.
         """
@@ -177,7 +178,7 @@ class Combiner:
         return self._runner.run(steps, deadline, self.tag)
 
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
-        """One round trip; whatever it doesn't bring goes the long way. Returns low and high."""
+        """One round trip; what it doesn't bring goes the long way. Returns low and high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
         before = self.supply.seen
@@ -221,11 +222,11 @@ class Combiner:
 
     @property
     def waiting(self) -> int:
-        """How many callers wait now; of those who share a draw only whoever leads, and who has waited for 0.25 s."""
+        """How many callers wait now; of those that share a draw only the leader, and those that have waited 0.25 s."""
         return len(self.supply.waiting)
 
     def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
-        """Get a number out of a batch. Whoever was left without, by a short grant or a lost leader, sits down again."""
+        """Get a number out of a batch. If this seat got none, by a short grant or a lost leader, sit down again."""
         try:
             return self._sat(deadline, batch, seat)
         finally:
@@ -241,7 +242,7 @@ class Combiner:
                     waited(batch, deadline.left() - SHORTEST)
             except BaseException:
                 if batch.ours:
-                    # Nobody may be left waiting for a leader who was interrupted; the others sit down again.
+                    # No thread may be left waiting for a leader that was interrupted; the others sit down again.
                     self._close(batch)
                     batch.land(progress=False)
                 raise
@@ -265,14 +266,14 @@ class Combiner:
                 passing.acquire(timeout=min(deadline.left(), PASSING))
             seats = self._close(batch)
             if not mine:
-                # Whoever has it waits for a segment, or was interrupted just when taking it. Without it two draws may
-                # be under way: no harm.
+                # The thread that has it waits for a segment, or was interrupted just when taking it. Without it two
+                # draws may be under way: no harm.
                 self._turn = threading.Lock()
             batch.low, high = self._draw(seats, deadline)
             batch.got = high - batch.low
             if batch.got >= PASSES:
                 self._passing = batch.passed
-                # Who comes back sits down, instead of drawing alone while the others still pass.
+                # A thread that comes back sits down, instead of drawing alone while the others still pass.
                 self._queued = True
         except IssuerError as error:
             batch.land(progress=False, error=error)
@@ -283,7 +284,7 @@ class Combiner:
         batch.land(progress=True)
 
     def _close(self, batch: Batch) -> int:
-        """Let nobody sit down any more; return how many have. Who comes late finds no number for the seat."""
+        """Take no more callers; return how many sit in it. A late one finds no number for its seat."""
         if self._batch is batch:
             self._batch = Batch()
             self._queued = False

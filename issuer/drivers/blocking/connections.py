@@ -45,7 +45,7 @@ class Node:
     def draw(self, packed: bytes, seconds: float) -> list[bytes] | None:
         """Send a draw over an idle connection and return its reply as it comes; None if it has to go the long way.
 
-        For draws only: they may be sent again. TimeoutError if no reply comes within so many seconds.
+        For draws only: they may be sent again. TimeoutError if no reply comes within `seconds` seconds.
         """
         try:
             link = self.idle.pop()
@@ -124,9 +124,9 @@ class Connections:
         return NOWHERE if address is None else self._nodes.get(address, NOWHERE)
 
     def unanswered(self, node: Node, error: TimeoutError, seconds: float, tag: str) -> RedisUnavailable:
-        """Take note that a draw got no answer for so many seconds, and return what that means."""
+        """Take note that a draw got no answer for `seconds` seconds, and return the error for it."""
         if self._route.silent(node.address, error, seconds):
-            node.drop_idle()  # each of them would cost somebody as much again
+            node.drop_idle()  # each of them would cost a caller as much again
         return RedisUnavailable(f"redis {self.name}: {error}", tag=tag, retry_after=self._route.retry_after(""))
 
     def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None, *, probe: bool = True) -> T:

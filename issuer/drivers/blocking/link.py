@@ -19,13 +19,13 @@ from issuer.drivers.looking import FAR, LOOK_OUT
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
-#: What the reader says while a reply isn't whole.
+#: The reader's answer while a reply isn't whole.
 MORE = object()
 
 #: Read at once from the socket: a reply of `next` has about 60 bytes.
 READ = 4096
 
-#: Within so many seconds nearly every reply has come.
+#: Within this many seconds nearly every reply has come.
 SOON = 0.005
 
 
@@ -37,8 +37,8 @@ class Link:
     gevent, whose sockets can't be read like that, and with redis-py's health checks, redis-py itself sends and reads.
 
     The kernel watches for `SOON` only, whatever the deadline: after a signal Python reads again, and the kernel's time
-    begins anew, so that a timer that ticks more often would keep a call waiting for ever. Later replies are polled for,
-    and Python's poll counts on.
+    begins again, so that a timer that ticks more often would keep a call waiting for ever. Later replies are polled
+    for, and Python's poll counts on.
     """
 
     __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection")
@@ -112,8 +112,8 @@ class Link:
         """Look out for the reply, wide awake, and return whether it is there.
 
         To sleep and be woken takes longer than Redis needs: a number in 32 us instead of 82 between two processors, for
-        the same processor time here, and half of it in the server. Between two looks whoever else wants this processor
-        gets it, Redis above all: where all share one, a number takes 29 us instead of 28.
+        the same processor time here, and half of it in the server. Between two looks any other thread or process that
+        wants this processor gets it, Redis above all: where all share one, a number takes 29 us instead of 28.
         """
         ready = self._wait
         end = monotonic() + LOOK_OUT
@@ -124,7 +124,7 @@ class Link:
         return True
 
     def _whole(self, reply: Any, end: Deadline) -> Any:
-        """Read on until the reply is whole, past messages that nobody has asked for."""
+        """Read on until the reply is whole, past messages that no call has asked for."""
         while reply is MORE or isinstance(reply, hiredis.PushNotification):
             if reply is MORE:
                 if not self._wait(math.ceil(end.left() * 1000)):
@@ -153,7 +153,7 @@ class Link:
 
     @property
     def stale(self) -> bool:
-        """Whether it was closed while it was idle, or holds a reply that nobody has read."""
+        """Whether it was closed while it was idle, or holds a reply that was never read."""
         try:
             return bool(self.connection.can_read(0))
         except redis.RedisError:

@@ -16,30 +16,30 @@ from issuer.persistence.contract import Store
 
 T = TypeVar("T")
 
-#: A waiter looks again after so many seconds: whoever was to wake it may have been interrupted just then.
+#: A waiter looks again after this many seconds: the thread that was to wake it may have been interrupted just then.
 LOOK_AGAIN = 1.0
 
 
 class Gate:
     """Wakes threads: a lock in C, held until the landing, then passed on from waiter to waiter.
 
-    Not threading.Event, which is Python: an interrupt inside of it can leave its own lock held, and then everybody
-    waits for ever.
+    Not threading.Event, which is Python: an interrupt inside of it can leave its own lock held, and then all
+    waiters wait for ever.
     """
 
     __slots__ = ("lock",)
 
     def __init__(self) -> None:
-        #: Whoever has waited for it releases it at once: that wakes the next.
+        #: Each waiter that gets it releases it at once: that wakes the next.
         self.lock = threading.Lock()
         self.lock.acquire()
 
     def wake(self) -> None:
-        """Wake every waiter, those who come later too."""
+        """Wake every waiter, later ones too."""
         self.lock.release()
 
     def wait(self, seconds: float) -> None:
-        """Return when woken, or after so many seconds."""
+        """Return when woken, or after `seconds` seconds."""
         if self.lock.acquire(timeout=seconds):
             self.lock.release()
 
@@ -50,7 +50,7 @@ def new_flight() -> Flight:
 
 
 def waited(flight: Flight, seconds: float) -> bool:
-    """Wait for the flight's end, so many seconds at most; return whether it came."""
+    """Wait for the flight's end, `seconds` seconds at most; return whether it came."""
     end = Deadline(seconds)
     while not flight.landed:
         left = end.left()

@@ -1,11 +1,11 @@
-"""What it means if a server's clock and this machine's differ."""
+"""Findings about clocks: what it means if a server's and this machine's differ."""
 
 from __future__ import annotations
 
 from issuer.core.inspect.doctor.facts import Clock
 from issuer.core.inspect.doctor.finding import Finding
 
-#: Machines whose clocks are kept by NTP are less than 100 ms apart: from here on nobody keeps one of them.
+#: Machines whose clocks are kept by NTP are less than 100 ms apart: from here on one of them isn't kept.
 APART = 2_000
 
 #: A twentieth of the 20 minutes that a segment should last: from here on rate and runway, which come from the ledger's

@@ -8,7 +8,7 @@ from issuer.core.inspect.doctor import redis, store, tags
 from issuer.core.inspect.doctor.facts import Facts
 from issuer.core.inspect.doctor.finding import Finding, Level
 
-#: What a check is: it yields nothing where there is nothing to look at, as for a Redis that nobody has set.
+#: A check. Where there is nothing to look at, as for a Redis that isn't set, it yields nothing.
 Check = Callable[[Facts], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (*redis.CHECKS, *store.CHECKS, *tags.CHECKS)

@@ -1,4 +1,4 @@
-"""Gathering the facts: the only part of `doctor` that asks anybody. Nothing is changed."""
+"""Gathering the facts: the only part of `doctor` that asks servers. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from issuer.persistence.records import HIGHEST, StoreFacts, Tag, now_ms
 
 T = TypeVar("T")
 
-#: How many tags are looked at closely if nobody says it: three requests each, so a few seconds in all.
+#: How many tags are looked at closely by default: three requests each, so a few seconds in all.
 MOST_TAGS = 1000
 
-#: What CONFIG GET is asked for. The rest is in INFO, which everybody may read.
+#: Settings that CONFIG GET is asked for. The rest is in INFO, which every user may read.
 SETTINGS = ("save", "min-replicas-to-write", "active-replica")
 
 
@@ -179,7 +179,7 @@ def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
 
 
 def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
-    """Ask a replica of which a master has said so much."""
+    """Ask a replica; `parts` is what its master says of it."""
     server = parts.get("ip", ""), _number(parts.get("port"))
     info = yield from _tried(visit(server, gateway.info()))
     return ReplicaFacts(

@@ -12,7 +12,7 @@ from issuer.persistence.records import LedgerEntry, StoreFacts, Tag
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How far a server's clock is ahead of this machine's, in ms, give or take `doubt`: half the round trip."""
+    """A server's clock: how far it is ahead of this machine's, in ms, give or take `doubt`: half the round trip."""
 
     ahead: int
     doubt: int = 0
@@ -53,9 +53,9 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawFacts:
-    """What a draw from a hash that isn't there was answered: "empty" if scripts run and the fence is there.
+    """The answer to a draw from a hash that isn't there: "empty" if scripts run and the fence is there.
 
-    error: why it, or one of the commands that scripts give, was refused.
+    error: the refusal of the draw, or of one of the commands that scripts give.
     """
 
     status: str = ""

@@ -1,4 +1,4 @@
-"""What `doctor` finds, one thing each."""
+"""Findings of `doctor`, one fact each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from issuer.errors import IssuerError
 
-#: "weak": numbers could repeat, order could break, or the service stops, with or without anybody being warned.
+#: "weak": numbers could repeat, order could break, or the service stops, with or without a warning.
 #: "advice": a fault would cost more than it has to. "ok": looked at and well. "unknown": could not be seen.
 Level = Literal["weak", "advice", "unknown", "ok"]
 

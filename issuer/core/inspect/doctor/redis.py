@@ -15,7 +15,7 @@ from issuer.errors import FenceError
 #: The oldest Redis whose scripts behave as ours need it.
 OLDEST = (6, 2)
 
-#: A replica says once a second how far it is: from so many seconds on it doesn't keep up.
+#: A replica says once a second how far it is: from this many seconds on it doesn't keep up.
 LAG = 3
 
 #: Bytes that a replica may lack: about 5000 draws, some 200 bytes each in the replication stream.

@@ -12,7 +12,7 @@ from issuer.errors import CorruptState
 #: SQLite's `synchronous`: FULL. 1 (NORMAL) loses commits in a power cut.
 FULL = 2
 
-#: Of so many tags that the store has lost numbers of, each is told.
+#: Up to this many tags that the store has lost numbers of are reported one by one.
 MOST_LOST = 10
 
 #: Servers of a replica set that hold data: two leave a majority when one of three is away.
@@ -85,7 +85,7 @@ def write_concern(facts: Facts) -> Iterator[Finding]:
             "advice",
             facts.store,
             f"the URL or client asks for {_words(asked)}; majority and journal are used all the same",
-            why + " Whoever else writes with that URL, such as a restore or a repair by hand, is not protected.",
+            why + " Other programs that write with that URL, such as a restore or a repair by hand, aren't protected.",
             "Take it out of the URL.",
         )
     else:
@@ -135,7 +135,7 @@ def retry_writes(facts: Facts) -> Iterator[Finding]:
         "advice",
         facts.store,
         "retryWrites is off",
-        "A reservation whose answer is lost in a failover is reserved anew: a gap of a segment each time.",
+        "A reservation whose answer is lost in a failover is reserved again: a gap of a segment each time.",
         "Take retryWrites=false out of the URL, unless the server needs it (Amazon DocumentDB does).",
     )
 

@@ -17,11 +17,11 @@ from issuer.gateway import Hash
 from issuer.gateway.keys import has_blanks
 from issuer.persistence.records import HIGHEST, Tag, now_ms
 
-#: Seconds that a segment should last: the outage of the store that nobody notices.
+#: Seconds that a segment should last: the outage of the store that no caller notices.
 TARGET = 20 * 60
 
-#: A rate that was seen for some seconds is trusted for so many times as long: after a burst of two seconds it advises
-#: no step that holds a day's numbers, of which each fault would cost two segments.
+#: A rate is trusted for this many times the seconds that it was seen for. So a burst of two seconds leads to no step
+#: that holds a day's numbers, of which each fault would cost two segments.
 TRUSTED = 10
 
 #: A segment holds more leases than that.
@@ -64,7 +64,7 @@ def halted(facts: Facts) -> Iterator[Finding]:
                 "weak",
                 f"tag {record.tag}",
                 f"it is halted at max {record.max}",
-                "Somebody ran `issuer halt`, or the store was found behind numbers that are taken. Nothing more is "
+                "An operator ran `issuer halt`, or the store was found behind numbers that are taken. Nothing more is "
                 "reserved, so the tag stops when the numbers in hand are used.",
                 f"issuer recover {quote(record.tag)}",
                 record.tag,
@@ -84,7 +84,7 @@ def blanks(facts: Facts) -> Iterator[Finding]:
             "advice",
             f"tag {record.tag!r}",
             "there are blanks around its name",
-            "Nobody sees them, and with them it is another tag, with numbers of its own: so no number of it is given.",
+            "They are easily missed, and make it another tag, with numbers of its own: so no number of it is given.",
             f"{goes_on}issuer delete {quote(record.tag)}",
             record.tag,
         )
@@ -103,7 +103,7 @@ def limit(facts: Facts) -> Iterator[Finding]:
                 "unknown",
                 f"tag {record.tag}",
                 str(error),
-                "Here nobody can tell which period it is, so processes of this machine give no number of it.",
+                "Without it the period can't be told here, so processes of this machine give no number of it.",
                 "Install the system's time zones, or the package tzdata.",
                 record.tag,
             )
@@ -210,8 +210,8 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
                 f"tag {tag.record.tag}",
                 f"its hash belongs to the store {hash.store}; this one is {facts.store_id}",
                 "The numbers in it were reserved in the other store, and this one would hand them out again. So draws "
-                "on this store are refused with ForeignHash, but for those of a process that began while it was away; "
-                "whoever empties Redis lets each store repeat the other's numbers.",
+                "on this store are refused with ForeignHash, but for those of a process that began while it was away. "
+                "If Redis is emptied, each store repeats the other's numbers.",
                 "Give each store its own prefix. Before a number is drawn under the new one, raise the tag there above "
                 "those that were drawn here by mistake, or that the other store gave if this one replaces it: issuer "
                 f"--prefix NEW recover {quote(tag.record.tag)} --at-least N, with the other store's max as N"
