@@ -136,7 +136,7 @@ async def main(redis, how, closing):
             yield await ids.next(tag)
 
     tasks = [asyncio.create_task(caller(tag)) for tag in (*["strict", "trend", "leased"] * 20, "stream")]
-    while min(drawn.values()) < 1:
+    while min(drawn.values()) < 3:
         await asyncio.sleep(0.01)
     if closing:
         async with ids:
