@@ -53,10 +53,11 @@ class Leased:
 class DrawnOnce:
     """The answer of `once`: the number of the caller's key if status is "ok", or "again": it had that one before.
 
-    `extend`, `max`: as in Drawn. `scheme`: the id of the one that it was drawn under then, with "again".
+    "older": the number after `number` would have been drawn, which the caller has seen. `extend`, `max`: as in Drawn.
+    `scheme`: the id of the one that it was drawn under then, with "again".
     """
 
-    status: Literal["again", "ok", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
+    status: Literal["again", "ok", "older", "exhausted", "empty", "fenced", "scheme", "over", "notmaster", "corrupt"]
     number: int = 0
     extend: bool = False
     max: int = 0
@@ -131,10 +132,13 @@ def draw(key: str, n: int, window: float | None, scheme: str = "") -> Call[Drawn
     return _call("next", key, (n, _election(window), *_scheme(scheme)), drawn, repeatable=True)
 
 
-def once(key: str, kept: str, window: float | None, scheme: str, ttl: float) -> Call[DrawnOnce]:
-    """`once`: draw one number for the caller's key, kept under `kept` for `ttl` seconds; the same if it comes again."""
+def once(key: str, kept: str, window: float | None, *, scheme: str, ttl: float, seen: int) -> Call[DrawnOnce]:
+    """`once`: draw one number for the caller's key, kept under `kept` for `ttl` seconds; the same if it comes again.
+
+    `seen`: draw none up to this one; 0: any.
+    """
     source = script("once")
-    words = ("EVALSHA", source.sha, 2, key, kept, _election(window), scheme, max(1, round(ttl * 1000)))
+    words = ("EVALSHA", source.sha, 2, key, kept, _election(window), scheme, max(1, round(ttl * 1000)), seen)
     return Call(pack(*words), source.text, _drawn_once, repeatable=True, key=key)
 
 
@@ -233,6 +237,8 @@ def _leased(reply: Any) -> Leased:
 def _drawn_once(reply: Any) -> DrawnOnce:
     if reply[0] == b"again":
         return DrawnOnce("again", int(reply[1]), scheme=reply[2].decode(errors="replace"))
+    if reply[0] == b"older":
+        return DrawnOnce("older", int(reply[1]))
     found = drawn(reply)
     return DrawnOnce(found.status, found.high, found.extend, found.max)
 

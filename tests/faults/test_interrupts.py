@@ -95,20 +95,19 @@ TAG = Tag(tag="a", max=0, step=2, limit=HIGHEST, created=0, timestamp=0, version
 class TwoSteps(LocalBuffer[Reservation]):
     """The state changed in two assignments: what an interrupt in between leaves is neither the old one nor the new."""
 
-    def take(self, n: int) -> tuple[int, int] | None:
-        with self._lock:
-            held, cur, at, shown, _ = self._state
-            if held and cur >= held[0].high:
-                self._state = (held[1:], cur, at, shown, cur)
-                for _ in range(20):  # the gap between the two, wide enough to be hit soon
-                    str(held)
-                if held[1:]:
-                    self._state = (held[1:], held[1].low, at, shown, cur)
-            held, cur, at, shown, _ = self._state
-            if not held:
-                return None
-            self._state = (held, min(cur + n, held[0].high), at, shown, cur)
-            return cur, self._state[1]
+    def _take(self, n: int) -> tuple[int, int] | None:
+        held, cur, at, shown, _ = self._state
+        if held and cur >= held[0].high:
+            self._state = (held[1:], cur, at, shown, cur)
+            for _ in range(20):  # the gap between the two, wide enough to be hit soon
+                str(held)
+            if held[1:]:
+                self._state = (held[1:], held[1].low, at, shown, cur)
+        held, cur, at, shown, _ = self._state
+        if not held:
+            return None
+        self._state = (held, min(cur + n, held[0].high), at, shown, cur)
+        return cur, self._state[1]
 
 
 def drawn_of_others(hand: LocalBuffer[Reservation], storm: Storm) -> list[int]:

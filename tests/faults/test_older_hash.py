@@ -37,6 +37,7 @@ DRAWS: dict[str, Callable[[Issuer], object]] = {
     "one with a deadline": lambda ids: ids.next("a", timeout=20),
     "several": lambda ids: ids.take("a", 3),
     "of a key": lambda ids: ids.next("a", key=uuid4().hex),
+    "of a key that comes again": lambda ids: ids.next("a", key="k"),
 }
 
 

@@ -1,5 +1,6 @@
 """Leases on a real Redis, for threads and for tasks: what is drawn ahead, when, how it goes on, and what comes back."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from tests.integration.test_extension import in_threads
 from tests.programs import PIPE, Program
 from tests.schemes import Make
 from tests.servers.proxy import FaultProxy
-from tests.waiting import until
+from tests.waiting import run, until
 
 pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
 
@@ -131,6 +132,26 @@ def test_a_strict_tag_is_never_leased(make: Make, other: Issuer, cur: Cur) -> No
     assert [ids.next("s"), *ids.take("s", 5), other.next("s"), ids.next("s")] == list(range(1, 9))
     assert next(iter(ids.stream("s"))) == 9
     assert cur("s") == 9
+
+
+def test_tasks_that_draw_in_loops_have_equal_shares_of_leases_that_are_smaller_than_their_number(
+    redis_url: str, store: MemoryStore
+) -> None:
+    """The task that fetches a lease goes on at once, and would have both its numbers again and again."""
+    drawn = [0] * 21
+
+    async def caller(ids: issuer.AsyncIssuer, me: int) -> None:
+        while sum(drawn) < 420:
+            await ids.next("a")
+            drawn[me] += 1
+
+    async def main() -> None:
+        async with issuer.aconnect(redis=redis_url, store=store, lease=2) as ids:
+            await ids.create("a", step=100, order="trend")
+            await asyncio.gather(*(caller(ids, me) for me in range(21)))
+
+    run(main())
+    assert max(drawn) - min(drawn) <= 2, drawn
 
 
 @BOTH

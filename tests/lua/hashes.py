@@ -64,10 +64,17 @@ class TagHash:
         return self.call("next", n, window, scheme)
 
     def once(
-        self, key: str = "k", *, window: int | str = WINDOW, scheme: str = "", ttl: int | str = 60_000
+        self,
+        key: str = "k",
+        *,
+        window: int | str = WINDOW,
+        scheme: str = "",
+        ttl: int | str = 60_000,
+        seen: int = 0,
     ) -> list[str]:
         kept = f"{self.key}:once:{key}"
-        reply: Any = self.client.eval(self.texts["once"], 2, self.key, kept, str(window), scheme, str(ttl))
+        words = map(str, (window, scheme, ttl, seen))
+        reply: Any = self.client.eval(self.texts["once"], 2, self.key, kept, *words)
         return list(reply)
 
     def lease(self, n: int | str = 1, window: int | str = WINDOW, scheme: str = "") -> list[str]:

@@ -28,7 +28,9 @@ MISTAKES: list[tuple[str, Sequence[tuple[str | int, ...]], str]] = [
     ("load", [(0, 100, mark, "r", BORN) for mark in (0, 101, *NO_NUMBERS)] + [(9, 10, 9, "r", BORN)], "BADARG"),
     *(("floor", [(at, "b", STORE, manner) for at in NO_NUMBERS], "BADARG") for manner in ("keep", "repair")),
     ("floor", [(7, "b", STORE, "keep", "s1", until) for until in NO_ENDS], "BADARG"),
-    ("once", [*((window, "", 1) for window in NO_WINDOWS), *((WINDOW, "", ttl) for ttl in ("0", *NO_ENDS))], "BADARG"),
+    ("once", [(window, "", 1, 0) for window in NO_WINDOWS], "BADARG"),
+    ("once", [(WINDOW, "", ttl, 0) for ttl in ("0", *NO_ENDS)], "BADARG"),
+    ("once", [(WINDOW, "", 1, seen) for seen in NO_ENDS], "BADARG"),
     ("open", [(BORN, STORE, window, "claim", "", HIGHEST) for window in NO_WINDOWS], "BADARG"),
     ("open", [(BORN, STORE, WINDOW, "claim", "s1", until) for until in NO_ENDS], "BADARG"),
 ]

@@ -158,6 +158,16 @@ class TestOnce:
         assert tag.once("a", scheme="s1") == ["ok", "5", "6"]
         assert tag.once("a") == ["again", "6", "s1"]
 
+    def test_a_number_that_the_caller_has_seen_is_neither_drawn_nor_kept(self, tag: TagHash) -> None:
+        tag.put(9, 10, (10, 100))
+        for low in (9, 10):
+            before = tag.fields()
+            for seen in (low + 1, HIGHEST):
+                assert tag.once(str(low), seen=seen) == ["older", str(low)]
+            assert tag.fields() == before
+            assert tag.once(str(low), seen=low)[:3] == ["ok", str(low), str(low + 1)]
+            assert tag.once(str(low), seen=HIGHEST)[0] == "again"
+
     def test_a_kept_number_that_is_none_is_corrupt(self, tag: TagHash) -> None:
         for kept in ("", "x", "6", "1.0:", "007:"):
             tag.put(5, 100)

@@ -140,7 +140,9 @@ def lease(node: Node, guards: Guards, n: int, scheme: Scheme = (), *, electing: 
     return _drawn(node, guards, n, scheme, electing=electing, leasing=True)
 
 
-def once(node: Node, guards: Guards, key: int, scheme: Scheme = (), *, electing: bool) -> tuple[Reply, Node]:
+def once(
+    node: Node, guards: Guards, key: int, scheme: Scheme = (), *, electing: bool, seen: int = 0
+) -> tuple[Reply, Node]:
     """`once`, likewise; and the server after it, with what is kept for the key."""
     if guards.role and not node.master:
         return ("notmaster",), node
@@ -148,6 +150,8 @@ def once(node: Node, guards: Guards, key: int, scheme: Scheme = (), *, electing:
         if kept == key and guards.once_kept:
             return ("again", number, under), node
     reply, hash = _drawn(node, guards, 1, scheme, electing=electing)
+    if node.hash and hash and reply[0] == "ok" and hash.cur <= seen:
+        return ("older", hash.cur - 1), node
     node = node._replace(hash=hash)
     if reply[0] != "ok":
         return reply, node

@@ -6,6 +6,7 @@ time: an election stands for eleven days, and where one shall have lapsed the wa
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 from issuer import gateway
@@ -76,6 +77,8 @@ class Walk(StoreWalk):
         self.servers = servers
         self.texts = texts
         self.count = 0
+        #: Apart from `chance`, so that the other steps come as they came without it.
+        self.doubt = Random(seed)
         self.tags = [self.tag(server) for server in servers]
         self.follows = [False] * len(servers)
         #: Periods end long before or long after this moment, so the model's clock may stand still.
@@ -186,8 +189,11 @@ class Walk(StoreWalk):
     def once(self, at: int) -> None:
         key, electing = self.chance.randint(1, KEYS), self.chance.randrange(10) < self.electing
         known = self.knows()
-        real = self.tags[at].once(str(key), window=WINDOW if electing else -1, scheme=self.ids[known], ttl=LONG)
-        reply, after = scripts.once(self.nodes[at], self.guards, key, known, electing=electing)
+        hash = self.nodes[at].hash
+        seen = hash.cur + (self.doubt.random() < 0.4) if hash else 0
+        window, id = WINDOW if electing else -1, self.ids[known]
+        real = self.tags[at].once(str(key), window=window, scheme=id, ttl=LONG, seen=seen)
+        reply, after = scripts.once(self.nodes[at], self.guards, key, known, electing=electing, seen=seen)
         self.told(at, "once", real, reply)
         self.put(at, after.hash, after.kept)
 

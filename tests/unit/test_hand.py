@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from issuer.core.arithmetic import mark
 from issuer.core.supply import local_buffer as module
-from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer, spend
+from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer, Place, spend
 from issuer.persistence.records import HIGHEST
 
 
@@ -54,6 +54,21 @@ def test_a_second_piece_held_is_not_due_before_its_own_mark() -> None:
     assert not hand.due
     assert hand.take(1) == (11, 12)
     assert hand.due
+
+
+def test_callers_that_found_it_empty_are_served_in_their_row_before_anything_is_laid_open() -> None:
+    hand, laid = made()
+    first, second, gone, third, last = (Place(n) for n in (1, 3, 1, 2, 2))
+    for place in (first, second, gone, third, last):
+        assert hand.take(place.n, place) is None
+    hand.leave(gone)
+    assert hand.add(Piece(0, 5))
+    assert hand.take(1) is None
+    assert [hand.take(place.n, place) for place in (last, third, second, first)] == [None, (4, 5), (1, 4), (0, 1)]
+    assert hand.add(Piece(5, 20))
+    assert hand.take(2, last) == (5, 7)
+    assert hand.take(1) == (7, 8)
+    assert list(laid["a"]) == list(range(9, 21))
 
 
 class Both:

@@ -121,7 +121,7 @@ CALLS: dict[str, tuple[gateway.Call[Any], type]] = {
     "open": (gateway.open("k", "b", "s", 1, "look", scheme="i", until=1), gateway.Opened),
     "load": (gateway.load("k", 0, 2, 1, reign="r", born="b"), gateway.Loaded),
     "floor": (gateway.floor("k", 1, "b", "s", "keep", scheme="i", until=1), gateway.Floored),
-    "once": (gateway.once("k", "kept", 1, "s", 1), gateway.DrawnOnce),
+    "once": (gateway.once("k", "kept", 1, scheme="s", ttl=1, seen=0), gateway.DrawnOnce),
     "machine_claim": (
         machine_scripts.machine_claim("k", 1, "h", "t", 1, lease=1, margin=1, first=1, store="s"),
         machine_scripts.Claimed,

@@ -395,13 +395,18 @@ class Source:
         hand = self.hand
         return max(self.seen, self._reserved, 0 if hand is None else hand.issued)
 
+    @property
+    def strict(self) -> bool:
+        """Whether its numbers increase across all processes, as far as this one knows."""
+        return self._record is None or self._record.order == "strict"
+
     def went_back(self, low: int, before: int) -> bool:
         """Whether a strict tag's draw began below `before`, the highest number seen when it was sent.
 
         Within a reign Redis counts upwards: another hash was put in the place of the tag's (RENAME, MOVE, COPY, SWAPDB,
         RESTORE), an older one with the same fence, or another store's. What was drawn may be another caller's.
         """
-        return low < before and (self._record is None or self._record.order == "strict")
+        return low < before and self.strict
 
     def refuse_backwards(self, low: int, before: int) -> Steps[None]:
         """Raise ForeignHash or CorruptState if a draw went back."""

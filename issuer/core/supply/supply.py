@@ -14,7 +14,7 @@ from issuer.core.scheme_record import turn
 from issuer.core.steps import Steps, send, sleep, wait
 from issuer.core.supply import direct, lease
 from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import LocalBuffer
+from issuer.core.supply.local_buffer import LocalBuffer, Place
 from issuer.core.supply.peek import upcoming
 from issuer.core.supply.refill import Refill
 from issuer.core.supply.source import Runtime
@@ -96,20 +96,40 @@ class Supply(Refill):
                 if self.hand is None:
                     yield from self.await_segment(deadline, n)
                 continue
-            if not self._direct and monotonic() - self._checked_at > (
-                CHECK_LATE if self._runtime.scheduled else CHECK_AFTER
-            ):
-                yield from self._check(hand, probe=False)
-            taken = hand.take(n)
-            if taken is not None:
-                if hand.due:
-                    self.warn_if_near(taken[1])
-                    self.prefetch(n - (taken[1] - taken[0]))
-                return range(taken[0] + 1, taken[1] + 1)
-            if self._direct:
-                yield from self.await_segment(deadline, n)
-            else:
-                yield from self.await_lease(deadline, n)
+            numbers = yield from self._from_buffer(hand, n, deadline)
+            if numbers is not None:
+                return numbers
+
+    def _from_buffer(self, hand: LocalBuffer[Lease | Reservation], n: int, deadline: Deadline) -> Steps[range | None]:
+        """Draw from the local buffer, waiting in its row for a piece; None: the process has another one by now."""
+        place, taken = None, None
+        try:
+            while taken is None and self.hand is hand:
+                self._refuse_if_ended()
+                if not self._direct and monotonic() - self._checked_at > (
+                    CHECK_LATE if self._runtime.scheduled else CHECK_AFTER
+                ):
+                    yield from self._check(hand, probe=False)
+                taken = hand.take(n, place)
+                if taken is None and place is None:
+                    place = Place(n)
+                elif taken is None and place is not None:
+                    yield from self.await_segment(deadline, n) if self._direct else self.await_lease(deadline, n)
+                    # Also if the issuer was closed meanwhile, or Redis came back: what was put aside counts as issued.
+                    taken = place.taken
+        except IssuerError:
+            taken = None if place is None else place.taken
+            if taken is None:
+                raise
+        finally:
+            if place is not None:
+                hand.leave(place)
+        if taken is None:
+            return None
+        if self.hand is hand and hand.due:
+            self.warn_if_near(taken[1])
+            self.prefetch(n - (taken[1] - taken[0]))
+        return range(taken[0] + 1, taken[1] + 1)
 
     def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
         attempt, drawn_as = 0, None
@@ -195,15 +215,17 @@ class Supply(Refill):
         """Draw for the key; None: now it makes sense to ask again."""
         yield from self.refuse_foreign(probe=True)
         drawn_as, before = self.scheme_id, self.seen
-        drawn = yield from send(gateway.once(self.key, kept, self.window, drawn_as, ttl))
+        seen = before if self.strict else 0
+        call = gateway.once(self.key, kept, self.window, scheme=drawn_as, ttl=ttl, seen=seen)
+        drawn = yield from send(call)
         if turn(drawn.scheme) > turn(self.scheme_id):
             # Drawn by a process that knows a later scheme: with ours it would have the value of another number.
             record = yield from self.learn()
             if turn(drawn.scheme) > turn(self.scheme_id):
                 raise StoreBehind(self.tag, max=record.max, scheme=drawn.scheme)
+        if drawn.status == "older":
+            yield from self.refuse_backwards(drawn.number, before)
         if drawn.status in ("again", "ok"):
-            if drawn.status == "ok":
-                yield from self.refuse_backwards(drawn.number - 1, before)
             self.seen = max(self.seen, drawn.number)
             if drawn.extend:
                 self.elected()
