@@ -1,11 +1,18 @@
-"""The store is asked also where no thread can begin any more, as in the exit handlers of Python 3.12 and later."""
+"""A store is asked in threads: also where none can begin any more, as in the exit handlers of Python 3.12 and later."""
 
+import asyncio
 import threading
+import time
 
 import pytest
 
 import issuer
+from issuer.clock import Deadline
+from issuer.core.steps import ask
+from issuer.drivers.asyncio.runner import Runner
+from issuer.drivers.store_pool import GRACE
 from issuer.persistence.memory import MemoryStore
+from tests.waiting import run
 
 
 def refused(_: threading.Thread) -> None:
@@ -25,3 +32,21 @@ def test_where_no_thread_can_begin_the_caller_asks_in_person(monkeypatch: pytest
     record = store.get("a", timeout=1)
     assert record is not None
     assert record.max == 3, "what was left is given back"
+
+
+def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts() -> None:
+    """As after the process was stopped for a while. A bare TimeoutError came out of `doctor`."""
+
+    async def main() -> object:
+        released = threading.Event()
+
+        def held_up() -> None:
+            released.set()
+            time.sleep(timeout + GRACE)  # the answer is told meanwhile, and the alarm is due
+
+        timeout = 0.05
+        asyncio.get_running_loop().call_soon(held_up)
+        steps = ask(lambda _store, _timeout: released.wait(60) and "there")
+        return await Runner(MemoryStore(), None, timeout).run(steps, Deadline(60))
+
+    assert run(main()) == "there"

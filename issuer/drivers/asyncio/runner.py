@@ -122,7 +122,8 @@ class Runner:
                 return await answered
         except TimeoutError:
             if answered.done() and not answered.cancelled():
-                raise  # the store's own
+                # The store's own; or a loop that was held up found answer and alarm at once, and the answer is there.
+                return answered.result()
             raise late(self.store, timeout, tag) from None
 
     async def _looked(self, step: Masters | Visit | Elsewhere, deadline: Deadline) -> object:
