@@ -97,7 +97,7 @@ def scene(connect: Connect, redis_client: redis.Redis, redis_url: str) -> Iterat
 
 def made_in(store: MemoryStore, order: Order = "trend") -> MemoryStore:
     """Make the tag in that store, as under a prefix of its own."""
-    store.create("orders", TagSettings(step=100, order=order), timeout=1)
+    store.create("orders", TagSettings(step=100, order=order), timeout=10)
     return store
 
 
@@ -118,7 +118,7 @@ def test_the_first_draw_is_refused_and_changes_nothing(scene: Scene, order: Orde
                     error = caught.value
                     assert (error.tag, error.key, error.taken) == ("orders", KEY, 100), name
                     assert error.owner == hash[b"store"].decode()
-                    assert error.store == store.store_id(timeout=1)
+                    assert error.store == store.store_id(timeout=10)
             assert (scene.hash, store.snapshot().tags) == (hash, records), (name, lease)
     assert scene.client.keys() == [KEY.encode()]
     assert scene.owner.next("orders") == 6

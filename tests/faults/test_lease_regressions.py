@@ -139,7 +139,7 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
             def leased_meanwhile(*args: Any) -> Any:
                 reply = node.draw(*args)  # noqa: B023
                 line.supply.ahead = 1000  # noqa: B023 - as a stream of another thread does
-                line.supply.record = store.get("a", timeout=1)  # noqa: B023
+                line.supply.record = store.get("a", timeout=10)  # noqa: B023
                 line._node = NOWHERE  # noqa: B023
                 if came:  # noqa: B023
                     thread = threading.Thread(target=lambda: numbers.append(ids.next("a")))  # noqa: B023

@@ -186,7 +186,7 @@ def test_close_hands_back_whatever_became_of_the_callers_scheduler() -> None:
     ids.next("a")
     theirs.shutdown()
     ids.close()
-    record = store.get("a", timeout=1)
+    record = store.get("a", timeout=10)
     assert record is not None
     assert record.max == 1
 

@@ -63,7 +63,7 @@ class Hosts:
     @property
     def reserved(self) -> int:
         """The moment up to which time is reserved, in ms."""
-        record = self.store.get(TAG, timeout=1)
+        record = self.store.get(TAG, timeout=10)
         assert record is not None
         return record.max
 
@@ -216,14 +216,14 @@ def test_time_is_renewed_before_it_is_over_and_not_each_second(hosts: Hosts) -> 
         desk.sweep()
     numbers += desk.take(10)
     assert_increasing(numbers)
-    assert len(hosts.store.ledger(TAG, newest=100, timeout=1)) == 1 + 3600 // 200
+    assert len(hosts.store.ledger(TAG, newest=100, timeout=10)) == 1 + 3600 // 200
 
 
 def test_a_store_that_went_back_is_found_out_at_the_next_renewal(hosts: Hosts) -> None:
     desk = hosts.open()
     desk.take(10)
     copy = MemoryStore()
-    copy.create(TAG, TagSettings(step=1, order="trend"), timeout=1)
+    copy.create(TAG, TagSettings(step=1, order="trend"), timeout=10)
     desk.runner.store = copy
     hosts.pass_time(stored.LEASE / 2)
     with pytest.raises(StoreBehind):
@@ -241,7 +241,7 @@ def test_a_clock_far_ahead_of_the_stores_takes_no_number_out_of_use(hosts: Hosts
     hosts.pass_time(3600)
     with pytest.raises(NoMachineNumber, match="ahead of the store's"):
         desk.take(1)
-    assert hosts.store.get(TAG, timeout=1) is None
+    assert hosts.store.get(TAG, timeout=10) is None
 
 
 @pytest.mark.live

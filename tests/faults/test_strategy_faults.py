@@ -24,7 +24,7 @@ def test_what_needs_no_redis_is_served_without_it(
     connect: Connect, store: MemoryStore, tmp_path: Path, order: Order
 ) -> None:
     scheme = {"strategy": "snowflake", "options": {"machine": "fixed"}}
-    store.create("s", TagSettings(step=1, order=order, scheme=scheme), timeout=1)
+    store.create("s", TagSettings(step=1, order=order, scheme=scheme), timeout=10)
     for call in (lambda ids: [ids.next("s")], lambda ids: ids.take("s", 2), lambda ids: [ids.issue("s").value]):
         instance = Instance(machine=7, directory=str(tmp_path))
         with connect(redis=f"redis://127.0.0.1:{free_port()}/0", store=store, instance=instance, timeout=40) as ids:

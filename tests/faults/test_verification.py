@@ -277,7 +277,7 @@ class Staged(MemoryStore):
 @pytest.fixture
 def staged() -> Staged:
     store = Staged()
-    store.create(TAG, TagSettings(step=10, limit=10**6, order="trend"), timeout=1)
+    store.create(TAG, TagSettings(step=10, limit=10**6, order="trend"), timeout=10)
     return store
 
 
@@ -286,11 +286,11 @@ def tamper(store: Staged, **fields: Any) -> None:
 
 
 def reserved(store: Staged, n: int) -> Any:
-    return store.reserve(TAG, n, reason="test", timeout=1)
+    return store.reserve(TAG, n, reason="test", timeout=10)
 
 
 def handed_back(store: Staged, held: Any) -> bool:
-    return store.hand_back([held], held.low + 10, timeout=1)
+    return store.hand_back([held], held.low + 10, timeout=10)
 
 
 def a_hand_back_between_two_pages(store: Staged) -> None:
@@ -354,7 +354,7 @@ def test_a_buffer_whose_entry_may_have_been_pruned_is_sound(
         long_ago = now_ms() - LEDGER_KEPT - 24 * 3600 * 1000
         tamper(staged, created=long_ago)
         staged._ledger = {name: replace(entry, time=long_ago) for name, entry in staged._ledger.items()}
-        assert staged.prune(before=now_ms() - LEDGER_KEPT, timeout=1) == 1
+        assert staged.prune(before=now_ms() - LEDGER_KEPT, timeout=10) == 1
         assert ids.verify(TAG) == []
 
 

@@ -409,5 +409,5 @@ def test_two_processes_that_reserve_ahead_never_overlap_and_both_live_through_an
         for ids in two:
             with pytest.raises(issuer.StoreUnavailable):
                 ids.next("a", timeout=0.1)
-    ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=9, timeout=1))
+    ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=9, timeout=10))
     assert ranges == [(low, low + 50) for low in range(0, 200, 50)]

@@ -337,8 +337,8 @@ def test_the_unused_tail_is_handed_back_on_close_two_segments_in_one(connect: Co
                 one.create("a", step=10)
             assert one.take("a", 3)[0] == expected
             assert one.tick() == 1
-            assert store.get("a", timeout=1).max == expected + 19  # type: ignore[union-attr]  # made above
-        assert store.get("a", timeout=1).max == expected + 2  # type: ignore[union-attr]  # a store passed in stays open
+            assert store.get("a", timeout=10).max == expected + 19  # type: ignore[union-attr]  # made above
+        assert store.get("a", timeout=10).max == expected + 2  # type: ignore[union-attr]  # a store passed in stays open
 
 
 @BOTH

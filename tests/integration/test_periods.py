@@ -110,7 +110,7 @@ def test_who_begins_a_period_leaves_its_first_segment_to_who_is_elected_meanwhil
         assert not mine.done()
         go_on.set()
         assert sorted((mine.result(), drawing[0].result())) == [1, 2]
-    reserved = store.ledger("a", newest=9, timeout=1)
+    reserved = store.ledger("a", newest=9, timeout=10)
     assert len(reserved) == len({entry.low >> PERIOD_BITS for entry in reserved})
 
 
@@ -164,7 +164,7 @@ def test_redis_wiped_in_mid_day_goes_on_above_within_the_day(
         found += [shown(each.issue("a")) for each in (ids, make())]
     assert [day for day, _ in found] == [DAY] * 8
     assert [number for _, number in found] == sorted({number for _, number in found})
-    record = store.get("a", timeout=1)
+    record = store.get("a", timeout=10)
     assert record is not None
     assert found[-1][1] <= record.max & (1 << PERIOD_BITS) - 1 <= 100
     at("2026-11-22 00:00:00")
@@ -185,7 +185,7 @@ def test_days_without_numbers_are_skipped_and_leave_nothing_behind(
             assert shown(ids.issue("a")) == (f"202611{day}", 1)
         assert client.keys("*") == [b"issuer:{a}"]
         assert client.hlen("issuer:{a}") == before
-    assert [tag.tag for tag in store.tags(timeout=1)] == ["a"]
+    assert [tag.tag for tag in store.tags(timeout=10)] == ["a"]
 
 
 @pytest.mark.covers("4.17")

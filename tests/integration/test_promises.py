@@ -45,12 +45,12 @@ def test_three_processes_get_the_ranges_of_the_classic_example_in_the_order_of_t
         nodes = [ends.enter_context(issuer.connect(redis="none", store=store, scheduler=None)) for _ in range(3)]
         nodes[0].create("a", step=step)
         runs = [[node.next("a")] for node in nodes]
-        assert store.tags(timeout=1)[0].max == 3 * step
+        assert store.tags(timeout=10)[0].max == 3 * step
         for node, run in zip(nodes, runs, strict=True):
             run += [node.next("a") for _ in range(step - 1)]
         assert runs == [[*range(first, first + step)] for first in (1, step + 1, 2 * step + 1)]
         assert nodes[0].next("a") == 3 * step + 1
-        assert store.tags(timeout=1)[0].max == 4 * step
+        assert store.tags(timeout=10)[0].max == 4 * step
 
 
 @pytest.mark.covers("0.10")
@@ -65,7 +65,7 @@ def test_each_process_more_adds_as_many_numbers_at_the_same_cost_and_no_two_rang
             drawn = list(pool.map(lambda ids: [ids.next("a") for _ in range(1000)], made))
         numbers = [number for each in drawn for number in each]
         assert len(numbers) == len(set(numbers)) == nodes * 1000
-        ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=1000, timeout=1))
+        ranges = sorted((entry.low, entry.high) for entry in store.ledger("a", newest=1000, timeout=10))
         assert len(ranges) == nodes * 1000 / 50, "reservations, as many for each process"
         assert all(one[1] <= other[0] for one, other in pairwise(ranges))
 

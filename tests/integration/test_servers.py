@@ -35,7 +35,7 @@ def test_a_clock_that_is_set_is_seen_at_once_by_scripts_too_and_nothing_else_cha
 @pytest.fixture
 def caller(redis_proxy: FaultProxy, redis_server: RedisServer) -> Iterator[redis.Redis]:
     """A client that reaches the primary server through the proxy, once."""
-    with redis_server.client(socket_timeout=1) as client:
+    with redis_server.client(socket_timeout=4) as client:
         client.connection_pool.connection_kwargs["port"] = redis_proxy.port
         assert client.ping()
         yield client

@@ -22,6 +22,8 @@ _AWAY = (redis.ConnectionError, redis.TimeoutError)
 _MASTERS = 3
 _SLOTS = 16384
 _START_TIMEOUT = 60.0
+# Seconds for one answer: a machine that stands still for two or three is no fault of the node.
+_TIMEOUT = 20
 # Milliseconds. They meet the sooner the shorter it is.
 _NODE_TIMEOUT, _MENDING, _FOR_EVER = 700, 3000, 3_600_000
 
@@ -31,7 +33,7 @@ class ClusterNode(RedisServer):
 
     def ask(self, *command: Any) -> Any:
         """Send a command; what redis-py leaves as bytes comes as text."""
-        with self.client(decode_responses=True, socket_timeout=2) as client:
+        with self.client(decode_responses=True, socket_timeout=_TIMEOUT) as client:
             return client.execute_command(*command)
 
     def id(self) -> str:
@@ -39,7 +41,7 @@ class ClusterNode(RedisServer):
 
     def members(self) -> "list[Member]":
         """Return what this node believes of every node, itself included."""
-        with self.client(decode_responses=True, socket_timeout=2) as client:
+        with self.client(decode_responses=True, socket_timeout=_TIMEOUT) as client:
             # redis-py would make a dictionary by address of it, which loses a node that hasn't got one yet.
             client.set_response_callback("CLUSTER NODES", str)
             return [Member.parsed(line) for line in client.execute_command("CLUSTER NODES").splitlines()]
@@ -299,6 +301,6 @@ def slot_of(key: str) -> int:
 
 
 def _info(node: ClusterNode) -> dict[str, str]:
-    with node.client(decode_responses=True, socket_timeout=2) as client:
+    with node.client(decode_responses=True, socket_timeout=_TIMEOUT) as client:
         client.set_response_callback("CLUSTER INFO", str)
         return dict(line.split(":", 1) for line in client.execute_command("CLUSTER INFO").split())

@@ -29,7 +29,7 @@ def test_where_no_thread_can_begin_the_caller_asks_in_person(monkeypatch: pytest
         assert ids.take("a", 3) == [1, 2, 3]
         with pytest.raises(issuer.UnknownTag):
             ids.next("c")
-    record = store.get("a", timeout=1)
+    record = store.get("a", timeout=10)
     assert record is not None
     assert record.max == 3, "what was left is given back"
 
