@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Order = Literal["strict", "trend"]
 
-#: Who chooses the step: "fixed", whoever set it; "auto", this program, which takes 1000 at present.
+#: "fixed": an operator or a program has set the step. "auto": this program chooses it, and takes 1000 at present.
 StepMode = Literal["fixed", "auto"]
 
 #: The highest number there is: 2^63-1, the end of a signed 64-bit integer.
@@ -164,10 +164,10 @@ def _check(value: TagSettings | TagChanges) -> None:
 class TagSettings:
     """The settings of a tag that is to be made. ValueError if one is out of its range.
 
-    above: the first number is that + 1; 0..2^63-1. step: numbers in a step, 1..2^63-1. step_mode: "auto" if
-    nobody has set the step, else "fixed". limit: the last number that
-    there will be, the same. order: "strict" or "trend". lease: numbers that a process draws ahead, 0..1_000_000; None:
-    the tag says nothing. ahead: steps that a segment holds, 1..1000. description: for people. scheme: see `Tag`.
+    above: the first number is that + 1; 0..2^63-1. step: numbers in a step, 1..2^63-1. step_mode: "auto" if the
+    step was never set, else "fixed". limit: the last number that there will be, the same. order: "strict" or "trend".
+    lease: numbers that a process draws ahead, 0..1_000_000; None: the tag says nothing. ahead: steps that a segment
+    holds, 1..1000. description: for people. scheme: see `Tag`.
     """
 
     above: int = 0
@@ -267,9 +267,9 @@ class Tag:
     """One independent series of numbers, as the store holds it.
 
     `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. A segment holds `ahead`
-    (1..1000) times `step` numbers, so that a longer outage of the store costs nothing. `step_mode` is "auto" if nobody
-    has set the step, else "fixed", as in records of before there was such a thing. `limit` is the last number that may
-    ever be issued. `lease` is how many numbers a process draws ahead and serves from its own memory: 1..1_000_000,
+    (1..1000) times `step` numbers, so that a longer outage of the store costs nothing. `step_mode` is "auto" if the
+    step was never set, else "fixed", as in records of before there was such a thing. `limit` is the last number there
+    may ever be. `lease` is how many numbers a process draws ahead and serves from its own memory: 1..1_000_000,
     0: never, None: the tag says nothing; a strict tag has 0 or None. `created` and `timestamp` (last change) are
     milliseconds since 1970. `version` is random and differs after every change. `halted`: reservations wait for
     `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above. `scheme` says how values are

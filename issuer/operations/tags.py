@@ -329,7 +329,7 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
 
 
 def _check_skipping(record: Tag, asked: TagOptions) -> None:
-    """Refuse to skip numbers where they begin anew, or aren't the tag's. What makes its scheme, `changed` refuses."""
+    """Refuse to skip numbers where they begin again, or aren't the tag's. What makes its scheme, `changed` refuses."""
     if parts.has_parts(record):
         problem = "is each part's own: a keyed tag, or one with shards, is in parts"
     elif "restart" in record.scheme:

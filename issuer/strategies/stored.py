@@ -148,7 +148,7 @@ class Stored(Machines):
         return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
 
     def _raised(self, number: int, to: int) -> Steps[None]:
-        """Leave out the time that has gone by since somebody had the number."""
+        """Leave out the time that has gone by since a process had the number."""
         yield from ask(
             lambda store, timeout: store.configure(self._tag(number), TagChanges(raise_to=to), timeout=timeout)
         )

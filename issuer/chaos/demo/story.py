@@ -32,7 +32,7 @@ TAG = "orders"
 STEP = 1000
 PROCESSES = 4
 
-#: At so many numbers drawn: each lies well away from the marks, at 20 % of a segment, so that no load is on its way.
+#: At these counts of numbers drawn: each lies well away from the marks, at 20 % of a segment, so no load is on its way.
 SNAPSHOT_AT, KILL_AT, RECOVER_AT, GOAL = 1_500, 2_700, 4_450, 5_700
 
 #: Seconds between two draws of a process: slow enough to be watched.
