@@ -233,9 +233,10 @@ class Sentinels(Topology):
         return found
 
     def lost(self, address: Address) -> None:
-        """Forget the master."""
+        """Forget the master, and ask another Sentinel first: one that is cut off names the old master for ever."""
         if self._master == address:
             self._master = None
+            self._sentinels.rotate(-1)
 
     def moved(self, key: str, address: Address) -> None:
         """Stay: only a Cluster sends calls elsewhere."""

@@ -19,7 +19,7 @@ from tests.deadlines import ENDLESS, refused
 from tests.drawers import Drawers, assert_sound
 from tests.integration.days import Make
 from tests.servers.redis import RedisServer
-from tests.servers.sentinel import SentinelServers
+from tests.servers.sentinel import Sentinel, SentinelServers
 from tests.waiting import until
 
 StartSentinels = Callable[..., SentinelServers]
@@ -251,6 +251,24 @@ class TestSentinelsInTrouble:
             ids.create("a", step=100)
             first = until(lambda: ids.next("a"), DEADLINE, ignoring=(issuer.RedisUnavailable,))
             assert ids.take("a", 150) == list(range(first + 1, first + 151))
+
+    @pytest.mark.colours("asyncio")
+    def test_one_that_is_cut_off_and_names_the_old_master_for_ever_is_not_the_only_one_to_be_asked(
+        self, connect: Connect, sentinels: SentinelServers, store: MemoryStore
+    ) -> None:
+        host, port = old = sentinels.failover()
+        sentinels.wait_for_master_other_than(old)
+        sentinels.wait_for_replica(old)
+        # Without the servers' password it can't see what has become of them.
+        watched = f"sentinel monitor {sentinels.name} {host} {port} 2"
+        alone = Sentinel(sentinels.binary, [watched], password=sentinels.sentinels[0].password)
+        try:
+            url = sentinels.url.replace("@", f"@{host}:{alone.start().port},")
+            with connect(redis=url, store=store, **ENDLESS) as ids:
+                ids.create("a")
+                assert ids.next("a") == 1
+        finally:
+            alone.stop()
 
     @pairs
     def test_without_any_a_strict_caller_gets_an_error_by_its_deadline_and_is_served_once_they_are_back(
