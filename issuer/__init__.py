@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from issuer.api.asyncio import AsyncIssuer
 from issuer.api.blocking import Issuer
+from issuer.core import events
 from issuer.core.inspect.discrepancies import (
     AboveMax,
     BelowJournal,
@@ -120,6 +121,7 @@ __all__ = [
     "connect",
     "decode",
     "default",
+    "events",
     "issue",
     "peek",
     "reserve",

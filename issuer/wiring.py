@@ -17,6 +17,8 @@ from issuer import settings as settings_
 from issuer.api.asyncio import AsyncIssuer
 from issuer.api.blocking import Issuer, close_all
 from issuer.core.error_mapping import store_error
+from issuer.core.event_log import log_event
+from issuer.core.events import Observers
 from issuer.drivers.asyncio.connections import Connections as AsyncConnections
 from issuer.drivers.blocking.connections import Connections
 from issuer.errors import ConfigurationError, IssuerError, brief
@@ -163,7 +165,8 @@ def _parts(
 ) -> tuple[IssuerConfig, T | None]:
     """Put together what both colours need. What can be refused without a store is refused before one is opened."""
     _check_hooks(hooks)
-    rejections = Rejections(hooks.rejected)
+    events = Observers([log_event])
+    rejections = Rejections(hooks.rejected, events.emit)
     named = {"redis_url": _named("redis", redis), "store_url": _named("store", store)}
     settings = settings_.load({**given, **named}, config=config)
     for name, key in settings.keys.value.items():
@@ -192,6 +195,7 @@ def _parts(
         keys=settings.keys.value,
         plugins=hooks.plugins.plugins,
         rejections=rejections,
+        events=events,
         instance=instance,
         alarm=_no_alarm if hooks.alarm is None else hooks.alarm,
     )

@@ -16,6 +16,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from issuer.api.async_administration import AsyncAdministration
 from issuer.api.scheduler import Scheduler, Tasks
 from issuer.clock import Deadline, monotonic
+from issuer.core.events import Observer
 from issuer.core.issued import Issued
 from issuer.core.requests import TAKE_MOST, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
@@ -333,6 +334,10 @@ class AsyncIssuer(AsyncAdministration):
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._registry.troubled(combiner, error)
         return loaded
+
+    def observe(self, observer: Observer) -> None:
+        """Call the observer with each event of this issuer from now on, in the event loop; see Issuer.observe."""
+        self._config.events.add(observer)
 
     async def close(self) -> None:
         """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""

@@ -16,6 +16,7 @@ from apscheduler.schedulers.base import BaseScheduler
 from issuer.api.administration import Administration
 from issuer.api.scheduler import Scheduler, Threads
 from issuer.clock import Deadline, monotonic
+from issuer.core.events import Observer
 from issuer.core.issued import Issued
 from issuer.core.requests import TAKE_MOST, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
@@ -338,6 +339,14 @@ class Issuer(Administration):
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._registry.troubled(combiner, error)
         return loaded
+
+    def observe(self, observer: Observer) -> None:
+        """Call the observer with each event of this issuer from now on: `events` has their classes.
+
+        It runs in the thread that saw the event, after a fork in the child too: it must be quick, and draw no number.
+        One that raises is logged.
+        """
+        self._config.events.add(observer)
 
     def close(self) -> None:
         """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""

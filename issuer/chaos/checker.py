@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from issuer.chaos.gaps import Cost, Missing, allowance, charge
 from issuer.chaos.record import ERRORS, Call, Calls
-from issuer.chaos.watched import Event, Watched
+from issuer.chaos.watched import Strike, Watched
 
 NS = 1_000_000_000
 
@@ -34,7 +34,7 @@ class Verdict:
     changed: int = 0
     gap: int = 0
     allowed_gap: int = 0
-    #: The cost of the events of each name; see gaps.
+    #: The cost of the strikes of each name; see gaps.
     costs: dict[str, Cost] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     #: How often each fault had its turn, by its name on a command line: a turn may be several faults.
@@ -58,10 +58,10 @@ class Verdict:
 
     @property
     def costly(self) -> list[str]:
-        """The names of the events of which one cost a tag more numbers than the design allows.
+        """The names of the strikes of which one cost a tag more numbers than the design allows.
 
         No part of `kept`: on a machine that stands still now and then a call that timed out has cost numbers too, and
-        falls to the event that it lies in.
+        falls to the strike that it lies in.
         """
         return sorted(name for name, cost in self.costs.items() if cost.over)
 
@@ -89,17 +89,17 @@ class Verdict:
 def check(
     tags: Sequence[Watched],
     callers: Sequence[Calls],
-    events: Sequence[Event],
+    strikes: Sequence[Strike],
     *,
     lasting: Collection[str],
-    stopped: Mapping[str, Sequence[Event]],
-    end: Event | None = None,
+    stopped: Mapping[str, Sequence[Strike]],
+    end: Strike | None = None,
 ) -> Verdict:
     """Check all tags. `lasting`: the workers that drew to the end; `stopped`: when which of them was stopped.
 
     `end`: when the drawing was ended, and how many of them held something; what is left then is no gap, but has bounds.
     """
-    verdict = Verdict(faults=Counter(event.name for event in events))
+    verdict = Verdict(faults=Counter(strike.name for strike in strikes))
     verdict.costs = {name: Cost(times) for name, times in verdict.faults.items()}
     for at, tag in enumerate(tags):
         made = [calls for calls in callers if calls.tag == at]
@@ -109,16 +109,16 @@ def check(
         workers = {calls.worker for calls in made}
         groups = [own] if tag.order == "strict" else [[c for c in own if c.worker == worker] for worker in workers]
         for group in [] if tag.keyed else groups:
-            _disorder(verdict, tag, group, [event for event in events if event.split])
-        _service(verdict, tag, made, events, lasting)
+            _disorder(verdict, tag, group, [strike for strike in strikes if strike.split])
+        _service(verdict, tag, made, strikes, lasting)
         _late(verdict, tag, made, stopped)
         if not tag.counted:
             continue
         _above(verdict, tag, own)
         verdict.gap += missing.count
-        segments, hits = (sum(event.segments for event in events), sum(event.hits for event in events))
+        segments, hits = (sum(strike.segments for strike in strikes), sum(strike.hits for strike in strikes))
         verdict.allowed_gap += allowance(tag, segments + 2, hits + len(workers))
-        charge(verdict.costs, missing, events, len(workers), end)
+        charge(verdict.costs, missing, strikes, len(workers), end)
     return verdict
 
 
@@ -196,14 +196,14 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
                 _example(verdict, f"{tag.name}: {call.last} was issued when max had never been above {highest[at]}")
 
 
-def _promised(calls: Calls, splits: Sequence[Event]) -> Iterator[Call]:
+def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[Call]:
     """Yield what was granted while one master ruled."""
     for call in calls.granted():
         if not any(split.began <= call.ended and call.began <= split.back for split in splits):
             yield call
 
 
-def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Event]) -> None:
+def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: Sequence[Strike]) -> None:
     """Find calls that began after another one had ended, yet brought lower numbers."""
     ended: list[tuple[int, int]] = []
     highest = 0
@@ -217,7 +217,7 @@ def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: 
 
 
 def _service(
-    verdict: Verdict, tag: Watched, callers: Sequence[Calls], events: Iterable[Event], lasting: Collection[str]
+    verdict: Verdict, tag: Watched, callers: Sequence[Calls], strikes: Iterable[Strike], lasting: Collection[str]
 ) -> None:
     """How long after a fault each worker had to wait for its next number."""
     ends: dict[str, list[int]] = {}
@@ -226,22 +226,22 @@ def _service(
     last = max(chain.from_iterable(ends.values()), default=0)
     for worker, moments in ends.items():
         moments.sort()
-        for event in events:
-            at = bisect_left(moments, event.back)
+        for strike in strikes:
+            at = bisect_left(moments, strike.back)
             # Not yet there, had no part in it, or gone before it could get another number.
-            begun = moments and moments[0] < event.back
-            if worker in event.spared or not begun or (at == len(moments) and worker not in lasting):
+            begun = moments and moments[0] < strike.back
+            if worker in strike.spared or not begun or (at == len(moments) and worker not in lasting):
                 continue
-            took = (max(moments[at] if at < len(moments) else last, event.back) - event.back) / NS
+            took = (max(moments[at] if at < len(moments) else last, strike.back) - strike.back) / NS
             if took > verdict.without_service:
                 verdict.without_service = took
-                verdict.slowest = f"{event.name}: {tag.name} in {worker}"
+                verdict.slowest = f"{strike.name}: {tag.name} in {worker}"
 
 
-def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Event]]) -> None:
+def _late(verdict: Verdict, tag: Watched, callers: Iterable[Calls], stopped: Mapping[str, Sequence[Strike]]) -> None:
     """How long after its deadline a call returned, not counting while its process was stopped."""
     for calls in callers:
-        pauses = [event for event in stopped.get(calls.worker, ()) if event.back]
+        pauses = [strike for strike in stopped.get(calls.worker, ()) if strike.back]
         for call in calls:
             took = call.ended - call.began
             if (took - tag.timeout) / NS > verdict.latest:

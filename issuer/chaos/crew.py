@@ -15,7 +15,7 @@ from typing import Self
 
 from issuer.chaos.record import Follower
 from issuer.chaos.waiting import until
-from issuer.chaos.watched import Event
+from issuer.chaos.watched import Strike
 from issuer.chaos.worker import STACKS, Setup, trap_file
 from issuer.errors import IssuerError
 
@@ -147,7 +147,7 @@ class Crew:
         self.patience = patience
         self.workers: list[Worker] = []
         #: By worker: when it was stopped; 0 as `back` until it goes on.
-        self.stopped: dict[str, list[Event]] = {}
+        self.stopped: dict[str, list[Strike]] = {}
         self._replaced = 0
 
     def __enter__(self) -> Self:
@@ -237,7 +237,7 @@ class Crew:
 
     def pause(self, worker: Worker) -> None:
         """SIGSTOP."""
-        self.stopped.setdefault(worker.name, []).append(Event("stopped", now(), 0))
+        self.stopped.setdefault(worker.name, []).append(Strike("stopped", now(), 0))
         worker.signal(signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:

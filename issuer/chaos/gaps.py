@@ -1,4 +1,4 @@
-"""Costs of events in numbers that no caller was given: each is judged by itself, so that none hides behind the others.
+"""Costs of strikes in numbers that no caller was given: each is judged by itself, so that none hides behind the others.
 
 When a number was lost stands nowhere, but between which moments it was does:
 
@@ -7,10 +7,10 @@ When a number was lost stands nowhere, but between which moments it was does:
 - trend: a process may hold numbers while others are given higher ones, but it goes up itself. So not after each process
   that was there when the first higher number came had returned a higher one too, or, if it never did, had ended.
 
-An event may have cost what was lost between the moment when all was well before it, and when nothing that was under way
-at its end can last any longer. Numbers that several events may have cost are charged to the last of them that has room
-in what the design allows it, so that events which can't be told apart share what they are allowed. What is left when
-none has room is charged to the last of them, which then has cost too much. So an event is only blamed if there is no
+A strike may have cost what was lost between the moment when all was well before it, and when nothing that was under way
+at its end can last any longer. Numbers that several strikes may have cost are charged to the last of them that has room
+in what the design allows it, so that strikes which can't be told apart share what they are allowed. What is left when
+none has room is charged to the last of them, which then has cost too much. So a strike is only blamed if there is no
 way to share the gaps out within all bounds: those that may have cost a number are neighbours, and with neighbours,
 serving first what has the fewest choices left finds a way if there is one.
 """
@@ -25,9 +25,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from issuer.chaos.record import Call
-from issuer.chaos.watched import Event, Watched
+from issuer.chaos.watched import Strike, Watched
 
-#: The entry of gaps that lie near no event.
+#: The entry of gaps that lie near no strike.
 NO_FAULT = "no fault"
 #: The entry of numbers that were reserved, and held or still in Redis, when the drawing was ended.
 THE_END = "the end"
@@ -37,9 +37,9 @@ _FOREVER = 1 << 63
 
 @dataclass(slots=True)
 class Cost:
-    """Numbers that the events of one name have cost.
+    """Numbers that the strikes of one name have cost.
 
-    `strikes`: how many there were. `gap`: numbers in all. `worst`: of one event and one tag, of which `allowed` were
+    `strikes`: how many there were. `gap`: numbers in all. `worst`: of one strike and one tag, of which `allowed` were
     allowed. `over`: how often one cost a tag more than that.
     """
 
@@ -50,7 +50,7 @@ class Cost:
     over: int = 0
 
     def charge(self, gap: int, allowed: int) -> None:
-        """Enter what one event has cost one tag."""
+        """Enter what one strike has cost one tag."""
         self.gap += gap
         self.over += gap > allowed
         if (gap > allowed, gap) > (self.worst > self.allowed, self.worst):
@@ -69,12 +69,12 @@ def allowance(tag: Watched, segments: int, hits: int) -> int:
     return segments * tag.step + hits * (3 * tag.step + 2 * tag.lease)
 
 
-def allowed(tag: Watched, event: Event) -> int:
-    """Return how many of the tag's numbers one event may cost."""
+def allowed(tag: Watched, strike: Strike) -> int:
+    """Return how many of the tag's numbers one strike may cost."""
     if tag.order == "strict":
         # Never leased or served direct: a process has one segment in hand.
-        return (event.segments + event.hits) * tag.step
-    return allowance(tag, event.segments, event.hits)
+        return (strike.segments + strike.hits) * tag.step
+    return allowance(tag, strike.segments, strike.hits)
 
 
 class _Lost(NamedTuple):
@@ -149,20 +149,22 @@ class Missing:
             first = top + 1
 
 
-def charge(costs: dict[str, Cost], missing: Missing, events: Sequence[Event], workers: int, end: Event | None) -> None:
-    """Charge what is missing of a tag to the events; `workers`: how many drew it. `end`: when the drawing was ended."""
+def charge(
+    costs: dict[str, Cost], missing: Missing, strikes: Sequence[Strike], workers: int, end: Strike | None
+) -> None:
+    """Charge what is missing of a tag to the strikes; `workers`: how many drew it. `end`: when the drawing ended."""
     tag = missing.tag
-    events = sorted(events, key=lambda event: event.since)
+    strikes = sorted(strikes, key=lambda strike: strike.since)
     if end is not None:
-        events = [*events, replace(end, back=_FOREVER)]
-    starts = [event.since for event in events]
+        strikes = [*strikes, replace(end, back=_FOREVER)]
+    starts = [strike.since for strike in strikes]
     # One that was over before an earlier one reaches as far as that: so what may have cost a number are neighbours.
-    ends = [*accumulate((event.back + tag.timeout for event in events), max)]
-    bounds = [allowed(tag, event) for event in events]
+    ends = [*accumulate((strike.back + tag.timeout for strike in strikes), max)]
+    bounds = [allowed(tag, strike) for strike in strikes]
     gaps, elsewhere = _shared(missing.lost(ended=end is not None), starts, ends, bounds)
-    for event, gap, bound in zip(events, gaps, bounds, strict=True):
+    for strike, gap, bound in zip(strikes, gaps, bounds, strict=True):
         if gap:
-            costs.setdefault(event.name, Cost()).charge(gap, bound)
+            costs.setdefault(strike.name, Cost()).charge(gap, bound)
     if elsewhere:
         costs.setdefault(NO_FAULT, Cost()).charge(elsewhere, allowance(tag, 2, workers))
 
@@ -170,10 +172,10 @@ def charge(costs: dict[str, Cost], missing: Missing, events: Sequence[Event], wo
 def _shared(
     pieces: Iterable[_Lost], starts: Sequence[int], ends: Sequence[int], bounds: Sequence[int]
 ) -> tuple[list[int], int]:
-    """Return what each event has cost, and what none has."""
+    """Return what each strike has cost, and what none has."""
     gaps = [0] * len(starts)
     elsewhere = 0
-    #: By the last event that may have cost it: the first one, and how many numbers.
+    #: By the last strike that may have cost it: the first one, and how many numbers.
     waiting: dict[int, list[tuple[int, int]]] = {}
     for piece in pieces:
         first, last = bisect_left(ends, piece.earliest), bisect_right(starts, piece.latest) - 1
@@ -181,7 +183,7 @@ def _shared(
             elsewhere += piece.numbers
         else:
             waiting.setdefault(last, []).append((first, piece.numbers))
-    #: What has the fewest choices left comes first: minus the first event that may have cost it, how many, the last.
+    #: What has the fewest choices left comes first: minus the first strike that may have cost it, how many, the last.
     open_: list[tuple[int, int, int]] = []
     for at in reversed(range(len(starts))):
         for first, count in waiting.get(at, ()):

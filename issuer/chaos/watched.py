@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Strike:
     """A fault: its name, when it began and when the servers were back, in ns; which workers had no part in it.
 
     `segments`: how many segments in Redis it may cost, and `hits`: how many processes it may cost what they hold.

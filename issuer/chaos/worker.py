@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import json
-import logging
 import os
 import random
 import signal
@@ -27,6 +26,7 @@ from issuer.api.asyncio import AsyncIssuer
 from issuer.api.blocking import Issuer
 from issuer.chaos.guards import take_out
 from issuer.chaos.record import Record, runs
+from issuer.core.events import Event, SegmentLoaded
 from issuer.core.steps import Steps
 from issuer.core.supply import extend
 from issuer.errors import IssuerError
@@ -155,26 +155,21 @@ def lay_traps(setup: Setup) -> None:
 LOADS = "loads"
 
 
-class Loads(logging.Handler):
+class Loads:
     """Writes down each segment that this process loads, in the form of a call for the first tag.
 
     Its first and last number, the last number issued before it (as `began`), and when it was loaded.
     """
 
     def __init__(self, setup: Setup) -> None:
-        super().__init__()
         folder = Path(setup.folder) / LOADS
         folder.mkdir(exist_ok=True)
         self._record = Record(folder, 0, setup.name, 0)
-        logger = logging.getLogger("issuer.extension")
-        logger.setLevel(logging.INFO)
-        logger.addHandler(self)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def __call__(self, event: Event) -> None:
         """Take note of a segment."""
-        loaded: extend.Extension | None = getattr(record, "extension", None)
-        if loaded is not None:
-            self._record.note(loaded.low + 1, loaded.high, loaded.cur, now())
+        if isinstance(event, SegmentLoaded):
+            self._record.note(event.low + 1, event.high, event.cur, now())
 
 
 # ---------------------------------------------------------------------- drawing
@@ -286,6 +281,8 @@ def threads(setup: Setup, stop: threading.Event) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     faulthandler.register(STACKS)
     with connect(**setup.settings()) as ids:
+        if setup.loads:
+            ids.observe(Loads(setup))
 
         def draw(caller: Caller) -> None:
             stream = ids.stream(caller.job.tag)
@@ -315,6 +312,8 @@ async def tasks(setup: Setup, stop: threading.Event) -> None:
     """Draw in tasks until told to stop."""
     numbers = count()
     async with aconnect(**setup.settings()) as ids:
+        if setup.loads:
+            ids.observe(Loads(setup))
 
         async def draw(caller: Caller) -> None:
             while not stop.is_set():
@@ -354,8 +353,6 @@ def main(text: str) -> NoReturn:
     lay_traps(setup)
     if setup.clock:
         _off(setup.clock)
-    if setup.loads:
-        Loads(setup)
     stop = threading.Event()
     threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
     if setup.colour == "threads":

@@ -24,7 +24,7 @@ from issuer.chaos.proxy import FaultProxy
 from issuer.chaos.record import all_calls
 from issuer.chaos.server import RedisServer
 from issuer.chaos.waiting import until
-from issuer.chaos.watched import Event, Watched
+from issuer.chaos.watched import Strike, Watched
 from issuer.chaos.worker import Colour, Job, Setup
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
@@ -91,7 +91,7 @@ class World:
         self.store = store or f"sqlite:///{folder / 'store' / 'issuer.db'}"
         (folder / "store").mkdir(exist_ok=True)
         self.crew = Crew(terms.patience)
-        self.events: list[Event] = []
+        self.strikes: list[Strike] = []
         self.tags: list[Watched] = []
         self.scripts = scripts_without(terms.without)
         self._ends = ExitStack()
@@ -254,12 +254,12 @@ class World:
     def fault(
         self, name: str, *, spared: Sequence[Worker] = (), segments: int = 2, hits: int = 0, split: bool = False
     ) -> Iterator[None]:
-        """Note a fault: what it breaks is whole again when the block ends. See `Event`."""
+        """Note a fault: what it breaks is whole again when the block ends. See `Strike`."""
         settled, began = self._settled, now()
         yield
         names = frozenset(worker.name for worker in spared)
         self._settled = now()
-        self.events.append(Event(name, began, self._settled, names, segments, hits, split, settled))
+        self.strikes.append(Strike(name, began, self._settled, names, segments, hits, split, settled))
 
     def more(self) -> None:
         """Return when every worker has got numbers of each of its tags once more."""
@@ -355,12 +355,12 @@ class World:
         """End the drawing, and check all that was drawn."""
         until(self._sampled, 10, "the store says what max is", ignoring=(IssuerError,))
         lasting = {worker.name for worker in self.crew.workers if worker.alive}
-        end = Event(THE_END, now(), 0, hits=len(lasting))
+        end = Strike(THE_END, now(), 0, hits=len(lasting))
         self.crew.dismiss()
         # What they hand back is not lost.
         until(self._sampled, 10, "the store says what max is", ignoring=(IssuerError,))
         callers = all_calls(self.folder)
-        return check(self.tags, callers, self.events, lasting=lasting, stopped=self.crew.stopped, end=end)
+        return check(self.tags, callers, self.strikes, lasting=lasting, stopped=self.crew.stopped, end=end)
 
     def _sampled(self) -> bool:
         self.sample()

@@ -13,6 +13,8 @@ import click
 
 from issuer.api.blocking import Issuer
 from issuer.cli.session import Session
+from issuer.core.event_log import line_of
+from issuer.core.events import Event, SegmentLoaded
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, Unavailable
 from issuer.terminal import numbered, plain, say
 from issuer.wiring import mask
@@ -38,10 +40,11 @@ def keeper(session: Session) -> None:
     settings = session.settings()
     if settings.redis_url.value == "none":
         raise ConfigurationError("a keeper loads segments into Redis, and none is set: give --redis and --store")
-    _log_what_happens()
+    _tell_warnings()
     stop = threading.Event()
     _on_signals(stop.set)
     issuer = session.connect(scheduler="background", makes_store=True)
+    issuer.observe(_tell_segment)
     watch = _Watch(issuer)
     where = f"{mask(settings.store_url.value)} in {mask(settings.redis_url.value)}"
     try:
@@ -105,19 +108,25 @@ def _tell(message: str) -> None:
     say(f"{time.strftime('%H:%M:%S')} {message}")
 
 
-class _Segments(logging.Handler):
-    """Reports each segment loaded, and all warnings of the library."""
+def _tell_segment(event: Event) -> None:
+    """Report a segment that was loaded, in the words of its line in the log."""
+    line = line_of(event) if isinstance(event, SegmentLoaded) else None
+    if line is not None:
+        _tell(line[1] % line[2])
+
+
+class _Warnings(logging.Handler):
+    """Reports all warnings of the library."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _tell(record.getMessage())
 
 
-def _log_what_happens() -> None:
+def _tell_warnings() -> None:
     logger = logging.getLogger("issuer")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
-    logger.addHandler(_Segments())
-    logging.getLogger("issuer.extension").setLevel(logging.INFO)
+    logger.addHandler(_Warnings())
 
 
 def _on_signals(stop: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from issuer.core.events import Observers
 from issuer.core.inspect.doctor.facts import Facts
 from issuer.core.single_flight import Flight
 from issuer.core.supply.ownership import Identity
@@ -48,7 +49,7 @@ class IssuerConfig:
     `auto_create`: make a tag at its first use. `lease`: for trend tags that don't say it themselves. `keys`: for
     scrambling, by name. `plugins`: as they were given, of either colour. `rejections`: the handler that is called
     whenever no number can be given. `instance`: what tells this process from others. `alarm`: called with what people
-    should hear of.
+    should hear of. `events`: the issuer's observers, of which the log is the first.
     """
 
     store: Store
@@ -64,6 +65,7 @@ class IssuerConfig:
     rejections: Rejections
     instance: Instance
     alarm: Callable[[IssuerError], None]
+    events: Observers
     _schemes: dict[tuple[str, str], Scheme] = field(default_factory=dict)
     _identity: Identity = field(default_factory=Identity)
 
@@ -138,5 +140,6 @@ class IssuerConfig:
             scheme=self.scheme,
             identity=self._identity,
             insist=self.insist,
+            emit=self.events.emit,
             application=self.instance.application,
         )

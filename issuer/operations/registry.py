@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline
+from issuer.core.sparing import Sparing
 from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.gateway.keys import PART, check_tag
 from issuer.persistence.records import Tag
-from issuer.plugins.sparing import Sparing
 from issuer.strategies.serving import StrategyRunner
 
 

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import ClassVar
 
+from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 from issuer.plugins.hooks import Surroundings, finished, named
-from issuer.plugins.sparing import Sparing
 
 
 class _Plugins:

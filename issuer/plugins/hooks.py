@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
+from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed, brief
 from issuer.persistence.records import HIGHEST
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
-from issuer.plugins.sparing import Sparing
 
 T = TypeVar("T")
 

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from issuer.core.events import Emit, Rejected, unobserved
+from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
-from issuer.plugins.sparing import Sparing
 
 #: Called with the tag and the cause. It runs in the caller's thread or task, before the error reaches the caller.
 Handler = Callable[[str, Exception], object]
@@ -35,8 +36,12 @@ class Rejections:
     The handler may be replaced at any time; one that raises is logged, and the caller gets the cause all the same.
     """
 
-    def __init__(self, handler: Handler | None = None) -> None:
-        """Set the handler; None: Logged(). Raises ConfigurationError for what can't be called, or is a coroutine."""
+    def __init__(self, handler: Handler | None = None, emit: Emit = unobserved) -> None:
+        """Set the handler; None: Logged(). Raises ConfigurationError for what can't be called, or is a coroutine.
+
+        `emit` delivers to the observers, which hear of each rejection before the handler.
+        """
+        self._emit = emit
         self._handler: Handler = Logged()
         self._trouble = Sparing()
         if handler is not None:
@@ -59,6 +64,7 @@ class Rejections:
 
     def tell(self, tag: str, cause: Exception) -> None:
         """Call the handler. Never raises what it raises, unless that ends the program."""
+        self._emit(Rejected(tag, cause))
         try:
             self._handler(tag, cause)
         except Exception as error:  # noqa: BLE001 - the caller has to learn the cause, not what befell the handler

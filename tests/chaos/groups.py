@@ -115,7 +115,7 @@ def sentinel_failover(world: SentinelWorld) -> None:
 
 def cluster_failover(world: ClusterWorld) -> None:
     # In turn: the trend tag alone would show nothing of a missing fence, as it is served direct meanwhile.
-    cluster, key = world.cluster, world.key([STRICT, TREND][len(world.events) % 2])
+    cluster, key = world.cluster, world.key([STRICT, TREND][len(world.strikes) % 2])
     owner = cluster.node_of(key)
     # After the last failover the word may not have got round yet.
     until(

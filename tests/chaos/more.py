@@ -130,7 +130,7 @@ def made_as(world: World, at: int) -> dict[str, Any]:
 def end_with_a_lease(world: World, seen: Callable[[], object]) -> None:
     """Let one process after the other end and be replaced, until one had something left to give back."""
     for _ in range(2 * len(world.crew.workers)):
-        world.crew.wait_served(world.events[-1].back if world.events else 0)
+        world.crew.wait_served(world.strikes[-1].back if world.strikes else 0)
         world.crew.retire(world.crew.workers[0])
         if seen():
             return

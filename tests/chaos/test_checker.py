@@ -14,7 +14,7 @@ from issuer.chaos.gaps import NO_FAULT, THE_END, Cost
 from issuer.chaos.play import play
 from issuer.chaos.record import ERRORS, PART, Follower, Record, all_calls
 from issuer.chaos.report import content, rows
-from issuer.chaos.watched import Event, Watched
+from issuer.chaos.watched import Strike, Watched
 from issuer.errors import FenceError, RedisUnavailable
 from tests.audit import Draw, order_violations
 
@@ -34,16 +34,16 @@ def verdict(
     callers: Mapping[str, Sequence[Call]],
     tag: Watched | None = None,
     *,
-    events: Sequence[Event] = (),
-    stopped: Iterable[Event] = (),
-    end: Event | None = None,
+    strikes: Sequence[Strike] = (),
+    stopped: Iterable[Strike] = (),
+    end: Strike | None = None,
 ) -> Verdict:
     for at, (worker, calls) in enumerate(callers.items()):
         record = Record(folder, 0, worker, at)
         for first, last, began, ended in calls:
             record.note(first, last, int(began), int(ended))
     stops = {worker: [*stopped] for worker in callers}
-    return check([tag or watched()], all_calls(folder), events, lasting=[*callers], stopped=stops, end=end)
+    return check([tag or watched()], all_calls(folder), strikes, lasting=[*callers], stopped=stops, end=end)
 
 
 KEYED = watched(keyed=True)
@@ -126,19 +126,19 @@ def test_it_agrees_with_the_plain_definition_of_order(tmp_path: Path) -> None:
 
 
 def test_the_longest_time_without_service_is_that_of_the_slowest_process(tmp_path: Path) -> None:
-    event = Event("F", 2 * NS, 3 * NS)
+    strike = Strike("F", 2 * NS, 3 * NS)
     callers: dict[str, Sequence[Call]] = {
         "w0": [(1, 1, 0, NS), (3, 3, 0, 3 * NS + 5)],
         "w1": [(2, 2, 0, NS), (4, 4, 0, 5 * NS)],
     }
-    found = verdict(tmp_path, callers, events=[event])
+    found = verdict(tmp_path, callers, strikes=[strike])
     assert found.without_service == pytest.approx(2)
     assert found.slowest.endswith("w1")
 
 
 def test_a_process_that_never_gets_numbers_again_is_not_overlooked_and_time_stopped_not_counted(tmp_path: Path) -> None:
     callers: dict[str, Sequence[Call]] = {"w0": [(1, 1, 0, NS)], "w1": [(2, 2, 0, 9 * NS)]}
-    found = verdict(tmp_path, callers, events=[Event("F", NS, 2 * NS)], stopped=[Event("stopped", NS, 3 * NS)])
+    found = verdict(tmp_path, callers, strikes=[Strike("F", NS, 2 * NS)], stopped=[Strike("stopped", NS, 3 * NS)])
     assert (found.without_service, found.latest) == pytest.approx((7, 3))
 
 
@@ -215,12 +215,12 @@ def test_a_follower_returns_each_call_once(tmp_path: Path) -> None:
     assert follower.fresh(0) == []
 
 
-# ------------------------------------------------------------------------------------------------ what each event costs
+# ----------------------------------------------------------------------------------------------- what each strike costs
 
 #: Three faults, far from each other: each may cost two segments of ten numbers.
-APART = [Event(f"F{at}", at * 100 * NS, (at * 100 + 1) * NS) for at in (1, 2, 3)]
+APART = [Strike(f"F{at}", at * 100 * NS, (at * 100 + 1) * NS) for at in (1, 2, 3)]
 #: The second begins a second after the first, and nothing was well in between.
-TOGETHER = [Event("F1", 100 * NS, 101 * NS), Event("F2", 102 * NS, 103 * NS)]
+TOGETHER = [Strike("F1", 100 * NS, 101 * NS), Strike("F2", 102 * NS, 103 * NS)]
 #: When the store was asked, in seconds, and what `max` was.
 SAMPLES = [(0, 50), (99, 50), (104, 200), (199, 200), (204, 300), (400, 300)]
 
@@ -228,32 +228,32 @@ SAMPLES = [(0, 50), (99, 50), (104, 200), (199, 200), (204, 300), (400, 300)]
 def charged(
     folder: Path,
     callers: Any,
-    events: Sequence[Event],
+    strikes: Sequence[Strike],
     *,
     samples: Any = SAMPLES,
-    end: Event | None = None,
+    end: Strike | None = None,
     order: str = "strict",
 ) -> Verdict:
     """Check what one process, or several, were given, with all times in seconds."""
     callers = callers if isinstance(callers, dict) else {"w0": callers}
     calls = {name: [(*call[:2], call[2] * NS, call[3] * NS) for call in its] for name, its in callers.items()}
     tag = watched(order, samples=[(at * NS, value) for at, value in samples])
-    return verdict(folder, calls, tag, events=events, end=end)
+    return verdict(folder, calls, tag, strikes=strikes, end=end)
 
 
-HITS_ONE = [APART[0], Event("F2", 200 * NS, 201 * NS, hits=1), APART[2]]
+HITS_ONE = [APART[0], Strike("F2", 200 * NS, 201 * NS, hits=1), APART[2]]
 #: The second process is hit by F2, with what it has had since F1.
 HELD = {"w0": [(1, 30, 1, 2), (81, 200, 101, 102)], "w1": [(31, 50, 1, 150), (201, 210, 201, 202)]}
 ENDED = {"w0": [(1, 30, 1, 2), (81, 200, 101, 102)], "w1": [(31, 50, 1, 100)], "w2": [(201, 210, 201, 202)]}
 UP_TO_THE_END = [(1, 200, 1, 104), (201, 270, 205, 389)]
-AT_THE_END = {"end": Event(THE_END, 390 * NS, 0, hits=1)}
-#: What one process, or several, were given; the events; what each of them cost; which cost too much; how it is checked.
-COSTS: dict[str, tuple[Any, Sequence[Event], dict[str, int], list[str], dict[str, Any]]] = {
+AT_THE_END = {"end": Strike(THE_END, 390 * NS, 0, hits=1)}
+#: What one process, or several, were given; the strikes; what each of them cost; which cost too much; how to check it.
+COSTS: dict[str, tuple[Any, Sequence[Strike], dict[str, int], list[str], dict[str, Any]]] = {
     "a segment too many": ([(1, 50, 1, 2), (81, 200, 101, 102), (201, 210, 301, 302)], APART, {"F1": 30}, ["F1"], {}),
     "one number more": (
         [(1, 50, 1, 2), (72, 200, 101, 102), (221, 230, 201, 202)], APART, {"F1": 21, "F2": 20}, ["F1"], {}
     ),
-    "events that can't be told apart share": (
+    "strikes that can't be told apart share": (
         [(1, 50, 1, 2), (91, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 20}, [], {}
     ),
     "and what they share has an end": (
@@ -264,7 +264,7 @@ COSTS: dict[str, tuple[Any, Sequence[Event], dict[str, int], list[str], dict[str
         [(1, 50, 1, 2), (71, 80, 101, 101.5), (101, 200, 103, 104)], TOGETHER, {"F1": 20, "F2": 20}, [], {}
     ),
     # Both stretches are passed at 202 s, but max was at 200 until 199 s.
-    "what was reserved after an event": (
+    "what was reserved after a strike": (
         [(1, 50, 1, 2), (51, 190, 101, 102), (221, 230, 201, 202)], APART, {"F1": 10, "F2": 20}, [], {}
     ),
     "all of it": ([(1, 50, 1, 2), (51, 200, 101, 102), (231, 240, 201, 202)], APART, {"F2": 30}, ["F2"], {}),
@@ -277,7 +277,7 @@ COSTS: dict[str, tuple[Any, Sequence[Event], dict[str, int], list[str], dict[str
         UP_TO_THE_END, APART, {"F2": 10, "F3": 20, THE_END: 100}, [THE_END],
         {**AT_THE_END, "samples": [*SAMPLES, (401, 400)]},
     ),
-    "near no event": ([(1, 10, 1, 2), (41, 50, 3, 4)], APART, {NO_FAULT: 30}, [], {}),
+    "near no strike": ([(1, 10, 1, 2), (41, 50, 3, 4)], APART, {NO_FAULT: 30}, [], {}),
     "much, near none": (
         [(1, 10, 1, 2), (200, 200, 3, 4)], [], {NO_FAULT: 189}, [NO_FAULT], {"samples": [(0, 200)]}
     ),
@@ -286,12 +286,12 @@ COSTS: dict[str, tuple[Any, Sequence[Event], dict[str, int], list[str], dict[str
 
 @pytest.mark.parametrize("case", COSTS)
 def test_each_event_answers_for_what_it_has_cost_and_for_no_more(tmp_path: Path, case: str) -> None:
-    callers, events, cost, costly, options = COSTS[case]
-    found = charged(tmp_path, callers, events, **options)
+    callers, strikes, cost, costly, options = COSTS[case]
+    found = charged(tmp_path, callers, strikes, **options)
     told = {name: each.gap for name, each in found.costs.items() if each.gap}
     assert (told, found.costly, found.sound) == (cost, costly, True)
-    assert found.kept or not events
-    if events is APART and cost == {"F1": 30} and not options:
+    assert found.kept or not strikes
+    if strikes is APART and cost == {"F1": 30} and not options:
         assert found.gap < found.allowed_gap / 2
         assert found.costs["F1"] == Cost(strikes=1, gap=30, worst=30, allowed=20, over=1)
         assert found.costs["F3"] == Cost(strikes=1)

@@ -20,7 +20,7 @@ PATIENCE = 15.0
 def assert_kept(verdict: Verdict) -> None:
     """Every promise but those that a machine which stands still can't keep, and `make chaos` sees to.
 
-    They are the 2 s, and the gap of each event by itself: a call that times out costs one too.
+    They are the 2 s, and the gap of each strike by itself: a call that times out costs one too.
     """
     assert verdict.stuck == [], "\n".join(verdict.stuck)
     assert (verdict.repeats, verdict.above, verdict.disorder, verdict.changed) == (0, 0, 0, 0), verdict.examples

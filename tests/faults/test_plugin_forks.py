@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from issuer.core import sparing
 from issuer.errors import LimitReached
-from issuer.plugins import Call, Chain, History, Logged, Rate, sparing
+from issuer.plugins import Call, Chain, History, Logged, Rate
 from issuer.plugins import rate as meters
 from tests.faults.test_fork import in_child
 from tests.surrounding import Raising

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from issuer.core import sparing
 from issuer.errors import ConfigurationError, InvalidArgument, LimitReached, UnknownTag
-from issuer.plugins import Logged, Rejections, sparing
+from issuer.plugins import Logged, Rejections
 from tests.clocks import Clock
 from tests.unit.refusals import refused
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from issuer.clock import monotonic
+from issuer.core.events import Emit, ReservationFailed, Reserved, unobserved
 from issuer.core.steps import Steps, ask
 from issuer.errors import StoreBehind, StoreUnavailable
+from issuer.persistence.contract import Store
 from issuer.persistence.errors import MaxBehind
 from issuer.persistence.records import Reservation
 
@@ -14,8 +17,27 @@ from issuer.persistence.records import Reservation
 ATTEMPTS = 3
 
 
+def observed(tag: str, reason: str, emit: Emit, question: Callable[[Store, float], Reservation]) -> Steps[Reservation]:
+    """Ask the store for a reservation, and let observers hear what came of it."""
+    began = monotonic()
+    try:
+        reserved = yield from ask(question)
+    except Exception as error:
+        emit(ReservationFailed(tag, reason, error, monotonic() - began))
+        raise
+    emit(Reserved(tag, reason, reserved.low, reserved.high, monotonic() - began))
+    return reserved
+
+
 def reserve(
-    tag: str, *, seen: int, n: int | None = None, exact: bool = False, reason: str = "direct", application: str = ""
+    tag: str,
+    *,
+    seen: int,
+    n: int | None = None,
+    exact: bool = False,
+    reason: str = "direct",
+    application: str = "",
+    emit: Emit = unobserved,
 ) -> Steps[Reservation]:
     """Reserve a segment for this process alone; with n, that many numbers, near the limit fewer unless `exact`.
 
@@ -26,7 +48,10 @@ def reserve(
     for _ in range(ATTEMPTS):
         try:
             return (
-                yield from ask(
+                yield from observed(
+                    tag,
+                    reason,
+                    emit,
                     lambda store, timeout: store.reserve(
                         tag,
                         n,
@@ -35,7 +60,7 @@ def reserve(
                         reason=reason,
                         application=application,
                         timeout=timeout,
-                    )
+                    ),
                 )
             )
         except MaxBehind as error:

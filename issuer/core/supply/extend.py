@@ -15,6 +15,7 @@ from issuer import gateway
 from issuer.core import scheme_record
 from issuer.core.arithmetic import mark
 from issuer.core.error_mapping import refused
+from issuer.core.events import Emit, unobserved
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.record import known
 from issuer.core.recovery import floor
@@ -71,6 +72,7 @@ def extend(
     election: Election,
     wanted: int = 0,
     application: str = "",
+    emit: Emit = unobserved,
 ) -> Steps[Extension]:
     """Load one segment, if one is due and this caller is elected.
 
@@ -78,7 +80,7 @@ def extend(
     store that stands below it went back in time. `election` may have been won already, in a draw. `window`: how long an
     election stands, in seconds. `wanted`: how many numbers a caller wants at once. Where that is more than a segment
     holds it is the segment's size, as reserving them piece by piece would take a request to the store for each.
-    `application`: the service's label, for the ledger.
+    `application`: the service's label, for the ledger. `emit`: hears of each reservation.
     """
     store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
     for _ in range(ATTEMPTS):
@@ -100,7 +102,7 @@ def extend(
                 election.served = won
                 continue
             extension = yield from _reserve_and_load(
-                record, key, opened, at_least=max(opened.top, seen), wanted=wanted, application=application
+                record, key, opened, at_least=max(opened.top, seen), wanted=wanted, application=application, emit=emit
             )
         except MaxBehind as behind:
             if behind.certain:
@@ -195,7 +197,7 @@ def _within_limit(record: Tag, at_least: int, wanted: int) -> tuple[int | None, 
 
 
 def _reserve_and_load(
-    record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str
+    record: Tag, key: str, opened: gateway.Opened, *, at_least: int, wanted: int, application: str, emit: Emit
 ) -> Steps[Extension]:
     tag, n, last = record.tag, size(record, wanted), HIGHEST
     if last_counter(record) is not None:
@@ -205,10 +207,13 @@ def _reserve_and_load(
         if found.scheme_id != record.scheme_id:
             return Extension("stale", found)
         n, last = _within_limit(found, at_least, wanted)
-    reserved = yield from ask(
+    reserved = yield from direct.observed(
+        tag,
+        "load",
+        emit,
         lambda store, timeout: store.reserve(
             tag, n, at_least=at_least, reason="load", application=application, born=opened.born, timeout=timeout
-        )
+        ),
     )
     low, high = reserved.low, min(reserved.high, last)
     if reserved.tag.scheme_id != record.scheme_id or low >= high:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.error_mapping import refused
-from issuer.core.scheme_record import countable, counted, spanned
+from issuer.core.events import (
+    CallersServed,
+    CallersWait,
+    ElectionWon,
+    ExtensionLate,
+    Failed,
+    FenceTripped,
+    LeaseDrawn,
+    NumbersLost,
+    RedisBack,
+    RedisSilent,
+    SegmentLoaded,
+    StoreBack,
+    StoreSilent,
+)
+from issuer.core.scheme_record import countable
 from issuer.core.single_flight import Flight, SingleFlight, renewed
 from issuer.core.steps import Steps, send, sleep, wait
 from issuer.core.supply import direct
@@ -25,36 +39,29 @@ from issuer.errors import (
 )
 from issuer.persistence.records import LEASE_MOST
 
-log = logging.getLogger("issuer.extension")
-
 #: If the scheduler has not begun a flight after this many seconds, a caller that waits for it flies it.
 UNCLAIMED = 0.25
 
 #: A store that gave no answer in less is perhaps only slow: a caller in a hurry must not keep others from it.
 EVIDENCE = 0.25
 
-#: Once callers have waited for this many seconds the log says so, whatever they wait for.
+#: Once callers have waited for this many seconds observers hear of it, whatever they wait for.
 NOTABLE = 1.0
 
 #: How many leases below the numbers already issued are thrown away before Redis counts as gone back in time.
 ATTEMPTS = 2
 
 
-#: By the answer to a draw: what has happened to the tag's numbers in Redis.
-_LOSSES = {
-    "empty": "Redis has lost its hash",
-    "fenced": "Redis failed over, was restarted or went back in time",
-}
-
-
 class Refill(Source):
     """Fetches segments and leases, one of each at a time."""
 
-    #: Since when callers have waited in vain, and whether the log says so.
+    #: Since when callers have waited in vain, and whether observers have heard of it.
     _lacking_since: float | None = None
     _lack_told = False
-    #: Why Redis has lost this tag's numbers, until they come again.
+    #: Why Redis has lost this tag's numbers, until they come again: what it answered to a draw.
     _loss = ""
+    #: The highest number seen when a caller found all segments used up.
+    _ran_out_at = 0
 
     def accept(self, drawn: gateway.Drawn, n: int) -> range | None:
         """Take note of what a draw of n brought; None if a segment has to come first.
@@ -71,12 +78,13 @@ class Refill(Source):
             return range(drawn.low + 1, drawn.high + 1)
         if drawn.status in ("notmaster", "corrupt"):
             raise refused(drawn, self.tag, self.key)
-        self._note_loss(drawn.status)
+        self._note_none(drawn.status)
         return None
 
     def elected(self, wanted: int = 0) -> None:
         """Take note that a draw has elected this process to load the next segment. `wanted`: of it, by the caller."""
         self._election.won += 1
+        self._runtime.emit(ElectionWon(self.tag))
         self.prefetch_segment(wanted)
 
     # ------------------------------------------------------------------ waiting for a segment or a lease
@@ -118,9 +126,10 @@ class Refill(Source):
         if verdict is not None:
             raise verdict
         if not flight.progress:
-            alone = not self._direct and isinstance(flight.error, RedisUnavailable)
-            if alone and (yield from self._go_direct(deadline)):
-                return False
+            if isinstance(flight.error, RedisUnavailable) and not self._direct:
+                self._note_redis(flight.error)
+                if (yield from self._go_direct(deadline)):
+                    return False
             if deadline.left() <= 0 or self.given_up:
                 raise self._late(board)
             self._note_lack(flight.error or board.trouble, flight.begun)
@@ -187,10 +196,10 @@ class Refill(Source):
         self._note_lack(trouble, monotonic(), late=trouble is not None)
         return late
 
-    # ------------------------------------------------------------------ what the log tells of waiting and of losses
+    # ------------------------------------------------------------------ what observers hear of waiting and of losses
 
     def _note_lack(self, why: IssuerError | None, since: float, *, late: bool = False) -> None:
-        """Log why callers wait, once an outage: the loader may be another process, which logs it elsewhere.
+        """Say why callers wait, once an outage: the loader may be another process, which says it elsewhere.
 
         `since`: when they began to, on the monotonic clock; `late`: one of them waits no longer.
         """
@@ -201,30 +210,47 @@ class Refill(Source):
         if not self._lack_told and (late or monotonic() - self._lacking_since >= NOTABLE):
             self._lack_told = True
             cause = why or f"no segment came from the store {self._runtime.store}, which another process may be asking"
-            log.warning("tag %r: callers wait, and get no number so far: %s", self.tag, cause)
+            self._runtime.emit(CallersWait(self.tag, str(cause)))
 
     def supplied(self) -> None:
-        """Take note that a caller has got numbers; log it if the log says that callers wait."""
+        """Take note that a caller has got numbers; say it if observers have heard that callers wait."""
         since, told = self._lacking_since, self._lack_told
         if since is not None:
             self._lacking_since, self._lack_told = None, False
             if told:
-                log.warning("tag %r: callers get numbers again, after %.3g s", self.tag, monotonic() - since)
+                self._runtime.emit(CallersServed(self.tag, monotonic() - since))
 
-    def _note_loss(self, status: str) -> None:
-        """Take note that the hash is gone, or of another reign, though this process has seen numbers of it."""
-        if status in _LOSSES and self.taken():
-            self._loss = self._loss or _LOSSES[status]
+    def _note_none(self, status: str) -> None:
+        """Say why a draw brought no numbers, though this process has seen some: they are used up, or Redis lost them.
+
+        Lost: the hash is gone, or of another reign.
+        """
+        taken = self.taken()
+        if status == "exhausted" and taken > self._ran_out_at:
+            self._ran_out_at = taken
+            self._runtime.emit(ExtensionLate(self.tag, taken))
+        elif status in ("empty", "fenced") and taken and not self._loss:
+            self._loss = status
+            self._runtime.emit(FenceTripped(self.tag, status))
 
     def _tell_loss(self, low: int) -> None:
-        """Log what the loss has cost, once numbers above `low` come."""
+        """Say what the loss has cost, once numbers above `low` come."""
         if self._loss:
             loss, self._loss = self._loss, ""
             seen = self.taken()
-            log.warning(
-                "tag %r: %s; numbers go on above %d, so those since %d, %d at most, are a gap",
-                *(self.tag, loss, low, seen, max(0, low - seen)),
-            )
+            self._runtime.emit(NumbersLost(self.tag, loss, low, seen, max(0, low - seen)))
+
+    def _note_redis(self, error: RedisUnavailable | None) -> None:
+        """Take note of what Redis answers to draws: `error`, or None once it does; say it when that changes."""
+        if error is not None:
+            fresh = not self._redis_trouble
+            self._redis_retry, self._redis_trouble = error.retry_after, str(error)
+            if fresh:
+                self._redis_silent_since = monotonic()
+                self._runtime.emit(RedisSilent(self.tag, error))
+        elif self._redis_trouble:
+            self._redis_trouble = ""
+            self._runtime.emit(RedisBack(self.tag, monotonic() - self._redis_silent_since))
 
     def overdue(self) -> IssuerError:
         """Return the error for a caller whose time is over while others ask for it."""
@@ -314,11 +340,11 @@ class Refill(Source):
         try:
             loaded, progress = yield from steps
         except IssuerError as error:
-            if isinstance(error, StoreUnavailable) and not away and self._runtime.scheduled:
-                log.warning("tag %r: no segment comes, and what is in hand is all there is: %s", self.tag, error)
+            if isinstance(error, StoreUnavailable) and not away:
+                self._runtime.emit(StoreSilent(self.tag, error, self._runtime.scheduled))
             elif away and not isinstance(error, Unavailable):
-                log.warning("tag %r: the store answers again: %s", self.tag, error)
-            log.debug("tag %r: nothing came: %s", self.tag, error)
+                self._runtime.emit(StoreBack(self.tag, error))
+            self._runtime.emit(Failed(self.tag, "fetch", error))
             in_a_hurry = deadline is not None and deadline.left() <= 0 and monotonic() - flight.begun < EVIDENCE
             board.land(flight, progress=False, error=error, in_a_hurry=in_a_hurry)
         except Exception as error:
@@ -333,7 +359,7 @@ class Refill(Source):
         else:
             board.land(flight, progress=progress)
             if away and progress:
-                log.warning("tag %r: segments come again", self.tag)
+                self._runtime.emit(StoreBack(self.tag, None))
         return loaded
 
     def _segment(self, flight: Flight) -> Steps[tuple[int, bool]]:
@@ -352,6 +378,7 @@ class Refill(Source):
             election=self._election,
             wanted=wanted,
             application=self._runtime.application,
+            emit=self._runtime.emit,
         )
         extension = yield from self._public(steps)
         self.owned = True  # `open` refuses every other store's
@@ -359,11 +386,7 @@ class Refill(Source):
             self.record = extension.tag
         if extension.outcome == "loaded":
             scheme = (extension.tag or record).scheme
-            log.info(
-                "tag %r: segment %s loaded at number %s",
-                *(self.tag, spanned(extension.low, extension.high, scheme), counted(extension.cur, scheme)),
-                extra={"extension": extension},
-            )
+            self._runtime.emit(SegmentLoaded(self.tag, extension.low, extension.high, extension.cur, scheme))
         return extension
 
     def _reserve_own(self, flight: Flight) -> Steps[bool]:
@@ -376,8 +399,9 @@ class Refill(Source):
         hand = self.hand
         if hand is None or not hand.due:
             return False
-        n, application = size(record, flight.wanted), self._runtime.application
-        reserved = yield from self._public(direct.reserve(self.tag, seen=self.taken(), n=n, application=application))
+        n, runtime = size(record, flight.wanted), self._runtime
+        steps = direct.reserve(self.tag, seen=self.taken(), n=n, application=runtime.application, emit=runtime.emit)
+        reserved = yield from self._public(steps)
         try:
             self.record = reserved.tag
         except IssuerError:
@@ -425,6 +449,7 @@ class Refill(Source):
                 self._born = piece.born if kept else self._born
             if kept:
                 self._leased()
+                self._runtime.emit(LeaseDrawn(self.tag, piece.low, piece.high))
                 self._runtime.attend()
                 return 1, True
             if not welcome or piece.low >= hand.issued:
@@ -450,7 +475,7 @@ class Refill(Source):
                 raise refused(drawn, self.tag, self.key)
             if drawn.status == "scheme":
                 yield from self.learn()
-            self._note_loss(drawn.status)
+            self._note_none(drawn.status)
             yield from self.await_segment(deadline, wanted)
         self._tell_loss(drawn.low)
         if drawn.extend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from issuer import gateway
 from issuer.clock import LONGEST_PAUSE, Deadline, monotonic
 from issuer.core import arithmetic
 from issuer.core.arithmetic import spent
+from issuer.core.events import Emit, LimitNear, NotGivenBack, WentDirect
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.record import known
 from issuer.core.recovery import identity
@@ -42,8 +42,6 @@ from issuer.persistence.records import Reservation, Tag
 
 T = TypeVar("T")
 
-log = logging.getLogger("issuer.extension")
-
 #: A job of the scheduler: steps to run, by the deadline that it is given.
 Job = Callable[[Deadline], Steps[object]]
 
@@ -59,7 +57,7 @@ class Runtime:
     doesn't say so itself. `open`: the place for open numbers. `scheme` returns the scheme that makes a tag's numbers of
     its counter; None: they are the counter. It raises ConfigurationError where that can't be done here. `identity`: the
     store's. `insist`: during an outage of the store callers wait for it this many seconds; after that they are refused
-    at once. `application`: the service's label, for the ledger.
+    at once. `emit` delivers an event to the observers. `application`: the service's label, for the ledger.
     """
 
     redis: bool
@@ -75,6 +73,7 @@ class Runtime:
     scheme: Callable[[Tag], Scheme | None]
     identity: Identity
     insist: float
+    emit: Emit
     application: str = ""
 
 
@@ -105,7 +104,7 @@ class Source:
         #: The scheme that makes its numbers of its counter, and its id: None and "" if they are the counter.
         self.scheme: Scheme | None = None
         self.scheme_id = ""
-        #: The limit, and the period, of which the log has said that it is near.
+        #: The limit, and the period, of which observers have heard that it is near.
         self._warned_of: tuple[int, int] | None = None
         self._draws: Iterator[int] | None = None
         self._noticed = 0
@@ -119,8 +118,9 @@ class Source:
         self._born = ""
         #: When it made sense to ask Redis again, when it was asked last in vain.
         self._redis_retry = LONGEST_PAUSE
-        #: Why Redis gave nothing when it was asked last; "" if it did, or wasn't asked yet.
+        #: Why Redis gave nothing when it was asked last; "" if it did, or wasn't asked yet. And since when it doesn't.
         self._redis_trouble = ""
+        self._redis_silent_since = 0.0
         #: The error that callers get, once this process serves nothing of the tag any more.
         self.ended: IssuerError | None = None
         #: The deadlines of callers that wait for numbers. A driver adds those that wait for another's.
@@ -164,25 +164,22 @@ class Source:
                 # Read before a change, and come after it. With the scheme from before, the counters that were reserved
                 # since would have the values of others (seen: 2 repeats in 533 numbers).
                 return
-            self._warn(record)
-            self._record = record
+            before, self._record = self._record, record
             self._learnt_at = monotonic()
             self.scheme, self.scheme_id = scheme, record.scheme_id
             self._settle()
-
-    def _warn(self, record: Tag) -> None:
-        if periods(record) is not None and (self._record is None or record.max <= self._record.max):
-            return  # nothing was reserved meanwhile, so that the period may be over
-        self._warn_if_near(record, 0)
+        # A period may be over if nothing was reserved meanwhile.
+        if periods(record) is None or (before is not None and record.max > before.max):
+            self._warn_if_near(record, 0)
 
     def warn_if_near(self, cur: int) -> None:
-        """Log once that few numbers are left, if the tag has no periods. `cur`: the last one that Redis has issued."""
+        """Say once that few numbers are left, if the tag has no periods. `cur`: the last one that Redis has issued."""
         record = self._record
         if record is not None and periods(record) is None:
             self._warn_if_near(record, cur)
 
     def _warn_if_near(self, record: Tag, cur: int) -> None:
-        """Log once that few numbers are left, in the period if the tag has any.
+        """Say once that few numbers are left, in the period if the tag has any.
 
         Those that were issued count, as far as that is known: a tag whose limit is no more than two segments has all of
         its numbers reserved with the first. What lies in both buffers may be unused.
@@ -194,15 +191,11 @@ class Source:
             seen = seen & SEQ_MOST if seen >> PERIOD_BITS == record.max >> PERIOD_BITS else 0
         used = min(last, max(seen, taken - BUFFERS * record.segment))
         where = last, record.max >> PERIOD_BITS if restarts else 0
-        if spent(used, last) and self._warned_of != where:
+        told, near = self._warned_of == where, spent(used, last)
+        self._warned_of = where if near or told else None
+        if near and not told:
             limit = last_value(record.scheme, last)
-            log.warning(
-                "tag %r: %d %% of %s numbers are used, %d are left up to its limit %d: %s",
-                *(self.tag, used * 100 // last, "the period's" if restarts else "its"),
-                *(last - used, limit),
-                without_raising(record.scheme, limit) or "raise it in time",
-            )
-        self._warned_of = where if spent(used, last) or self._warned_of == where else None
+            self._runtime.emit(LimitNear(self.tag, used, last, limit, restarts, record.scheme))
 
     def value(self, counter: int) -> int:
         """Return the number that users see. Raises LimitReached."""
@@ -377,10 +370,12 @@ class Source:
         if (yield from self.counted()).order == "strict":
             return False
         with self._mode_lock:
-            if not self._direct:
-                log.warning("tag %r: Redis is away, serving from segments of this process", self.tag)
+            went = not self._direct
+            if went:
                 self._direct = True
                 self._settle()
+        if went:
+            self._runtime.emit(WentDirect(self.tag))
         return True
 
     def closed_error(self) -> IssuerError:
@@ -447,4 +442,4 @@ class Source:
             if leases:
                 yield from lease.give_back(self.key, leases, used)
         except IssuerError as error:
-            log.warning("tag %r: numbers above %d could not be given back and stay a gap: %s", self.tag, used, error)
+            self._runtime.emit(NotGivenBack(self.tag, used, error))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic, pause
 from issuer.core.error_mapping import refused
+from issuer.core.events import Failed, LeaseDropped, Rejoined
 from issuer.core.recovery import floor
 from issuer.core.requests import check_reserving
 from issuer.core.scheme_record import turn
@@ -28,8 +28,6 @@ from issuer.errors import (
     Unavailable,
 )
 from issuer.persistence.records import Reservation
-
-log = logging.getLogger("issuer.extension")
 
 #: When the last check of the leases against the hash is this many seconds old, the caller checks them before more of
 #: them is served, and waits for it. Where a scheduler sweeps every second, the caller checks only if that is a second
@@ -146,10 +144,11 @@ class Supply(Refill):
                     first = yield from send(gateway.draw(self.key, n, self.window, drawn_as), probe=probe)
                     if first.status == "ok":
                         yield from self.refuse_backwards(first.low, before)
-                drawn, self._redis_trouble = first, ""
+                drawn = first
+                self._note_redis(None)
             except RedisUnavailable as error:
                 first = None
-                self._redis_retry, self._redis_trouble = error.retry_after, str(error)
+                self._note_redis(error)
                 if not (yield from self._go_direct(deadline)):
                     self._note_lack(error, monotonic())
                     # A strict tag waits for Redis: a failover takes 2-3 s.
@@ -257,7 +256,13 @@ class Supply(Refill):
         check_reserving(self._record or (yield from self.learn()), n)
         reserved = yield from self._public(
             direct.reserve(
-                self.tag, seen=self.taken(), n=n, exact=True, reason="reserve", application=self._runtime.application
+                self.tag,
+                seen=self.taken(),
+                n=n,
+                exact=True,
+                reason="reserve",
+                application=self._runtime.application,
+                emit=self._runtime.emit,
             )
         )
         try:
@@ -298,11 +303,11 @@ class Supply(Refill):
         except FenceError:
             gone = True
         except Unavailable as error:
-            log.debug("tag %r: leases not checked: %s", self.tag, error)
+            self._runtime.emit(Failed(self.tag, "check", error))
             return
         if gone:
             hand.empty()
-            log.warning("tag %r: its hash was armed again; what is left of the leases from before is dropped", self.tag)
+            self._runtime.emit(LeaseDropped(self.tag))
 
     # ------------------------------------------------------------------ what the scheduler does
 
@@ -351,6 +356,7 @@ class Supply(Refill):
         # come after all, Redis being back, it is given back.
         left: tuple[tuple[Lease | Reservation, ...], int] = (), 0
         refusal: IssuerError | None = None
+        rejoined = False
         try:
             store_id = yield from self._identity()
             # Redis must take a write before anything is given up for it: out of memory, or short of replicas, it still
@@ -365,9 +371,12 @@ class Supply(Refill):
                     self.seen = max(self.seen, issued)
                     self._direct = False
                     self._settle()
-                    log.warning("tag %r: Redis is back, above %d", self.tag, issued)
+                    rejoined = True
+            if rejoined:
+                self._note_redis(None)
+                self._runtime.emit(Rejoined(self.tag, issued))
         except RedisUnavailable as error:
-            log.debug("tag %r: Redis is still away: %s", self.tag, error)
+            self._runtime.emit(Failed(self.tag, "rejoin", error))
         except IssuerError as error:  # its hash is corrupt or another store's by now, or the store is away
             refusal = error
         finally:

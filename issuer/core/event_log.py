@@ -1,0 +1,79 @@
+"""The log as an observer of events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from logging import DEBUG, INFO, WARNING
+from typing import Any
+
+from issuer.core import events
+from issuer.core.events import Event
+from issuer.core.scheme_record import counted, spanned, without_raising
+
+log = logging.getLogger("issuer.extension")
+
+#: What has happened to the tag's numbers in Redis, by the cause of a loss; what is missing, by the work that failed.
+_LOSSES = {
+    "empty": "Redis has lost its hash",
+    "fenced": "Redis failed over, was restarted or went back in time",
+}
+_FAILED = {"fetch": "nothing came", "check": "leases not checked", "rejoin": "Redis is still away"}
+
+#: The events that are logged: level, text behind the tag, and the text's values, by name or made of the event.
+LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], ...]]] = {
+    events.SegmentLoaded: (
+        INFO,
+        "segment %s loaded at number %s",
+        lambda event: spanned(event.low, event.high, event.scheme),
+        lambda event: counted(event.cur, event.scheme),
+    ),
+    events.LimitNear: (
+        WARNING,
+        "%d %% of %s numbers are used, %d are left up to its limit %d: %s",
+        lambda event: event.used * 100 // event.most,
+        lambda event: "the period's" if event.in_period else "its",
+        lambda event: event.most - event.used,
+        "limit",
+        lambda event: without_raising(event.scheme, event.limit) or "raise it in time",
+    ),
+    events.LeaseDropped: (WARNING, "its hash was armed again; what is left of the leases from before is dropped"),
+    events.WentDirect: (WARNING, "Redis is away, serving from segments of this process"),
+    events.Rejoined: (WARNING, "Redis is back, above %d", "above"),
+    events.NotGivenBack: (WARNING, "numbers above %d could not be given back and stay a gap: %s", "above", "error"),
+    events.NumbersLost: (
+        WARNING,
+        "%s; numbers go on above %d, so those since %d, %d at most, are a gap",
+        lambda event: _LOSSES[event.cause],
+        "above",
+        "seen",
+        "most",
+    ),
+    events.StoreSilent: (WARNING, "no segment comes, and what is in hand is all there is: %s", "error"),
+    events.StoreBack: (
+        WARNING,
+        "%s",
+        lambda event: f"the store answers again: {event.error}" if event.error else "segments come again",
+    ),
+    events.CallersWait: (WARNING, "callers wait, and get no number so far: %s", "cause"),
+    events.CallersServed: (WARNING, "callers get numbers again, after %.3g s", "seconds"),
+    events.Failed: (DEBUG, "%s: %s", lambda event: _FAILED[event.work], "error"),
+}
+
+
+def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
+    """Return the level of the event's line, its text and the text's values; None: it is not logged."""
+    line = LINES.get(type(event))
+    if line is None or not getattr(event, "scheduled", True):  # without a scheduler callers get the store's error
+        return None
+    level, text, *values = line
+    said = (getattr(event, each) if isinstance(each, str) else each(event) for each in values)
+    return level, f"tag %r: {text}", (event.tag, *said)
+
+
+def log_event(event: Event) -> None:
+    """Log the event, if it has a line."""
+    line = line_of(event)
+    if line is not None:
+        level, text, values = line
+        log.log(level, text, *values)
