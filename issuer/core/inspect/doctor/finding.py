@@ -28,3 +28,28 @@ class Finding:
     remedy: str = ""
     tag: str | None = None
     error: IssuerError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of one subject; its methods make its findings. See `Finding` for what they take."""
+
+    name: str
+    subject: str
+    tag: str | None = None
+
+    def weak(self, what: str, why: str, remedy: str, *, error: IssuerError | None = None) -> Finding:
+        """Report harm."""
+        return Finding(self.name, "weak", self.subject, what, why, remedy, self.tag, error)
+
+    def advice(self, what: str, why: str, remedy: str) -> Finding:
+        """Recommend something."""
+        return Finding(self.name, "advice", self.subject, what, why, remedy, self.tag)
+
+    def unknown(self, what: str, why: str, remedy: str) -> Finding:
+        """Report what could not be seen."""
+        return Finding(self.name, "unknown", self.subject, what, why, remedy, self.tag)
+
+    def ok(self, what: str, why: str) -> Finding:
+        """Report that it is well."""
+        return Finding(self.name, "ok", self.subject, what, why)

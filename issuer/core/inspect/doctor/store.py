@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from issuer.core.inspect.doctor.clocks import compared
 from issuer.core.inspect.doctor.facts import Facts
-from issuer.core.inspect.doctor.finding import Finding
+from issuer.core.inspect.doctor.finding import Check, Finding
 from issuer.errors import CorruptState
 
 #: SQLite's `synchronous`: FULL. 1 (NORMAL) loses commits in a power cut.
@@ -22,7 +22,7 @@ MEMBERS = 3
 def reachable(facts: Facts) -> Iterator[Finding]:
     """Whether it answers."""
     if facts.store_error is None:
-        yield Finding("store-reachable", "ok", facts.store, "it answers", "It alone hands out ranges.")
+        yield Check("store-reachable", facts.store).ok("it answers", "It alone hands out ranges.")
         return
     why = "Drawing goes on while the numbers in hand last; then StoreUnavailable."
     remedy = "Start it, or correct the URL: `issuer config` shows which one holds and where it was set."
@@ -31,7 +31,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
             "What no issuer writes is refused: that tag gets no segment.",
             "Restore that record, then recover.",
         )
-    yield Finding("store-reachable", "weak", facts.store, str(facts.store_error), why, remedy, error=facts.store_error)
+    yield Check("store-reachable", facts.store).weak(str(facts.store_error), why, remedy, error=facts.store_error)
 
 
 def lasting(facts: Facts) -> Iterator[Finding]:
@@ -41,21 +41,15 @@ def lasting(facts: Facts) -> Iterator[Finding]:
         return
     name = f"{seen.kind} {seen.version}" if seen.version else seen.kind
     if seen.lasting is None:
-        yield Finding(
-            "store-lasting",
-            "unknown",
-            facts.store,
+        yield Check("store-lasting", facts.store).unknown(
             f"{name} doesn't tell how it is set up",
             "A store that forgets what it has handed out hands it out again.",
             "Look at its settings; its `examine` method can tell `doctor`.",
         )
     elif seen.lasting:
-        yield Finding("store-lasting", "ok", facts.store, f"{name} keeps its records", "It outlives the process.")
+        yield Check("store-lasting", facts.store).ok(f"{name} keeps its records", "It outlives the process.")
     else:
-        yield Finding(
-            "store-lasting",
-            "weak",
-            facts.store,
+        yield Check("store-lasting", facts.store).weak(
             "it is in the memory of this process",
             "Nothing of it survives: the next process begins again, and its numbers repeat. Other processes have "
             "ranges of their own, which overlap with these.",
@@ -71,25 +65,17 @@ def write_concern(facts: Facts) -> Iterator[Finding]:
     check, asked = "store-write-concern", dict(seen.asked_concern or {})
     why = "A primary that is deposed rolls back what no majority has: the same segment is handed out twice."
     if seen.write_concern.get("w") != "majority" or seen.write_concern.get("j") is not True:
-        yield Finding(
-            check,
-            "weak",
-            facts.store,
-            f"writes wait for {_words(seen.write_concern)}",
-            why,
-            "Write with w='majority' and j=True.",
+        yield Check(check, facts.store).weak(
+            f"writes wait for {_words(seen.write_concern)}", why, "Write with w='majority' and j=True."
         )
     elif asked.get("w", "majority") != "majority" or asked.get("j", True) is not True:
-        yield Finding(
-            check,
-            "advice",
-            facts.store,
+        yield Check(check, facts.store).advice(
             f"the URL or client asks for {_words(asked)}; majority and journal are used all the same",
             why + " Other programs that write with that URL, such as a restore or a repair by hand, aren't protected.",
             "Take it out of the URL.",
         )
     else:
-        yield Finding(check, "ok", facts.store, "writes wait for a majority's journal", "They are never rolled back.")
+        yield Check(check, facts.store).ok("writes wait for a majority's journal", "They are never rolled back.")
 
 
 def replica_set(facts: Facts) -> Iterator[Finding]:
@@ -99,27 +85,21 @@ def replica_set(facts: Facts) -> Iterator[Finding]:
         return
     check = "store-replica-set"
     if not seen.replica_set:
-        yield Finding(
-            check,
-            "advice",
-            facts.store,
+        yield Check(check, facts.store).advice(
             "it is one standalone server",
             "While it is away no segment can be reserved, and if its disk is lost a backup has to be restored: then "
             "`issuer recover` must know the highest number issued.",
             "Make it a replica set of three.",
         )
     elif seen.members is not None and seen.members < MEMBERS:
-        yield Finding(
-            check,
-            "advice",
-            facts.store,
+        yield Check(check, facts.store).advice(
             f"servers with data in replica set {seen.replica_set}: {seen.members}",
             "With one of them away there may be no majority, and then no reservation.",
             "Make it three servers with data, no arbiter in place of one.",
         )
     else:
         name = "a sharded cluster" if seen.replica_set == "sharded" else f"replica set {seen.replica_set}"
-        yield Finding(check, "ok", facts.store, f"it is {name}", "Another server takes over.")
+        yield Check(check, facts.store).ok(f"it is {name}", "Another server takes over.")
 
 
 def retry_writes(facts: Facts) -> Iterator[Finding]:
@@ -128,12 +108,9 @@ def retry_writes(facts: Facts) -> Iterator[Finding]:
     if seen is None or seen.retry_writes is None:
         return
     if seen.retry_writes:
-        yield Finding("store-retry-writes", "ok", facts.store, "retryWrites is on", "A failover costs no gap.")
+        yield Check("store-retry-writes", facts.store).ok("retryWrites is on", "A failover costs no gap.")
         return
-    yield Finding(
-        "store-retry-writes",
-        "advice",
-        facts.store,
+    yield Check("store-retry-writes", facts.store).advice(
         "retryWrites is off",
         "A reservation whose answer is lost in a failover is reserved again: a gap of a segment each time.",
         "Take retryWrites=false out of the URL, unless the server needs it (Amazon DocumentDB does).",
@@ -167,7 +144,7 @@ def regions(facts: Facts) -> Iterator[Finding]:
     if seen is not None and seen.service in SERVICES:
         name, why, remedy = SERVICES[seen.service]
         what = f"{name} doesn't tell in which regions it takes writes"
-        yield Finding("store-regions", "unknown", facts.store, what, why, remedy)
+        yield Check("store-regions", facts.store).unknown(what, why, remedy)
 
 
 def durability(facts: Facts) -> Iterator[Finding]:
@@ -177,12 +154,9 @@ def durability(facts: Facts) -> Iterator[Finding]:
         return
     what = f"journal mode {seen.journal}, synchronous {seen.synchronous}"
     if seen.journal == "wal" and seen.synchronous >= FULL:
-        yield Finding("store-durability", "ok", facts.store, what, "What was committed outlives a power cut.")
+        yield Check("store-durability", facts.store).ok(what, "What was committed outlives a power cut.")
         return
-    yield Finding(
-        "store-durability",
-        "weak",
-        facts.store,
+    yield Check("store-durability", facts.store).weak(
         what,
         "A power cut takes back what was committed last: the same segments are handed out again.",
         f"Use WAL and synchronous=FULL ({FULL}).",
@@ -200,12 +174,9 @@ def timeouts(facts: Facts) -> Iterator[Finding]:
     what = f"timeout is {facts.timeout:g} s; a loader that hangs is replaced after {facts.window:g} s"
     if facts.timeout > facts.window:
         why = "It is replaced while the callers still wait."
-        yield Finding("settings-timeouts", "ok", "settings", what, why)
+        yield Check("settings-timeouts", "settings").ok(what, why)
         return
-    yield Finding(
-        "settings-timeouts",
-        "advice",
-        "settings",
+    yield Check("settings-timeouts", "settings").advice(
         what,
         "Callers who wait for its segment have given up before, with an error.",
         f"Set timeout above {facts.window:g}, or store_timeout lower; the same on every process.",
@@ -221,10 +192,7 @@ def journal(facts: Facts) -> Iterator[Finding]:
     """Whether the store has lost what its journal knows."""
     lost = [each for each in facts.records if facts.witnessed.get(each.tag, 0) > each.max]
     for each in lost[:MOST_LOST]:
-        yield Finding(
-            "store-journal",
-            "weak",
-            facts.store,
+        yield Check("store-journal", facts.store).weak(
             f"tag {each.tag!r} stands at max {each.max}, and the journal knows that all up to "
             f"{facts.witnessed[each.tag]} are taken",
             "The store went back in time, as after a restored backup: it would hand those numbers out again.",
@@ -232,7 +200,7 @@ def journal(facts: Facts) -> Iterator[Finding]:
         )
     if facts.witnessed and not lost:
         seen = f"it holds all that the journal knows of its {len(facts.records)} tags"
-        yield Finding("store-journal", "ok", facts.store, seen, "A store that went back in time would show here.")
+        yield Check("store-journal", facts.store).ok(seen, "A store that went back in time would show here.")
 
 
 CHECKS = (reachable, lasting, journal, write_concern, replica_set, retry_writes, regions, durability, clock, timeouts)

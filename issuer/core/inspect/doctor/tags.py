@@ -9,7 +9,7 @@ from shlex import quote
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.inspect.discrepancies import told
 from issuer.core.inspect.doctor.facts import Facts, TagFacts
-from issuer.core.inspect.doctor.finding import Finding
+from issuer.core.inspect.doctor.finding import Check, Finding
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST
 from issuer.core.supply.local_buffer import BUFFERS
 from issuer.errors import ConfigurationError, CorruptState
@@ -41,12 +41,9 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
         "Whether it is corrupt, behind, shared by two stores or short of numbers shows in a tag's hash and ledger only."
     )
     if seen == there:
-        yield Finding("tags-looked-at", "ok", "tags", f"all tags were looked at: {there}", why)
+        yield Check("tags-looked-at", "tags").ok(f"all tags were looked at: {there}", why)
         return
-    yield Finding(
-        "tags-looked-at",
-        "unknown",
-        "tags",
+    yield Check("tags-looked-at", "tags").unknown(
         f"{seen} of {there} tags were looked at closely; halts and limits were looked at for all",
         why,
         "`issuer doctor --most N` looks at more than 1000, those used last first."
@@ -59,15 +56,11 @@ def halted(facts: Facts) -> Iterator[Finding]:
     """Whether reservations of a tag are stopped."""
     for record in facts.records:
         if record.halted:
-            yield Finding(
-                "tag-halted",
-                "weak",
-                f"tag {record.tag}",
+            yield Check("tag-halted", f"tag {record.tag}", record.tag).weak(
                 f"it is halted at max {record.max}",
                 "An operator ran `issuer halt`, or the store was found behind numbers that are taken. Nothing more is "
                 "reserved, so the tag stops when the numbers in hand are used.",
                 f"issuer recover {quote(record.tag)}",
-                record.tag,
             )
 
 
@@ -79,14 +72,10 @@ def blanks(facts: Facts) -> Iterator[Finding]:
         if not has_blanks(record.tag):
             continue
         goes_on = "" if bare in there or not bare else f"issuer create {quote(bare)} --above {record.max}, then "
-        yield Finding(
-            "tag-blanks",
-            "advice",
-            f"tag {record.tag!r}",
+        yield Check("tag-blanks", f"tag {record.tag!r}", record.tag).advice(
             "there are blanks around its name",
             "They are easily missed, and make it another tag, with numbers of its own: so no number of it is given.",
             f"{goes_on}issuer delete {quote(record.tag)}",
-            record.tag,
         )
 
 
@@ -95,17 +84,14 @@ def limit(facts: Facts) -> Iterator[Finding]:
     belongs = parts.parents(facts.records)
     drawn = {tag.record.tag: hash.cur for tag, hash in _hashes(facts)}
     for record in facts.records:
+        limited = Check("tag-limit", f"tag {record.tag}", record.tag)
         try:
             left, unused, of, when = _left(record, drawn.get(record.tag), now_ms())
         except ConfigurationError as error:
-            yield Finding(
-                "tag-limit",
-                "unknown",
-                f"tag {record.tag}",
+            yield limited.unknown(
                 str(error),
                 "Without it the period can't be told here, so processes of this machine give no number of it.",
                 "Install the system's time zones, or the package tzdata.",
-                record.tag,
             )
             continue
         if unused * 100 > of * NEAR:
@@ -123,14 +109,8 @@ def limit(facts: Facts) -> Iterator[Finding]:
             remedy = "Go on with another tag until then." if fixed else f"{remedy}, if the format has the places."
         elif last == HIGHEST:
             remedy = "Go on with another tag: there is no higher 64-bit number."
-        yield Finding(
-            "tag-limit",
-            "advice" if left else "weak",
-            f"tag {record.tag}",
-            f"{left} numbers are left to reserve up to its limit {last}{when}",
-            why,
-            remedy,
-            record.tag,
+        yield (limited.advice if left else limited.weak)(
+            f"{left} numbers are left to reserve up to its limit {last}{when}", why, remedy
         )
 
 
@@ -168,15 +148,11 @@ def runway(facts: Facts) -> Iterator[Finding]:
         if step <= tag.record.step:
             continue
         more = "" if trusted == TARGET else " It was seen for a moment only: look again later."
-        yield Finding(
-            "tag-runway",
-            "advice",
-            f"tag {name}",
+        yield Check("tag-runway", f"tag {name}", name).advice(
             f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
             f"{_time(lasts)}{hand}",
             f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.{more}",
             f"issuer set {quote(belongs.get(name, name))} --step {step}",
-            name,
         )
 
 
@@ -188,15 +164,11 @@ def lease(facts: Facts) -> Iterator[Finding]:
         leased = record.order == "trend" and scheme_record.strategy(record.scheme) == scheme_record.SEGMENT
         if not leased or record.tag in belongs or size * LEASES < record.segment:
             continue
-        yield Finding(
-            "tag-lease",
-            "advice",
-            f"tag {record.tag}",
+        yield Check("tag-lease", f"tag {record.tag}", record.tag).advice(
             f"each process draws {size} numbers ahead, of segments of {record.segment}",
             "The next segment is fetched when a fifth of one is used: leases that are longer use segments up before "
             "that, so that callers wait for the store.",
             f"issuer set {quote(record.tag)} --step {_rounded(size * LEASES // record.ahead + 1)}",
-            record.tag,
         )
 
 
@@ -204,10 +176,7 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
     """Whether a tag's hash belongs to another store."""
     for tag, hash in _hashes(facts):
         if hash.names_store and facts.store_id is not None and hash.store != facts.store_id:
-            yield Finding(
-                "tag-two-stores",
-                "weak",
-                f"tag {tag.record.tag}",
+            yield Check("tag-two-stores", f"tag {tag.record.tag}", tag.record.tag).weak(
                 f"its hash belongs to the store {hash.store}; this one is {facts.store_id}",
                 "The numbers in it were reserved in the other store, and this one would hand them out again. So draws "
                 "on this store are refused with ForeignHash, but for those of a process that began while it was away. "
@@ -216,7 +185,6 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
                 "those that were drawn here by mistake, or that the other store gave if this one replaces it: issuer "
                 f"--prefix NEW recover {quote(tag.record.tag)} --at-least N, with the other store's max as N"
                 f" ({hash.top} or more).",
-                tag.record.tag,
             )
 
 
@@ -225,15 +193,11 @@ def behind(facts: Facts) -> Iterator[Finding]:
     for tag, hash in _hashes(facts):
         top = max(hash.max or 0, hash.next_max or 0)
         if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
-            yield Finding(
-                "tag-store-behind",
-                "weak",
-                f"tag {tag.record.tag}",
+            yield Check("tag-store-behind", f"tag {tag.record.tag}", tag.record.tag).weak(
                 f"the store stands at max {tag.store_max}, and Redis holds numbers up to {top}",
                 "The store went back in time: it was restored from a backup, or lost writes. If Redis is lost now it "
                 "hands out numbers again.",
                 f"issuer recover {quote(tag.record.tag)}",
-                tag.record.tag,
             )
 
 
@@ -241,15 +205,11 @@ def in_turns(facts: Facts) -> Iterator[Finding]:
     """Whether a strict tag's segments go to two hashes in Redis."""
     for tag in facts.tags:
         if tag.hashes is not None and tag.record.order == "strict":
-            yield Finding(
-                "tag-two-hashes",
-                "weak",
-                f"tag {tag.record.tag}",
+            yield Check("tag-two-hashes", f"tag {tag.record.tag}", tag.record.tag).weak(
                 f"it is strict, and its segments go to two hashes in turns: {'; '.join(map(told, tag.hashes))}",
                 "Services draw it from two Redis servers, databases or prefixes, or from two masters after a split: "
                 "its numbers are unique, but a later call may get a lower one.",
                 "Have all name the same Redis, database and prefix: `issuer config` shows what a service names.",
-                tag.record.tag,
             )
 
 
@@ -260,14 +220,10 @@ def corrupt(facts: Facts) -> Iterator[Finding]:
         if problem is None and not isinstance(tag.error, CorruptState):
             continue
         name = tag.record.tag
-        yield Finding(
-            "tag-corrupt",
-            "weak",
-            f"tag {name}",
+        yield Check("tag-corrupt", f"tag {name}", name).weak(
             problem or str(tag.error),
             "In doubt each draw is refused with CorruptState, and nothing is overwritten.",
             f"Look at it with HGETALL, then issuer recover {quote(name)}",
-            name,
         )
 
 
