@@ -54,7 +54,7 @@ class Drawers:
 
 def assert_sound(drawers: Drawers, store: Store, tag: str = "a", *, ordered: bool = True) -> None:
     """No number came twice or from above the store's max; `ordered`: none was lower than one drawn before its call."""
-    record = store.get(tag, timeout=10)
+    record = store.get(tag, timeout=60)
     assert record is not None
     assert repeats(drawers.numbers) == []
     assert max(drawers.numbers) <= record.max

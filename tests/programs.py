@@ -176,7 +176,7 @@ def run(
     input: str | None = None,
     env: Mapping[str, str] | None = None,
     cwd: Path | str | None = None,
-    timeout: float = 60.0,
+    timeout: float = 180.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, as `subprocess.run(capture_output=True, text=True)` does."""
     stdin = DEVNULL if input is None else PIPE

@@ -10,10 +10,10 @@ T = TypeVar("T")
 _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
 #: How long what is waited for may take on a machine that others keep busy, and that stands still now and then.
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 
 
-def run(main: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
+def run(main: Coroutine[Any, Any, T], timeout: float = _PATIENCE) -> T:
     """Run it in a loop of its own, as `asyncio.run` does; the test fails if it takes longer than that."""
 
     async def bounded() -> T:

@@ -3,11 +3,13 @@
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import pytest
 
 from issuer.chaos.faults import FAULTS, WIRE, Fault
+from issuer.chaos.record import all_calls
 from issuer.chaos.world import STRICT, Terms
 from issuer.errors import IssuerError
 from tests.chaos.kinds import KINDS
@@ -17,9 +19,6 @@ from tests.chaos.worlds import assert_kept, binary, folder, kind_of, named, suff
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("N.1", "N.8")]
-
-#: Who got no strict number for so many ns gets none any more.
-QUIET = 300_000_000
 
 #: One or more of each family. The others take longest: whole processes are started anew, eight recover at once.
 SEVERAL = "F1c,F2,F3a,F4,F6a,F9b,F12,F18,F21"
@@ -50,16 +49,26 @@ def test_each_fault_strikes_twice_and_no_number_comes_twice(faults: Sequence[Fau
         assert verdict.faults == {f"{name} {manner}: {call}": 2 for manner in WIRE for call, name in calls.items()}
 
 
-def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stands() -> None:
+def asked_in_vain(path: Path, workers: Collection[str], since: int) -> bool:
+    """Whether each caller of these workers has begun a call for strict numbers since then, in ns, that brought none."""
+    made = [[*calls] for calls in all_calls(path) if calls.tag == STRICT and calls.worker in workers]
+    return all(calls and calls[-1].began > since and calls[-1].first < 0 for calls in made)
+
+
+def test_of_a_process_without_numbers_it_is_told_what_it_lacks_and_where_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("issuer.chaos.crew.STACKS_TAKE", 12.0)
     kind = kind_of(FAULTS)
-    with folder() as path, kind.make(path, kind.server(binary()), Terms()) as world:
+    with folder() as path, kind.make(path, kind.server(binary()), Terms(timeout=1.0)) as world:
         world.more()
         halted, *others = world.crew.workers
         halted.signal(signal.SIGSTOP)
         assert isinstance(world, Pair)
         world.master.pause()
-        # What it had answered before is on its way.
-        until(lambda: not any(worker.served(time.monotonic_ns() - QUIET, [STRICT]) for worker in others))
+        # What it had answered before is on its way, and comes no later than that.
+        paused, names = time.monotonic_ns(), {worker.name for worker in others}
+        until(lambda: asked_in_vain(path, names, paused), 60)
         with pytest.raises(IssuerError, match="no numbers within 1 s in ") as caught:
             world.crew.wait_served(time.monotonic_ns(), timeout=1)
         world.master.resume()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LOADER = Path(__file__).with_name("loader.py")
+#: Seconds that a program may take which reserves some hundred times, beside others.
+_LONGEST = 4 * TIMEOUT
 
 
 def run_python(arguments: Sequence[str]) -> Program:
@@ -49,7 +51,7 @@ def lines(program: Program, count: int) -> str:
 def finish(program: Program, line: str = "") -> str:
     """Send a last line, wait for an orderly end, and return what was printed."""
     with program:
-        printed, errors = program.communicate(line, TIMEOUT)
+        printed, errors = program.communicate(line, _LONGEST)
         assert program.wait() == 0, errors
         return printed
 
@@ -58,7 +60,7 @@ def kill(program: Program) -> list[tuple[int, int]]:
     """Kill it, and return the segments that it had printed whole and that were not read yet."""
     with program:
         program.kill()
-        printed, _ = program.communicate(timeout=TIMEOUT)
+        printed, _ = program.communicate(timeout=_LONGEST)
         return segments(printed[: printed.rfind("\n") + 1])
 
 

@@ -493,7 +493,8 @@ def test_an_empty_file_is_no_witness_and_a_pipe_is_read(store: Journalled, path:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, path: Path) -> Iterator[Journalled]:
+def shared(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journalled]:
+    monkeypatch.setattr(journal_, "_READ_LOCK", TIMEOUT)  # how long a line that is half written is waited for
     made = Journalled(SQLiteStore(tmp_path / "store.db"), path)
     create(made, step=10, order="trend")
     yield made

@@ -62,6 +62,7 @@ def test_without_a_majority_an_outage_costs_a_segment_and_not_one_an_attempt(
     assert get(far()).max == 20
     wire.pass_through()
     assert spans([reserve(store), reserve(store)]) == [(20, 30), (30, 40)]
+    until(lambda: not building(), TIMEOUT, "no thread sends anything beside it")
     wire.delivered.clear()
     reserve(store)
     assert wire.delivered == ["findAndModify", "insert"]  # nothing is asked twice once it goes well
@@ -88,6 +89,7 @@ def test_a_store_that_was_replaced_meanwhile_is_looked_at_again(
     create(mongo_bench.store, step=10)
     store = far()
     reserve(store)
+    until(lambda: not building(), TIMEOUT, "no index is made, which would be struck instead")
     wire.spoil(times=1)
     with pytest.raises(Unavailable):
         reserve(store)

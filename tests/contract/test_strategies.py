@@ -68,7 +68,7 @@ register("counted", Counted)
 
 def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening = Desk) -> Desk:
     """Open it for process `index` of those that share the place and the server."""
-    opening = partial(opening, timeout=60.0)  # on a machine busy with other things
+    opening = partial(opening, timeout=_LONGEST)  # on a machine busy with other things
     instance = Instance("tests", 8000 + index, "192.0.2.5", machine=None, directory=str(place))
     if kind == "segment":
         return _segment(place, opening)
@@ -88,7 +88,9 @@ def open_kind(kind: str, place: Path, redis: str, index: int, opening: Opening =
 
 
 def _segment(place: Path, opening: Opening) -> Desk:
-    ids = issuer.connect(redis="none", store=f"sqlite:///{place}/store.db", scheduler=None)
+    ids = issuer.connect(
+        redis="none", store=f"sqlite:///{place}/store.db", scheduler=None, timeout=_LONGEST, store_timeout=_LONGEST
+    )
     with suppress(issuer.TagExists):
         ids.create(TAG)
 
@@ -221,7 +223,7 @@ def test_a_loop_goes_on_while_a_blocking_strategy_takes_its_time(monkeypatch: py
             return list(range(1, n + 1))
 
     monkeypatch.setitem(registry._registered, "slow", Slow)
-    with AwaitedDesk("slow") as desk:
+    with AwaitedDesk("slow", timeout=_LONGEST) as desk:
         under_way = asyncio.run_coroutine_threadsafe(
             desk.runner.run(desk.serving.take(3, Deadline(_LONGEST)), Deadline(_LONGEST)), desk.loop
         )
@@ -254,7 +256,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
 
 @pytest.mark.covers("3.39")
 def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(scripted: type[Scripted]) -> None:
-    with Desk("scripted") as desk:
+    with Desk("scripted", timeout=_LONGEST) as desk:
         assert scripted.prepared == 0
         scripted.trouble = OSError("no disk")
         with pytest.raises(StrategyFailed, match="strategy 'scripted' failed: OSError: no disk") as caught:
@@ -285,10 +287,10 @@ def test_what_breaks_the_contract_issues_nothing(scripted: type[Scripted], monke
         (None, "gave None, which is no list"),
     ):
         scripted.gives = staticmethod(lambda _, gives=gives: gives)
-        with Desk("scripted") as desk, pytest.raises(StrategyFailed, match=problem):
+        with Desk("scripted", timeout=_LONGEST) as desk, pytest.raises(StrategyFailed, match=problem):
             desk.take(2)
     scripted.gives = staticmethod(lambda _: [1000])
-    with Desk("scripted") as desk:
+    with Desk("scripted", timeout=_LONGEST) as desk:
         assert desk.next() == 1000
         with pytest.raises(StrategyFailed, match="1000 after 1000; none of them was issued"):
             desk.next()
@@ -316,7 +318,7 @@ def test_blocking_methods_run_one_at_a_time(scripted: type[Scripted], colour: st
 
     counting = threading.Lock()
     scripted.gives = staticmethod(careless)
-    with DESKS[colour]("scripted") as desk, ThreadPoolExecutor(12) as pool:
+    with DESKS[colour]("scripted", timeout=_LONGEST) as desk, ThreadPoolExecutor(12) as pool:
         list(pool.map(ask, range(12)))
     assert sorted(found) == list(range(1, 37))
 
@@ -332,7 +334,8 @@ def test_a_lease_counts_from_before_the_request_was_sent(
         return Snowflake(context, clock=moved.clock, machines=leased)
 
     monkeypatch.setitem(registry._registered, "leased", made)
-    with Desk("leased", {}, redis=fake_server.client(), instance=Instance(port=1, ip="192.0.2.5")) as desk:
+    instance = Instance(port=1, ip="192.0.2.5")
+    with Desk("leased", {}, redis=fake_server.client(), instance=instance, timeout=_LONGEST) as desk:
         send = desk.runner.redis.call
 
         def slow(*arguments: Any, **options: Any) -> Any:

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from issuer.cli import main
+from issuer.api import blocking
+from issuer.cli import completion, main
+from issuer.core.supply import source
 from issuer.persistence.opening import open_store
 from tests import programs
 from tests.servers.absent import absent
@@ -46,11 +48,22 @@ Start = Callable[..., programs.Program]
 KEYS = {"ISSUER_KEYS": "k1=0123456789abcdef,k2=fedcba9876543210"}
 
 
+#: The settings of a machine that may stand still for seconds: a reply that is given up costs numbers, and what stood in
+#: a caller's way is told on stderr. The first is above what the doctor asks for.
+PATIENT = {"ISSUER_TIMEOUT": "100", "ISSUER_STORE_TIMEOUT": "60", "ISSUER_REDIS_TIMEOUT": "60", "ISSUER_INSIST": "100"}
+#: Likewise what is no setting: how long a close, a look whose the hash is, and a Tab may take.
+CONSTANTS = ((blocking, "CLOSING"), (source, "PATIENCE_ALONE"), (completion, "PATIENCE"))
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home and working directory, with no settings from anywhere."""
+    """An empty home and working directory, with no settings from anywhere, but for patience."""
     for name in [name for name in os.environ if name.startswith("ISSUER_") or name in FOREIGN]:
         monkeypatch.delenv(name)
+    for name, seconds in PATIENT.items():
+        monkeypatch.setenv(name, seconds)
+    for module, name in CONSTANTS:
+        monkeypatch.setattr(module, name, 60.0)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -101,7 +114,7 @@ def empty_store(path: Path) -> str:
     """Make an SQLite store, and return its URL."""
     url = f"sqlite:///{path}"
     with closing(open_store(url)) as made:
-        made.store_id(timeout=5)
+        made.store_id(timeout=60)
     return url
 
 

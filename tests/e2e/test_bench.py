@@ -22,7 +22,7 @@ def tombstones(store: str) -> set[str]:
     with closing(sqlite3.connect(store.removeprefix("sqlite:///"))) as database:
         tags = [name for (name,) in database.execute("SELECT DISTINCT tag FROM segments")]
     with closing(open_store(store)) as opened:
-        return {tag for tag in tags if (record := opened.get(tag, timeout=5)) is not None and record.deleted}
+        return {tag for tag in tags if (record := opened.get(tag, timeout=60)) is not None and record.deleted}
 
 
 def test_without_redis_it_shows_what_there_is_to_show_and_leaves_a_tombstone_alone(direct: Cli, store: str) -> None:

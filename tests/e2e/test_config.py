@@ -2,12 +2,20 @@
 
 from pathlib import Path
 
-from tests.e2e.conftest import Cli
+import pytest
+
+from tests.e2e.conftest import PATIENT, Cli
 
 NAMES = (
     *("redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "insist", "lease", "journal"),
     *("keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files", "require_servers"),
 )
+
+
+@pytest.fixture(autouse=True)
+def no_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - which sets them
+    for name in PATIENT:
+        monkeypatch.delenv(name)
 
 
 def test_each_value_names_the_source_that_won(cli: Cli, home: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from issuer.chaos import play
+from issuer.chaos.crew import Crew
 from issuer.chaos.demo.story import Gap, _Story, gaps
 from issuer.chaos.guards import GUARDS
 from issuer.chaos.record import Call, Record
@@ -31,10 +32,11 @@ def _check_facts(text: str) -> None:
     )
     lowest, highest = (int(number) for number in facts["lowest, highest"].split(", "))
     gaps = [tuple(map(int, gap)) for gap in re.findall(r"(\d+)\.\.(\d+): (\d+), ", text)]
-    assert (facts["repeats"], lowest) == ("0", 1)
-    assert highest <= store_max
+    assert facts["repeats"] == "0"
+    assert 1 <= lowest <= highest <= store_max
     assert all(high - low + 1 == size for low, high, size in gaps)
-    assert highest - lowest + 1 == issued + missing
+    # From 1 on: the first number, too, may be that of a call that timed out.
+    assert highest == issued + missing
     assert missing == sum(size for _, _, size in gaps)
     extensions = re.findall(r"segment (\d+)\.\.(\d+) loaded at number (\d+): (\d+)% of (\d+)\.\.(\d+) used", text)
     assert extensions, text
@@ -122,7 +124,7 @@ def test_ended_early_they_leave_nothing_behind(  # noqa: PLR0917 - two fixtures,
     process = start(*line, env={"PATH": path_with_redis})
     until(lambda: list(scratch.glob(works)), message="it is at work")
     process.send_signal(number)
-    assert process.wait(60) == code
+    assert process.wait(120) == code
     assert list(scratch.iterdir()) == []
     until(lambda: not _mentions(str(scratch)), message="its processes are gone")
 
@@ -176,6 +178,13 @@ def test_the_demo_tells_of_a_broken_promise_and_of_a_process_that_gets_no_number
 def chaos(cli: Cli, scratch: Path, path_with_redis: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """`issuer chaos` in this process, on a clock that moves on by a second whenever it is looked at."""
     monkeypatch.setattr(play, "time", SimpleNamespace(monotonic=count().__next__))
+    wait_served = Crew.wait_served
+
+    def patiently(crew: Crew, since: int, workers: Any = None, timeout: Any = None, only: Any = None) -> None:
+        """Give them more time than they have among servers that are quick."""
+        wait_served(crew, since, workers, max(120.0, timeout or 0.0), only)
+
+    monkeypatch.setattr(Crew, "wait_served", patiently)
 
     def run(*arguments: str) -> Ended:
         ended = cli("chaos", *arguments, env={"PATH": path_with_redis, "ISSUER_TIMEOUT": "rubbish"})

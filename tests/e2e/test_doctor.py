@@ -74,7 +74,7 @@ def test_of_many_tags_some_are_shown_in_a_report_that_fits_the_terminal_and_json
 ) -> None:
     with closing(open_store(store)) as filling:
         for name in ("订单" * 20, "o" * 60, *(f"t{number}" for number in range(28))):
-            filling.create(name, TagSettings(above=90, step=1, limit=100, order="trend"), timeout=5)
+            filling.create(name, TagSettings(above=90, step=1, limit=100, order="trend"), timeout=60)
     for columns in (60, 132):
         with Terminal("--store", store, "doctor", columns=columns, env={"NO_COLOR": "1"}) as terminal:
             assert terminal.ends() == 0

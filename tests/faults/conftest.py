@@ -5,11 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
+import issuer
+from issuer.api import asyncio as async_facade
+from issuer.api import blocking as facade
 from issuer.persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.schemes import Make, processes
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
+from tests.waiting import until
 
 StartRedis = Callable[..., RedisServer]
 
@@ -46,12 +50,30 @@ def covering(names: str, chosen: Sequence[tuple[object, ...]], *values: Iterable
     return pytest.mark.parametrize(split, combinations, indirect=[name for name in split if name in INDIRECT])
 
 
+def refused_by_store(ids: issuer.Issuer, tag: str, timeout: float) -> issuer.StoreUnavailable:
+    """Draw in vain for want of the store, and return that error. In so little time Redis may not have answered either.
+
+    Then it is asked again.
+    """
+    with pytest.raises(issuer.StoreUnavailable) as error:
+        until(lambda: ids.next(tag, timeout=timeout), 60, ignoring=(issuer.RedisUnavailable,))
+    return error.value
+
+
 #: Fixtures that take the value of a combination.
 INDIRECT = {"connect", "mode"}
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give calls and round trips that don't say otherwise so long that a machine that stands still fails none."""
+    """Give what doesn't say otherwise so much time that a machine that stands still fails none of it.
+
+    A process that ends in the middle of an election is replaced after a second more than a request to the store may
+    take: that has to be well below what a call may take.
+    """
     monkeypatch.setenv("ISSUER_TIMEOUT", "40")
     monkeypatch.setenv("ISSUER_REDIS_TIMEOUT", "30")
+    monkeypatch.setenv("ISSUER_STORE_TIMEOUT", "10")
+    monkeypatch.setenv("ISSUER_INSIST", "60")
+    for colour in (facade, async_facade):
+        monkeypatch.setattr(colour, "CLOSING", 30.0)

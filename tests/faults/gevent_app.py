@@ -22,7 +22,7 @@ CALLERS, EACH = 50, 100
 def drawn(ids: issuer.Issuer, tag: str) -> list[int]:
     """Draw EACH numbers in each of CALLERS greenlets at the same time."""
     greenlets = [gevent.spawn(lambda: [ids.next(tag) for _ in range(EACH)]) for _ in range(CALLERS)]
-    gevent.joinall(greenlets, timeout=60)
+    gevent.joinall(greenlets, timeout=120)
     return [number for greenlet in greenlets for number in greenlet.get(block=False)]
 
 

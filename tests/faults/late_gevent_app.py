@@ -31,7 +31,7 @@ def drawn_by_greenlets(ids: issuer.Issuer) -> dict[str, list[int]]:
         tag: [*first, *(gevent.spawn(lambda tag=tag: [ids.next(tag) for _ in range(EACH)]) for _ in first)]
         for tag, first in greenlets.items()
     }
-    gevent.joinall([each for row in greenlets.values() for each in row], timeout=60)
+    gevent.joinall([each for row in greenlets.values() for each in row], timeout=180)
     return {tag: [n for each in row for n in each.get(block=False)] for tag, row in greenlets.items()}
 
 
@@ -45,7 +45,7 @@ def main(redis: str, store: str, lease: int) -> None:
         _, status = os.waitpid(child, 0)
         ids.close()
         sys.exit(os.waitstatus_to_exitcode(status))
-    signal.alarm(100)  # a process whose greenlets all stand still would stay for ever
+    signal.alarm(200)  # a process whose greenlets all stand still would stay for ever
     try:
         found = drawn_by_greenlets(ids)
         ids.close()

@@ -109,8 +109,10 @@ def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
 ENDED = """
 import asyncio, faulthandler, gc, os, signal, sys, time
 import issuer
+from issuer.api import asyncio as facade
 from issuer.persistence.memory import MemoryStore
 
+facade.CLOSING = 60  # what is not given back in time is told, which is no silence
 faulthandler.dump_traceback_later(200, exit=True)  # so that one that hangs says where
 drawn = {"strict": 0, "trend": 0, "leased": 0, "stream": 0}
 

@@ -3,9 +3,13 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 import issuer
 from issuer.strategies import Instance
 from tests.audit import repeats
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def test_a_copied_directory_gives_no_machine_number_twice(redis_url: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_what_is_loaded_goes_on_and_the_rest_when_there_is_room(
         env={**os.environ, **({OWN_MOUNTS: "1"} if mounting else {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

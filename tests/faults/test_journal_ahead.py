@@ -11,6 +11,8 @@ from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Order
 from tests.colours import Connect
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 class Served(MemoryStore):
     """Stands for a server, which forks and restarts of its users don't touch."""

@@ -150,7 +150,7 @@ def test_redis_and_the_store_both_gone_are_made_again_from_the_journal(
 @pytest.fixture
 def foreign(place: Place) -> Path:
     """The journal of another store: tags "a" at 40 and "b" at 10."""
-    with issuer.connect(redis="none", store=MemoryStore(), journal=place.journal) as ids:
+    with issuer.connect(redis="none", store=MemoryStore(), journal=place.journal, scheduler=None) as ids:
         ids.create("a", step=10)
         ids.reserve("a", 40)
         ids.create("b", step=10)

@@ -84,7 +84,7 @@ def test_a_tag_made_again_as_strict_is_leased_no_more(
             other.create("a", order="strict")
             if scheduler:
                 # It may have fetched the next lease already: the scheduler drops it at its next look, in a second.
-                until(lambda: in_turn(drawn()), timeout=30)
+                until(lambda: in_turn(drawn()), timeout=60)
             assert in_turn(drawn())
             other.delete("a")
             other.create("a", order="trend")
@@ -161,7 +161,7 @@ def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_mor
         ids.take("a", 1000)
         other.configure("a", lease=0)
         monkeypatch.setattr(supply, "LEARN_AFTER", -1)
-        run(ids, "a", ids._registry.combiner("a").supply.refresh(), Deadline(5))
+        run(ids, "a", ids._registry.combiner("a").supply.refresh(), Deadline(40))
         fake_server.connected = False
         store.restore(Snapshot({"a": replace(backup.tags["a"], max=0, lease=0)}, {}))
         with pytest.raises(issuer.StoreBehind):
@@ -201,7 +201,7 @@ def test_callers_that_are_still_drawing_when_it_closes_take_nothing_with_them(
                 numbers.append(ids.next("a"))
 
         calls = [pool.submit(draw) for _ in range(4)]
-        until(lambda: len(numbers) > 500)
+        until(lambda: len(numbers) > 500, 60)
         ids.close()
         assert all("closed" in str(call.exception(60)) for call in calls)
     assert sorted(numbers) == list(range(1, len(numbers) + 1))

@@ -7,8 +7,16 @@ from issuer.persistence.records import Order
 from tests.colours import Connect
 from tests.servers.redis import RedisServer
 
+pytestmark = pytest.mark.usefixtures("patient")
 
-@pytest.mark.usefixtures("redis_url")  # empties it
+
+@pytest.fixture
+def _unswept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep never: a sweep just after the flush makes the loss good before anybody draws, and nothing is told then."""
+    monkeypatch.setattr("issuer.api.scheduler.SWEEP_EVERY", 3600.0)
+
+
+@pytest.mark.usefixtures("redis_url", "_unswept")  # the first empties it
 @pytest.mark.parametrize("order", ["strict", "trend"])
 @pytest.mark.parametrize("scheduler", ["background", None])
 def test_a_redis_that_has_lost_its_data_is_warned_of_with_the_size_of_the_gap(

@@ -12,7 +12,7 @@ from issuer.gateway.keys import redis_key
 from issuer.persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
 
-pytestmark = BOTH
+pytestmark = [BOTH, pytest.mark.usefixtures("patient")]
 KEY = redis_key("issuer", "a")
 
 

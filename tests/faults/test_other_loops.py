@@ -29,7 +29,7 @@ def told(app: str, *words: str) -> Any:
         [sys.executable, "-m", f"tests.faults.{app}", *words],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=240,
         check=False,
         cwd=ROOT,
     )

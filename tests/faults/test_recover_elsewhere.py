@@ -20,7 +20,7 @@ from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
 
-pytestmark = [pytest.mark.live, pytest.mark.covers("3.25")]
+pytestmark = [pytest.mark.usefixtures("patient"), pytest.mark.live, pytest.mark.covers("3.25")]
 
 StartRedis = Callable[..., RedisServer]
 
@@ -28,10 +28,10 @@ TAG = "orders"
 KEY = redis_key("issuer", TAG)
 
 #: Who hangs has its share of this time: what is left is enough for the others on a machine that stands still a while.
-SETTINGS: dict[str, Any] = {"scheduler": None, "timeout": 20, "redis_timeout": 4}
+SETTINGS: dict[str, Any] = {"scheduler": None, "timeout": 40, "redis_timeout": 8}
 
 #: A server that turns into a replica closes its clients' connections.
-AWAY = (redis.ConnectionError,)
+AWAY = (redis.ConnectionError, redis.TimeoutError)
 
 
 def nobody_answers(route: Topology, talk: Exchange) -> Talks[Any]:
@@ -140,7 +140,7 @@ def test_an_old_master_that_a_failover_left_behind(
     group.failover()
     new = group.node(group.wait_for_master_other_than(address))
     old.resume()
-    until(lambda: old.replication()["role"] == "slave", 30, f"{old!r} is a master no more", ignoring=AWAY)
+    until(lambda: old.replication()["role"] == "slave", 60, f"{old!r} is a master no more", ignoring=AWAY)
     with new.client() as client:
         client.flushall()
     assert name(old) in lost.recovered().asked
@@ -202,7 +202,7 @@ def test_a_silent_replica_leaves_time_for_the_rest_and_is_not_waited_for_again(
 ) -> None:
     master, replica = start_redis(), start_redis()
     replica.replicaof(master)
-    with connect(redis=master.url, store=store, scheduler=None, timeout=8, redis_timeout=60) as ids:
+    with connect(redis=master.url, store=store, scheduler=None, timeout=16, redis_timeout=60) as ids:
         for number in range(20):
             ids.create(f"{TAG}-{number}")
         replica.pause()

@@ -10,6 +10,8 @@ from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Reservation
 from tests.colours import Connect
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 class Stale(MemoryStore):
     """Refuses the next reservations by a `max` of long ago."""

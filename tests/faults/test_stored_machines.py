@@ -57,7 +57,7 @@ class Hosts:
     def restart(self, port: int) -> Desk:
         """Start a process again on the host that was the `port`th."""
         instance = Instance(port=port, ip="192.0.2.5")
-        self.desks.append(Desk("stored", {}, store=self.store, instance=instance))
+        self.desks.append(Desk("stored", {}, store=self.store, instance=instance, timeout=40))
         return self.desks[-1]
 
     @property
@@ -143,7 +143,7 @@ def test_who_had_a_machine_number_is_found_behind_what_was_given_back_whole(host
     second.take(10)
 
     def told(seconds: float) -> str | None:
-        found: str | None = second.run(stored.holder("orders", 5, begun + round(seconds * 1000)), Deadline(1))
+        found: str | None = second.run(stored.holder("orders", 5, begun + round(seconds * 1000)), Deadline(40))
         return found
 
     assert told(stored.LEASE - 100) == told(0) == f"{socket.gethostname()}, pid {os.getpid()}"
@@ -160,7 +160,7 @@ def test_a_renewal_that_comes_after_the_stop_leaves_the_number_to_others(hosts: 
     assert tenure is not None
     hosts.pass_time(1)
     first.close()
-    assert first.run(machines.renew(tenure), Deadline(1)) is None
+    assert first.run(machines.renew(tenure), Deadline(40)) is None
     numbers += hosts.restart(1).take(10)
     assert_increasing(numbers)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import issuer
+from issuer.api import blocking as facade
 from issuer.core.supply import supply
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Order, Tag, TagSettings
@@ -31,6 +32,9 @@ def test_what_needs_no_redis_is_served_without_it(
             assert all(call(ids))
 
 
+#: What a call may raise whose time is over before anybody has answered.
+UNANSWERED = (issuer.RedisUnavailable, issuer.StoreUnavailable)
+
 FIXED = {"machine": "fixed"}
 
 
@@ -50,9 +54,9 @@ def test_a_tag_that_another_process_deleted_leaves_nothing_behind(
             second.next("s")
         ids.delete("s")
         with pytest.raises(issuer.UnknownTag):
-            until(lambda: first.next("s") == 0, timeout=30)
+            until(lambda: first.next("s") == 0, timeout=60)
         ids.create("s", strategy="snowflake", order="trend", options=FIXED)
-        assert until(lambda: second.next("s"), timeout=30, ignoring=(issuer.ConfigurationError,))
+        assert until(lambda: second.next("s"), timeout=60, ignoring=(issuer.ConfigurationError,))
 
 
 def test_a_first_call_that_is_under_way_at_close_takes_no_machine_number(
@@ -70,10 +74,12 @@ def test_a_first_call_that_is_under_way_at_close_takes_no_machine_number(
     instance = Instance(machine=7, directory=str(tmp_path))
     with issuer.connect(redis="none", store=store, instance=instance) as ids:
         ids.create("s", strategy="snowflake", order="trend", options=FIXED)
-    ids = issuer.connect(redis="none", store=store, instance=instance)
+    # `close` gives up waiting for the call long before the call gives up waiting for the store.
+    ids = issuer.connect(redis="none", store=store, instance=instance, store_timeout=40)
     with ThreadPoolExecutor(1) as pool:
         with monkeypatch.context() as patch:
             patch.setattr(store, "get", slow)
+            patch.setattr(facade, "CLOSING", 0.5)
             calling = pool.submit(ids.next, "s")
             assert waiting.wait(60)
             ids.close()
@@ -96,7 +102,7 @@ def test_all_processes_of_a_tag_take_their_machine_numbers_from_one_place(
         for ids in (plain, third):
             ids.next("s")
         with pytest.raises(issuer.NoMachineNumber):
-            fixed.next("s", timeout=1)
+            until(lambda: fixed.next("s", timeout=1), 60, ignoring=UNANSWERED)
         for ids in (plain, third) * 100:  # at times both of them in the same millisecond
             numbers += ids.take("s", 10)
         assert fixed.create("t", strategy="snowflake").scheme["options"] == {"machine": "fixed"}

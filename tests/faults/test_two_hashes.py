@@ -9,6 +9,8 @@ from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import LedgerEntry
 from tests.colours import Connect
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def weak(ids: Issuer) -> list[str]:
     return [each.tag or "" for each in ids.doctor() if (each.check, each.level) == ("tag-two-hashes", "weak")]
@@ -59,7 +61,7 @@ def test_a_redis_that_is_emptied_flooring_and_recovering_are_never_taken_for_two
             else:
                 above = ids.inspect("a").store.max + 5
                 ids.configure("a", above=above)
-        assert len({entry.born for entry in store.ledger("a", newest=99, timeout=5)}) > 4
+        assert len({entry.born for entry in store.ledger("a", newest=99, timeout=10)}) > 4
         assert ids.verify("a") == []
         assert weak(ids) == []
 

@@ -13,6 +13,8 @@ import issuer
 from tests.audit import repeats
 from tests.servers.redis import RedisServer
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 APP = Path(__file__).with_name("c_fork_app.py")
 KINDS: dict[str, dict[str, Any]] = {
     "strict": {"order": "strict"},

@@ -20,6 +20,8 @@ from tests.audit import Draw, crashes, drawn, order_violations, repeats
 from tests.servers.ports import LOOPBACK, free_port
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 PROGRAM = Path(sys.executable).with_name("uwsgi")
 REPOSITORY = Path(__file__).resolve().parents[2]
 KINDS = ("strict", "leased", "direct", "snowflake")
@@ -134,4 +136,4 @@ def test_no_number_comes_twice_under_uwsgi(mode: str, redis_url: str, tmp_path: 
         assert repeats(seen.numbers[kind]) == [], (kind, log)
     assert order_violations(seen.strict) == [], log
     assert "CorruptState" not in log
-    assert crashes(log) == []
+    assert crashes(log) == [], log

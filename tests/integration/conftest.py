@@ -20,11 +20,20 @@ from tests.schemes import KEYS
 from tests.servers.fake import FencedFakeServer
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a machine that is busy, or frozen for seconds, make no call late: what is not given a time has plenty."""
-    for name, seconds in (("TIMEOUT", "60"), ("STORE_TIMEOUT", "20"), ("REDIS_TIMEOUT", "20")):
+    for name, seconds in (("TIMEOUT", "60"), ("STORE_TIMEOUT", "20"), ("REDIS_TIMEOUT", "20"), ("INSIST", "60")):
         monkeypatch.setenv(f"ISSUER_{name}", seconds)
+    # How long a close gives back, and a first draw waits for a store that another thread has locked.
+    for module, name in (
+        ("api.blocking", "CLOSING"),
+        ("api.asyncio", "CLOSING"),
+        ("core.supply.supply", "HURRY"),
+        ("core.supply.source", "PATIENCE"),
+        ("core.supply.source", "PATIENCE_ALONE"),
+    ):
+        monkeypatch.setattr(f"issuer.{module}.{name}", 40.0)
 
 
 @pytest.fixture(params=["sqlite", "mongodb"])

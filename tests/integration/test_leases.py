@@ -25,7 +25,7 @@ from tests.schemes import Make
 from tests.servers.proxy import FaultProxy
 from tests.waiting import run, until
 
-pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+pytestmark = pytest.mark.colours("blocking")
 
 
 Cur = Callable[..., int]
@@ -150,7 +150,7 @@ def test_tasks_that_draw_in_loops_have_equal_shares_of_leases_that_are_smaller_t
             await ids.create("a", step=100, order="trend")
             await asyncio.gather(*(caller(ids, me) for me in range(21)))
 
-    run(main())
+    run(main(), 120)
     assert max(drawn) - min(drawn) <= 2, drawn
 
 

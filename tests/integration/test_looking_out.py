@@ -11,7 +11,7 @@ from issuer.drivers.asyncio import connections
 from issuer.drivers.blocking import link
 from tests.deadlines import ENDLESS
 from tests.servers.proxy import FaultProxy
-from tests.waiting import eventually, run
+from tests.waiting import eventually, run, until
 
 pytestmark = pytest.mark.live
 
@@ -71,12 +71,23 @@ def test_a_server_nearby_is_looked_out_for(redis_url: str, looks: Looks, look_ou
 
 
 def test_a_server_far_away_is_looked_out_for_once_in_a_while_and_again_when_it_comes_nearer(
-    redis_proxy: FaultProxy, looks: Looks, look_out: Callable[[float], None]
+    redis_proxy: FaultProxy, looks: Looks, look_out: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wait: Callable[[Any, Any, Any], Any] = link.Link._whole
+
+    def waited(*told: Any) -> Any:
+        until(lambda: redis_proxy.held, 60)
+        redis_proxy.release()  # its reply comes when nobody looks out for it any more, however slow we are
+        return wait(*told)
+
     look_out(0)
-    redis_proxy.delay_replies(0.1)
     with issuer.connect(redis=redis_proxy.url, **SETTINGS) as ids:
-        assert drawn(ids, 2 * FAR, looks) == list(range(2, 2 * FAR + 2))
+        assert drawn(ids, 1, looks) == [2]
+        looks.clear()
+        redis_proxy.hold()
+        with monkeypatch.context() as far:
+            far.setattr(link.Link, "_whole", waited)
+            assert [ids.next("a") for _ in range(2 * FAR)] == list(range(3, 2 * FAR + 3))
         assert len(looks) in (1, 2)  # the first calls, which create the tag, have begun to count
         assert not any(looks)
         redis_proxy.pass_through()

@@ -60,7 +60,7 @@ def test_a_shard_that_was_deleted_alone_is_made_again_above_its_numbers(
     ids.delete("users")
     assert ids.tags() == []
     with pytest.raises(issuer.UnknownTag):
-        make().next("users", shard_key="a", timeout=5)
+        make().next("users", shard_key="a")
 
 
 def test_a_part_with_a_limit_of_its_own_gets_that_of_all_with_the_next_change(make: Make, store: MemoryStore) -> None:

@@ -314,7 +314,7 @@ def test_a_reservation_that_comes_in_between_brings_none_beyond_the_limit(
     reserve = store.reserve
 
     def after_another(tag: str, *said: Any, **more: Any) -> Any:
-        reserve(tag, 3, at_least=0, reason="another", timeout=1)
+        reserve(tag, 3, at_least=0, reason="another", timeout=10)
         return reserve(tag, *said, **more)
 
     monkeypatch.setattr(store, "reserve", after_another)

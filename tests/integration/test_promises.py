@@ -13,7 +13,7 @@ from issuer.persistence.memory import MemoryStore
 from tests.integration.days import Make
 from tests.servers.fake import FencedFakeServer
 
-pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+pytestmark = pytest.mark.colours("blocking")
 
 
 @pytest.mark.covers("0.1")

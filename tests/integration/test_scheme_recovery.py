@@ -19,7 +19,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.colours("blocking")  # all is decided in the core
 
-TIMEOUT = 5.0
+TIMEOUT = 60.0
 
 ONE = {"stride": [{"from": 1, "first": 1, "stride": 1}], "format": "A{seq}", "id": "a"}
 #: The same values up to 99, every second one after.

@@ -17,7 +17,7 @@ from tests.drawers import Drawers
 from tests.schemes import Make, processes
 from tests.servers.proxy import FaultProxy
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def still_master(group: SentinelServers, address: tuple[str, int]) -> bool:
     """Ask the server itself; one that turns into a replica just now closes its clients' connections."""
     try:
         return bool(group.node(address).replication()["role"] == "master")
-    except redis.ConnectionError:
+    except (redis.ConnectionError, redis.TimeoutError):
         return True
 
 
@@ -106,7 +106,7 @@ class TestFailover:
             ids.create("a", step=1000)
             numbers = ids.take("a", 10)
             old = sentinels.failover()
-            end = time.monotonic() + DEADLINE
+            end = time.monotonic() + 2 * DEADLINE
             # Until the old master, which is alive all the time, is one no more, and the caller has noticed.
             while sentinels.master() == old or still_master(sentinels, old):
                 numbers.append(ids.next("a"))
@@ -131,7 +131,7 @@ class TestFailover:
         self, connect: Connect, start_sentinels: StartSentinels, store: MemoryStore, trouble: Trouble
     ) -> None:
         group = start_sentinels(ordered=False)
-        with connect(redis=group.url, store=store, timeout=DEADLINE) as ids:
+        with connect(redis=group.url, store=store, timeout=DEADLINE, redis_timeout=1) as ids:
             ids.create("a", step=100)
             numbers = ids.take("a", 10)
             trouble(group.sentinels[0])
@@ -187,7 +187,7 @@ class TestTheOldMasterComesBack:
                 drawers.more(200)
                 sentinels.resume(old)
                 sentinels.node(old).start()
-                sentinels.wait_for_replica(old)
+                sentinels.wait_for_replica(old, DEADLINE)
                 drawers.more(200)
             assert drawers.errors == []
         assert_sound(drawers, store)
@@ -197,7 +197,8 @@ class TestTheOldMasterComesBack:
         self, connect: Connect, through: Make, sentinels: SentinelServers, store: MemoryStore
     ) -> None:
         first = sentinels.node(sentinels.master())
-        with through(redis_timeout=1) as ids, connect(redis=first.url, store=store, timeout=DEADLINE) as stale:
+        both = {"timeout": DEADLINE, "redis_timeout": 1}
+        with through(**both) as ids, connect(redis=first.url, store=store, **both) as stale:
             ids.create("a", step=100)
             with Drawers([ids, stale], "a") as drawers:
                 drawers.more(200)
@@ -244,13 +245,15 @@ class TestSentinelsInTrouble:
 
     @pairs
     def test_one_that_answers_is_enough(self, through: Make, sentinels: SentinelServers, trouble: Trouble) -> None:
+        with through() as ids:
+            ids.create("a", step=100)
         for sentinel in sentinels.sentinels[:2]:
             trouble(sentinel)
         # Who is silent has a share of a call's time, 1 or 2 s, or keeps it for a minute.
         with through(timeout=6, redis_timeout=60) as ids:
-            ids.create("a", step=100)
-            first = until(lambda: ids.next("a"), DEADLINE, ignoring=(issuer.RedisUnavailable,))
-            assert ids.take("a", 150) == list(range(first + 1, first + 151))
+            first = until(lambda: ids.next("a"), DEADLINE, ignoring=(issuer.Unavailable,))
+            # The one that answers is known by now: nobody waits for the others.
+            assert ids.take("a", 150, timeout=60) == list(range(first + 1, first + 151))
 
     @pytest.mark.colours("asyncio")
     def test_one_that_is_cut_off_and_names_the_old_master_for_ever_is_not_the_only_one_to_be_asked(
@@ -291,7 +294,8 @@ class TestSentinelsInTrouble:
         self, through: Make, sentinels: SentinelServers
     ) -> None:
         master = sentinels.node(sentinels.master())
-        with through(redis_timeout=0.3) as ids:
+        # A quarter of it for each Sentinel, and one for the master: if that is late, nobody tells of it any more.
+        with through(redis_timeout=16) as ids:
             ids.create("a", step=100)
             ids.next("a")
             for sentinel in sentinels.sentinels:

@@ -19,7 +19,7 @@ from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register, registry
 from tests.colours import BOTH, Connect
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]
 
 
 class Odd(Strategy):
@@ -43,7 +43,7 @@ def ids(connect: Connect, redis_url: str, store: MemoryStore) -> Iterator[Issuer
 def test_a_strategy_of_ones_own_serves_a_tag_by_name(ids: Issuer) -> None:
     register("odd", Odd)
     ids.create("o", strategy="odd", format="O{seq}")
-    assert [ids.next("o"), *ids.take("o", 2), ids.next("o", timeout=1)] == [1, 3, 5, 7]
+    assert [ids.next("o"), *ids.take("o", 2), ids.next("o", timeout=60)] == [1, 3, 5, 7]
     assert str(ids.issue("o")) == "O9"
     assert next(ids.stream("o")) == 11
     assert ids.decode("o", "O9").value == 9

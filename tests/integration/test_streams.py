@@ -21,10 +21,7 @@ from tests.faults.test_fork import in_child
 from tests.servers.proxy import FaultProxy
 from tests.waiting import until
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-    pytest.mark.usefixtures("unhurried"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def some(stream: Iterator[int], n: int) -> list[int]:

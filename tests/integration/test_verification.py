@@ -21,7 +21,7 @@ from tests.integration.test_extension import SlowStore, buffers
 from tests.servers.redis import RedisServer
 from tests.waiting import until
 
-pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.colours("blocking")]
+pytestmark = pytest.mark.colours("blocking")
 
 #: Each colour and each store once: what a store answers is shown in tests/contract.
 COLOUR_AND_STORE = pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_who_finds_a_number_among_thousands_and_behind_empty_entries(
 def test_with_redis_away_who_and_verify_ask_the_store_alone(connect: Connect, store: Store) -> None:
     store.create("a", TagSettings(step=10, limit=10**9, order="trend"), timeout=TIMEOUT)
     store.reserve("a", 10, reason="test", timeout=TIMEOUT)
-    with connect(redis="redis://127.0.0.1:1", store=store, scheduler=None, timeout=1) as ids:
+    with connect(redis="redis://127.0.0.1:1", store=store, scheduler=None) as ids:
         found = ids.who("a", 5)
         assert (found.in_redis, [entry.high for entry in found.entries]) == (None, [10])
         for tag in ("a", None):

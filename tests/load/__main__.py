@@ -29,6 +29,8 @@ from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 TAG = "load"
+#: Settings of the process that asks before and after: a machine that stands still for seconds is no fault.
+PATIENT: dict[str, Any] = {"timeout": 60, "store_timeout": 50, "redis_timeout": 50}
 #: What the store takes longer than on its own, in seconds.
 STORE_DELAY = 0.05
 
@@ -79,11 +81,11 @@ class Process:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(60)
+            self._process.wait(120)
         finally:
             self._process.kill()
             self._process.wait()
-            self._listener.join(5)
+            self._listener.join(60)
             if self._process.stdout is not None:
                 self._process.stdout.close()
 
@@ -110,7 +112,7 @@ def load(
     """Let so many clients draw for so long from a MongoDB that is far from them. `warm`: in seconds."""
     store = f"{mongo.url}/load{threads}"
     with (
-        issuer.connect(redis=redis_url, store=store, scheduler=None) as ids,
+        issuer.connect(redis=redis_url, store=store, scheduler=None, **PATIENT) as ids,
         FaultProxy(("127.0.0.1", mongo.port)) as far,
     ):
         far.delay_replies(STORE_DELAY)
@@ -128,7 +130,7 @@ def load(
             return rounds >= seconds
 
         try:
-            until(watched, seconds * 5 + 60)
+            until(watched, seconds * 5 + 120)
         finally:
             for process in running:
                 process.stop()

@@ -88,7 +88,7 @@ def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
     """Draw until stdin ends."""
     ended = threading.Event()
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with issuer.connect(redis=redis, store=store, timeout=10) as ids:
+    with issuer.connect(redis=redis, store=store, timeout=30, insist=30) as ids:
         ids.next(tag)
         clients = [Client(ids, tag, target, ended) for _ in range(int(threads))]
 
@@ -113,7 +113,7 @@ def main(redis: str, store: str, tag: str, threads: str, file: str) -> None:
         sys.stdin.read()
         ended.set()
         for thread in (*(client.thread for client in clients), reporter):
-            thread.join(20)
+            thread.join(40)
         tell()
 
 

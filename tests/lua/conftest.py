@@ -9,5 +9,5 @@ from tests.servers.redis import RedisServer
 @pytest.fixture
 def tag(any_redis: RedisServer) -> Iterator[TagHash]:
     """A tag's hash, not there yet, on each server of this machine in turn."""
-    with any_redis.client(decode_responses=True) as client:
+    with any_redis.client(decode_responses=True, socket_timeout=30) as client:
         yield TagHash(client)

@@ -14,6 +14,7 @@ import redis
 from issuer.core.arithmetic import mark
 from issuer.gateway.scripts import NAMES, script
 from issuer.persistence.records import HIGHEST
+from tests.waiting import until
 
 KEY = "issuer:{orders}"
 STORE = "0123456789abcdef01234567"
@@ -113,6 +114,10 @@ class TagHash:
         until: int = HIGHEST,
     ) -> list[str]:
         return self.call("floor", at, born, store, manner, scheme, until)
+
+    def replicated(self) -> None:
+        """Wait until a replica has all that was written. One that is in sync may be sent nothing for a second."""
+        until(lambda: self.client.wait(1, 1000) == 1, 60, "a replica has heard of it")
 
     def reign(self) -> str:
         info: Any = self.client.info("replication")

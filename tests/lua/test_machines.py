@@ -233,7 +233,7 @@ def lagging_failover(server: RedisServer, here: MachinesHash, start: Start) -> R
     replica = start()
     replica.replicaof(server)
     here.settled()
-    here.client.wait(1, 5000)
+    here.replicated()
     server.cut_off(replica)
     here.claim()
     server.kill()

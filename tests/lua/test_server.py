@@ -24,6 +24,7 @@ from tests.waiting import until
 
 README = (folder() / "README.md").read_text(encoding="utf-8")
 USER = "drawer"
+AWAY = (redis.ConnectionError, redis.TimeoutError)
 CALLS = {
     "next": gateway.draw(KEY, 1, 4),
     "lease": gateway.lease(KEY, 1, 4),
@@ -159,8 +160,8 @@ class TestStuckScript:
     @contextmanager
     def stuck(self, server: RedisServer, script: str) -> Iterator[None]:
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(server.client(socket_timeout=30).eval, script, 1, "elsewhere")
-            until(lambda: self.is_busy(server), message="the server is busy with the script", timeout=60)
+            running = pool.submit(server.client(socket_timeout=120).eval, script, 1, "elsewhere")
+            until(lambda: self.is_busy(server), 60, "the server is busy with the script", ignoring=AWAY)
             yield
             with pytest.raises(redis.RedisError):
                 running.result()
@@ -192,7 +193,7 @@ class TestStuckScript:
             with pytest.raises(redis.ResponseError, match=r"UNKILLABLE|already executed write commands"):
                 server.client().script_kill()
             with pytest.raises(redis.ConnectionError):
-                command(server.client(), "SHUTDOWN", "NOSAVE")
+                command(server.client(socket_timeout=30), "SHUTDOWN", "NOSAVE")
         until(lambda: not server.running, message="the server has shut down", timeout=60)
         server.start()
         assert TagHash(server.client(decode_responses=True)).next() == ["fenced"]

@@ -18,6 +18,7 @@ from tests.model.state import STORE
 from tests.model.store_walk import REMEMBERED, TAG, StoreWalk
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
+from tests.waiting import until
 
 WINDOW = 10**9
 KEYS = 2
@@ -108,7 +109,7 @@ class Walk(StoreWalk):
     def compare(self) -> None:
         for at, tag in enumerate(self.tags):
             if self.follows[at]:
-                self.tags[1 - at].client.wait(1, 5000)
+                self.synced(1 - at)
             real = {**tag.fields(), **({"asked": "set"} if "asked" in tag.fields() else {})}
             self.agree(f"the hash on {'AB'[at]}", real, self.fields(self.nodes[at].hash))
             kept: Any = tag.client.mget([f"{tag.key}:once:{key}" for key in range(1, KEYS + 1)])
@@ -345,6 +346,10 @@ class Walk(StoreWalk):
         if len(self.nodes) > 1 and self.follows[1 - at]:
             self.cut(1 - at)
 
+    def synced(self, at: int) -> None:
+        """Return when whoever follows that server has all that it has."""
+        until(lambda: self.tags[at].client.wait(1, 1000), message=f"{'AB'[at]} is followed")
+
     def follow(self, at: int) -> None:
         """The server becomes a replica of the other one, if that is a master, and copies all that it has."""
         if len(self.nodes) < 2 or self.follows[at] or not self.nodes[1 - at].master:
@@ -359,7 +364,7 @@ class Walk(StoreWalk):
         """A replica hears no more of its master: from now on it lags."""
         if not self.follows[at]:
             return
-        self.tags[1 - at].client.wait(1, 5000)
+        self.synced(1 - at)
         self.tags[at].client.execute_command("REPLICAOF", "127.0.0.1", free_port())  # type: ignore[no-untyped-call]
         self.follows[at] = False
         self.reigns()
@@ -369,7 +374,7 @@ class Walk(StoreWalk):
         if self.nodes[at].master:
             return
         if self.follows[at]:
-            self.tags[1 - at].client.wait(1, 5000)
+            self.synced(1 - at)
         self.servers[at].promote()
         self.follows[at] = False
         self.nodes[at] = self.nodes[at]._replace(master=True)

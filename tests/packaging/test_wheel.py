@@ -30,7 +30,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data_in(folder: Path) -> dict[str, str]:
-    return dict.fromkeys(("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"), str(folder))
+    """Return the environment of a program of its own there, on a machine that may stand still for seconds."""
+    times = {"ISSUER_TIMEOUT": "100", "ISSUER_STORE_TIMEOUT": "60"}
+    return {**dict.fromkeys(("XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME"), str(folder)), **times}
 
 
 def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_from_there(

@@ -40,7 +40,7 @@ def primary_server() -> Path | None:
 def version(binary: Path) -> str:
     """Return the first line of `--version`, or nothing if the file doesn't run on this machine."""
     try:
-        done = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

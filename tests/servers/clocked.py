@@ -49,7 +49,7 @@ class ClockedServer(RedisServer):
         """Set it so far ahead of the system's clock, and return when the server sees it."""
         self._write(seconds)
         with self.client() as client:
-            until(lambda: abs(_ahead(client) - seconds) < 1, 5, f"the clock is {seconds:+g} s off")
+            until(lambda: abs(_ahead(client) - seconds) < 1, message=f"the clock is {seconds:+g} s off")
 
     def kill(self) -> None:
         """SIGKILL, and remove what the library leaves behind then."""

@@ -72,9 +72,9 @@ def filled(path: Path) -> Iterator[None]:
         _fill(ballast)
         return _takes_nothing(path)
 
-    until(lambda: _emptied_log(path), 10, "its log is empty")
+    until(lambda: _emptied_log(path), message="its log is empty")
     try:
-        until(full, 10, "nothing can be committed")
+        until(full, message="nothing can be committed")
         yield
     finally:
         ballast.unlink(missing_ok=True)

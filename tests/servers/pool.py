@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import urlencode
 
-from tests.servers.redis import RedisServer
+from tests.servers.redis import TIMEOUT, RedisServer
 
 
 class Lent(Protocol):
@@ -98,8 +98,6 @@ def query(parameters: Mapping[str, str]) -> str:
 
 Configuration = dict[str, str]
 
-_TIMEOUT = 20
-
 
 def configuration(server: RedisServer) -> Configuration:
     """Return what CONFIG can set, without the master that is followed."""
@@ -110,10 +108,10 @@ def configuration(server: RedisServer) -> Configuration:
 
 def empty(server: RedisServer, replicas: int = 0) -> None:
     """Cut off whoever is connected, and remove all scripts; of a master the keys too, and those of its replicas."""
-    with server.client(socket_timeout=_TIMEOUT) as client:
+    with server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
         client.script_flush()
         if replicas:
             client.flushall()
             # One that has just come back says that it is in sync, but is sent nothing for up to a second.
-            assert client.wait(replicas, 1000 * _TIMEOUT) == replicas
+            assert client.wait(replicas, 1000 * TIMEOUT // 2) == replicas

@@ -45,7 +45,7 @@ class PostgresServer:
         try:
             self._run("initdb", "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
             options = f"-h {LOOPBACK} -p {self._port} -k {self._directory}"
-            self._run("pg_ctl", "start", "-w", "-t", "20", "-l", str(self._directory / "log"), "-o", options)
+            self._run("pg_ctl", "start", "-w", "-t", "60", "-l", str(self._directory / "log"), "-o", options)
         except BaseException:
             self.end()
             raise
@@ -56,7 +56,7 @@ class PostgresServer:
 
     def end(self) -> None:
         if (self._directory / "data" / "postmaster.pid").exists():
-            self._run("pg_ctl", "stop", "-w", "-t", "10", "-m", "immediate")
+            self._run("pg_ctl", "stop", "-w", "-t", "60", "-m", "immediate")
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -8,6 +8,9 @@ import asyncio
 from issuer.chaos import proxy
 from tests.servers.ports import free_port
 
+# Seconds until it has done what it was told: a machine that stands still meanwhile is no fault of it.
+proxy._ORDER_TIMEOUT = 60.0
+
 
 class FaultProxy(proxy.FaultProxy):
     """`upstream` is (host, port)."""

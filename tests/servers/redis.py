@@ -4,13 +4,19 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
+
+import redis
 
 from issuer.chaos import server
 from tests.servers.ports import LOOPBACK, free_port
 from tests.servers.tls import Certificates
 from tests.servers.watchdog import launch
+from tests.waiting import until
+
+#: Seconds for one answer to a test: a machine that stands still for two or three is no fault of the server.
+TIMEOUT = 20
 
 
 class RedisServer(server.RedisServer):
@@ -51,6 +57,9 @@ class RedisServer(server.RedisServer):
             return f"rediss://{login}{LOOPBACK}:{self.port}/0?{self.tls.query(client=self.client_certificates)}"
         return f"redis://{login}{LOOPBACK}:{self.port}/0"
 
+    def client(self, **options: Any) -> redis.Redis:
+        return super().client(**{"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT, **options})
+
     @property
     def paused(self) -> bool:
         return self.running and self._paused
@@ -60,7 +69,7 @@ class RedisServer(server.RedisServer):
             self._paused = False
         return super().start()
 
-    def stop(self, timeout: float = 30.0) -> None:
+    def stop(self, timeout: float = 60.0) -> None:
         """SIGTERM: an orderly shutdown, which writes the AOF out."""
         if self._process is None or not self.running:
             return
@@ -90,6 +99,10 @@ class RedisServer(server.RedisServer):
             os.kill(pid, signal.SIGCONT)
             self._paused = False
 
+    def snapshot(self) -> Path:
+        """SAVE, and return a copy of the dump for `restore`, as soon as no copy for a replica is under way."""
+        return until(super().snapshot, message=f"{self!r} saves", ignoring=(redis.ResponseError,))
+
     def revive(self) -> Self:
         """Whatever a test left behind: make it a running, empty master."""
         self.resume()
@@ -101,7 +114,7 @@ class RedisServer(server.RedisServer):
             client.flushall()
         return self
 
-    def replicaof(self, other: server.RedisServer, timeout: float = 30.0) -> None:
+    def replicaof(self, other: server.RedisServer, timeout: float = 60.0) -> None:
         """Become a replica of `other`, and return when the link is up and the first copy is here."""
         if not other.port:
             raise ValueError("a replica reaches its master over TCP, and this one has only a unix socket")

@@ -159,7 +159,7 @@ class SentinelServers(Group):
         assert address
         return address
 
-    def wait_for_replica(self, address: Address, timeout: float = 30.0) -> None:
+    def wait_for_replica(self, address: Address, timeout: float = 60.0) -> None:
         """Return when that node follows the present master."""
 
         def follows() -> bool:
@@ -231,7 +231,7 @@ class SentinelServers(Group):
     def _told_by(self, sentinel: Sentinel) -> Address | None:
         if sentinel.paused or not sentinel.running:
             return None
-        with contextlib.suppress(*_AWAY), sentinel.client(decode_responses=True, socket_timeout=1) as client:
+        with contextlib.suppress(*_AWAY), sentinel.client(decode_responses=True) as client:
             if told := client.sentinel_get_master_addr_by_name(self.name):
                 return str(told[0]), int(told[1])
         return None

@@ -104,7 +104,7 @@ def _speaks_tls(binary: Path) -> bool:
     # A server built without TLS doesn't know the option; one built with it finds that there is nothing to listen on.
     command = [str(binary), "--tls-auth-clients", "no", "--port", "0"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
         return False
     return "tls-auth-clients" not in done.stdout + done.stderr

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-import time
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,6 @@ from issuer.core.steps import ask
 from issuer.drivers.asyncio.runner import Runner
 from issuer.drivers.store_pool import GRACE
 from issuer.persistence.memory import MemoryStore
-from tests.waiting import run
 
 
 def refused(_: threading.Thread) -> None:
@@ -34,19 +33,28 @@ def test_where_no_thread_can_begin_the_caller_asks_in_person(monkeypatch: pytest
     assert record.max == 3, "what was left is given back"
 
 
-def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts() -> None:
+def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after the process was stopped for a while. A bare TimeoutError came out of `doctor`."""
+    released, told = threading.Event(), threading.Event()
+    timeout = 60.0
 
     async def main() -> object:
-        released = threading.Event()
+        loop = asyncio.get_running_loop()
+        now, soon = loop.time, loop.call_soon_threadsafe
+
+        def tell(*call: Any, **options: Any) -> asyncio.Handle:
+            handle = soon(*call, **options)
+            told.set()
+            return handle
 
         def held_up() -> None:
+            monkeypatch.setattr(loop, "call_soon_threadsafe", tell)
             released.set()
-            time.sleep(timeout + GRACE)  # the answer is told meanwhile, and the alarm is due
+            assert told.wait(60)
+            monkeypatch.setattr(loop, "time", lambda: now() + timeout + GRACE)  # by now the alarm is due
 
-        timeout = 0.05
-        asyncio.get_running_loop().call_soon(held_up)
+        loop.call_soon(held_up)
         steps = ask(lambda _store, _timeout: released.wait(60) and "there")
         return await Runner(MemoryStore(), None, timeout).run(steps, Deadline(60))
 
-    assert run(main()) == "there"
+    assert asyncio.run(main()) == "there"
