@@ -44,8 +44,8 @@ __all__ = ["UNSET", "aconnect", "connect", "default", "default_is_known", "mask"
 
 log = logging.getLogger("issuer")
 
-
-T = TypeVar("T")
+#: Connections of either colour.
+T = TypeVar("T", bound=Connections | AsyncConnections)
 
 
 class _Unset:
@@ -96,15 +96,9 @@ def connect(
 
     Raises ConfigurationError.
     """
+    given = _settings_of(locals())
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {brief(scheduler)}")
-    times = {
-        "timeout": timeout,
-        "store_timeout": store_timeout,
-        "redis_timeout": redis_timeout,
-        "insist": insist,
-    }
-    given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
     hooks = Hooks(Chain(plugins), rejected, instance, alarm)
     return Issuer(*_parts(redis, store, given, config, hooks, connections=_redis), scheduler)
 
@@ -132,17 +126,16 @@ def aconnect(
 
     The arguments are those of `connect`; a client is one of redis.asyncio, a scheduler an AsyncIOScheduler.
     """
+    given = _settings_of(locals())
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
-    times = {
-        "timeout": timeout,
-        "store_timeout": store_timeout,
-        "redis_timeout": redis_timeout,
-        "insist": insist,
-    }
-    given = {"prefix": prefix, **times, "lease": lease, "journal": journal, "keys": keys}
     hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
     return AsyncIssuer(*_parts(redis, store, given, config, hooks, connections=_async_redis), scheduler)
+
+
+def _settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a call's arguments that are settings: which they are, `Settings` alone says."""
+    return {name: value for name, value in arguments.items() if name in settings_.DEFINITIONS}
 
 
 class Hooks(NamedTuple):
@@ -184,6 +177,7 @@ def _parts(
             opened.close()
         raise
     resolved = IssuerConfig(
+        redis=None if to_redis is None else to_redis.name,
         store=opened,
         own_store=own_store,
         prefix=settings.prefix.value,

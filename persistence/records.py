@@ -153,9 +153,10 @@ def _check(value: TagSettings | TagChanges) -> None:
     for each in fields(value):
         setting, said = SETTINGS.get(each.name) or _BESIDE[each.name], getattr(value, each.name)
         unsaid = said is None and (setting.unsaid or isinstance(value, TagChanges))
-        if not unsaid and (wrong := setting.problem(said)):
+        # What records of before have, as the plain scheme, is nothing to be looked at.
+        if not unsaid and said is not setting.missing and (wrong := setting.problem(said)):
             raise ValueError(f"{each.name} {wrong}")
-    if value.scheme is not None:
+    if value.scheme is not None and value.scheme is not PLAIN:
         # One of its own: the caller may go on to change the one that was given.
         object.__setattr__(value, "scheme", frozen(value.scheme))
 

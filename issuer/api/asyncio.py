@@ -3,48 +3,57 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
-from asyncio import get_running_loop, run_coroutine_threadsafe
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from asyncio import get_running_loop
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, suppress
+from functools import partial
+from operator import call
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar, Unpack
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from issuer.api.async_administration import AsyncAdministration
 from issuer.api.scheduler import Scheduler, Tasks
-from issuer.clock import Deadline, monotonic
+from issuer.clock import Deadline
+from issuer.core import recovery
 from issuer.core.events import Observer
+from issuer.core.inspect import inspection
+from issuer.core.inspect.discrepancies import Discrepancy
+from issuer.core.inspect.doctor.finding import Finding
+from issuer.core.inspect.inspection import Inspection
+from issuer.core.inspect.verification import Provenance, who
 from issuer.core.issued import Issued
-from issuer.core.requests import TAKE_MOST, only_one, whole
+from issuer.core.recovery import Recovery
+from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import ask
+from issuer.core.steps import Calls, Steps
 from issuer.core.supply.local_buffer import spend_all
 from issuer.core.supply.source import Job
 from issuer.drivers.asyncio.combiner import Combiner
-from issuer.drivers.asyncio.connections import Connections
+from issuer.drivers.asyncio.connections import Connections, drive
 from issuer.drivers.asyncio.runner import Runner, new_flight
-from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
+from issuer.errors import IssuerError
 from issuer.forks import PARENTS, living, notice
 from issuer.gateway.keys import check_tag
 from issuer.numbers.codec import Decoded
-from issuer.operations.config import CLOSING, REFRESH_LOST, STREAM_LEASE, IssuerConfig
-from issuer.operations.numbers import PLAIN, TTL, DrawOptions, Issuing, transformed
+from issuer.numbers.given import SchemeOptions
+from issuer.operations import tags
+from issuer.operations.config import CLOSING, IssuerConfig
+from issuer.operations.maintenance import Rounds, Upkeep, doctor, recover, verify
+from issuer.operations.numbers import PLAIN, TTL, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
-from issuer.persistence.records import HIGHEST, LEDGER_KEPT, Tag, now_ms
+from issuer.operations.tag_options import TagOptions
+from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.plugins.chain import AsyncChain
-from issuer.plugins.contract import Call
+from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
-from issuer.strategies.contract import Context
+from issuer.strategies.aside import MachineNumber, MachineNumbers
 
 T = TypeVar("T")
 
-log = logging.getLogger("issuer")
 
-
-class AsyncIssuer(AsyncAdministration):
+class AsyncIssuer:
     """Hands out unique, increasing 64-bit numbers per tag, to the tasks of an event loop. Made by `issuer.aconnect`.
 
     The methods of Issuer, to be awaited; they mean the same and raise the same. It never blocks the loop: stores are
@@ -64,27 +73,42 @@ class AsyncIssuer(AsyncAdministration):
         #: The numbers in hand that are laid open, by tag.
         self._open: dict[str, Iterator[int]] = {}
         self._chain = AsyncChain(config.plugins) if config.plugins else None
-        self._pruned = 0
-        self._refresh_due = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stay: AsyncGenerator[None, None] | None = None
         self._start()
         _living.add(self)
 
     def _start(self) -> None:
+        self._scheduler = Scheduler(self._sweep, Tasks, self._chosen)
+        self._runtime = self._config.runtime(
+            self._open, new_flight, self._background, self._scheduler.start, scheduled=self._chosen is not None
+        )
         self._registry = TagRegistry(self._make_combiner, self._open)
         self._lines = self._registry.combiners
-        self._issuing = Issuing(self._combiner, self._config, self._context, self._registry.forget_if_unknown)
-        theirs = self._chosen if isinstance(self._chosen, AsyncIOScheduler) else None
-        self._scheduler = Scheduler(self._sweep, Tasks, theirs)
-        self._runtime = self._config.runtime(
-            redis=self._runner.redis is not None,
-            background=self._background,
-            scheduled=self._chosen is not None,
-            flight=new_flight,
-            attend=self._attend,
-            open=self._open,
+        shared = self._registry, self._config, self._runtime
+        self._numbers = Issuing(
+            *shared, self._chain, combiner=self._combiner, run=self._run, drive=partial(drive, do=call)
         )
+        self._upkeep = Upkeep(*shared, self._run)
+
+    @property
+    def _issuing(self) -> Issuing[Combiner]:
+        self._enter()  # first, as it may begin again
+        return self._numbers
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._registry.closed
+
+    @property
+    def rejected(self) -> Handler:
+        """The handler of refusals: called with the tag and the error whenever no number can be given. Replaceable."""
+        return self._config.rejections.handler
+
+    @rejected.setter
+    def rejected(self, handler: Handler) -> None:
+        self._config.rejections.handler = handler
 
     # ------------------------------------------------------------------ numbers
 
@@ -101,7 +125,7 @@ class AsyncIssuer(AsyncAdministration):
             only_one(key)
             return await self._said(tag, DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
         if timeout is not None:
-            self._seconds(timeout)  # refused also where a number is in hand
+            seconds(timeout, "timeout", zero=True)  # refused also where a number is in hand
         try:
             combiner = self._lines[tag]
         except (KeyError, TypeError):
@@ -122,16 +146,13 @@ class AsyncIssuer(AsyncAdministration):
         except OtherStrategyError:
             return await self._strategic(combiner, timeout)
         except IssuerError as error:
-            self._registry.forget_if_unknown(combiner)
-            self._tell(tag, error)
+            self._issuing.failed(tag, error)
             raise
         return number if combiner.supply.scheme is None else self._valued(combiner, number)
 
     async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return exactly n numbers, 1..1 000 000; see Issuer.take."""
-        wanted = whole(n, "n", 1, TAKE_MOST)
-        deadline = self._deadline(timeout)
-        return await self._around(tag, wanted, PLAIN, lambda: self._many(tag, wanted, deadline), deadline)
+        return await self._drawn(tag, whole(n, "n", 1, TAKE_MOST), self._deadline(timeout))
 
     async def issue(
         self,
@@ -145,15 +166,7 @@ class AsyncIssuer(AsyncAdministration):
     ) -> Issued:
         """Issue one number, and return it with its text, period and shard; see Issuer.issue."""
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
-        deadline = self._deadline(timeout)
-        issued: list[Issued] = []
-
-        async def draw() -> list[int]:
-            issued.append(await self._issued(tag, how, deadline))
-            return [issued[0].value]
-
-        await self._around(tag, 1, how, draw, deadline, shown=True)
-        return issued[0]
+        return await self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
 
     async def peek(
         self,
@@ -175,34 +188,48 @@ class AsyncIssuer(AsyncAdministration):
 
     async def _said(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
         deadline = self._deadline(timeout)
+        if how.plain:
+            return (await self._drawn(tag, 1, deadline))[0]
+        return await self._attempt(tag, self._issuing.number(tag, how, deadline))
 
-        async def draw() -> list[int]:
-            if how.plain:
-                return await self._many(tag, 1, deadline)
-            return [(await self._issued(tag, how, deadline)).value]
+    async def _drawn(self, tag: str, n: int, deadline: Deadline) -> list[int]:
+        """Draw exactly n numbers, with any plugins around it."""
+        if self._chain is None:
+            return await self._many(tag, n, deadline)
+        draw = partial(self._many, tag, n, deadline)
+        return await self._attempt(tag, self._issuing.around(tag, n, PLAIN, deadline, draw))
 
-        return (await self._around(tag, 1, how, draw, deadline))[0]
-
-    async def _many(self, tag: str, wanted: int, deadline: Deadline) -> list[int]:
-        combiner = self._combiner(tag)
+    # Nothing is shared here with the other colour: a generator more costs a draw 2 to 6 us.
+    async def _many(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         try:
-            while len(numbers) < wanted and combiner.serving is None:
-                drawn = await combiner.draw(wanted - len(numbers), deadline)
-                numbers += drawn if combiner.supply.scheme is None else map(combiner.supply.value, drawn)
-        except OtherStrategyError:
-            pass
+            combiner = self._combiner(tag)
+            try:
+                while len(numbers) < n and combiner.serving is None:
+                    drawn = await combiner.draw(n - len(numbers), deadline)
+                    numbers += drawn if combiner.supply.scheme is None else map(combiner.supply.value, drawn)
+            except OtherStrategyError:
+                pass
+            return numbers or await drive(self._issuing.generated(combiner, n, deadline), call)
         except IssuerError as error:
             error.drawn = numbers
-            self._registry.forget_if_unknown(combiner)
+            if self._chain is None:
+                self._issuing.failed(tag, error)
             raise
-        return numbers or await self._generated(combiner, wanted, deadline)
+
+    async def _attempt(self, tag: str, calls: Calls[T]) -> T:
+        """Run the calls of an operation that is to bring numbers."""
+        try:
+            return await drive(calls, call)
+        except IssuerError as error:
+            self._issuing.failed(tag, error)
+            raise
 
     def _valued(self, combiner: Combiner, counter: int) -> int:
         try:
             return combiner.supply.value(counter)
         except IssuerError as error:
-            self._tell(combiner.tag, error)
+            self._issuing.failed(combiner.tag, error)
             raise
 
     async def _strategic(self, combiner: Combiner, timeout: float | None) -> int:
@@ -212,43 +239,9 @@ class AsyncIssuer(AsyncAdministration):
             if combiner.serving is not None and combiner.serving.ready is not None:
                 for number in combiner.serving.ready:
                     return number
-            return (await self._generated(combiner, 1, self._deadline(timeout)))[0]
+            return (await drive(self._issuing.generated(combiner, 1, self._deadline(timeout)), call))[0]
         except IssuerError as error:
-            self._tell(combiner.tag, error)
-            raise
-
-    async def _generated(self, combiner: Combiner, n: int, deadline: Deadline) -> list[int]:
-        """Get numbers of the tag's strategy, which has no counter."""
-        return await combiner.run(self._issuing.generate(combiner, n, deadline), deadline)
-
-    async def _issued(self, tag: str, how: DrawOptions, deadline: Deadline) -> Issued:
-        combiner = self._combiner(tag)
-        try:
-            return await self._run(self._issuing.issue(tag, how, deadline), deadline, tag)
-        except IssuerError:
-            self._registry.forget_if_unknown(combiner)
-            raise
-
-    async def _around(
-        self,
-        tag: str,
-        n: int,
-        how: DrawOptions,
-        draw: Callable[[], Awaitable[list[int]]],
-        deadline: Deadline,
-        *,
-        shown: bool = False,
-    ) -> list[int]:
-        """Draw, with any plugins around it; call the rejected handler if nothing comes. `shown`: as a text, too."""
-        try:
-            if self._chain is None:
-                return await draw()
-            strategy = await self._run(self._issuing.strategy(tag), deadline, tag)
-            if shown and self._chain.changes(strategy):
-                raise transformed(tag)
-            return await self._chain.around(Call(tag, n, strategy, how.shard_key, how.key), draw)
-        except IssuerError as error:
-            self._tell(tag, error)
+            self._issuing.failed(combiner.tag, error)
             raise
 
     def stream(self, tag: str, *, timeout: float | None = None) -> AsyncIterator[int]:
@@ -259,17 +252,9 @@ class AsyncIssuer(AsyncAdministration):
 
     async def _stream(self, tag: str, timeout: float | None) -> AsyncIterator[int]:
         while True:
-            deadline = self._deadline(timeout)
-            combiner = self._combiner(tag)
             # With numbers in hand nothing below waits: the loop's other tasks get their turn here.
             await asyncio.sleep(0)
-            try:
-                if combiner.serving is None:
-                    await combiner.run(combiner.supply.draw_ahead(STREAM_LEASE), deadline)
-            except IssuerError as error:
-                self._registry.forget_if_unknown(combiner)
-                self._tell(tag, error)
-                raise
+            await self._attempt(tag, self._issuing.draw_ahead(tag, self._deadline(timeout)))
             yield await self.next(tag, timeout=timeout)
             if self._chain is not None:
                 continue
@@ -278,62 +263,122 @@ class AsyncIssuer(AsyncAdministration):
 
     async def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
         """Return n contiguous numbers of a trend tag straight from the store; see Issuer.reserve."""
-        wanted = whole(n, "n", 1, HIGHEST)
+        return await self._attempt(tag, self._issuing.reserve(tag, n, self._deadline(timeout)))
+
+    # ------------------------------------------------------------------ tags
+
+    async def create(
+        self,
+        tag: str,
+        *,
+        start: int | None = None,
+        above: int | None = None,
+        step: int | Literal["auto"] | None = None,
+        limit: int | str = HIGHEST,
+        order: Order | None = None,
+        lease: int | None = None,
+        ahead: int = 1,
+        description: str = "",
+        exist_ok: bool = False,
+        timeout: float | None = None,
+        **given: Unpack[SchemeOptions],
+    ) -> Tag:
+        """Make a tag; see Issuer.create."""
+        asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
         deadline = self._deadline(timeout)
-        combiner = self._combiner(tag)
-        try:
-            if self._chain is not None:
-                # Plugins don't see each of the n numbers; they only allow or refuse the call.
-                strategy = await self._run(self._issuing.strategy(tag), deadline, tag)
-                if self._chain.changes(strategy):
-                    raise transformed(tag)
-                await self._chain.before(Call(tag, wanted, strategy))
-            return await combiner.run(combiner.supply.reserve(wanted), deadline)
-        except IssuerError as error:
-            self._registry.forget_if_unknown(combiner)
-            self._tell(tag, error)
-            raise
+        founded = partial(self._issuing.founded, deadline=deadline)
+        return await self._run(tags.create(tag, asked, self._config, founded, exist_ok=exist_ok), deadline, tag)
+
+    async def configure(
+        self,
+        tag: str,
+        *,
+        step: int | Literal["auto"] | None = None,
+        limit: int | str | None = None,
+        start: int | None = None,
+        above: int | None = None,
+        lease: int | None = None,
+        ahead: int | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        **given: Unpack[SchemeOptions],
+    ) -> Tag:
+        """Change what is given, while running; see Issuer.configure."""
+        asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
+        return await self._run(tags.configure(tag, asked, self._config), self._deadline(timeout), tag)
+
+    async def delete(self, tag: str, *, timeout: float | None = None) -> None:
+        """Retire a tag: its calls raise UnknownTag from now on; see Issuer.delete."""
+        deadline = self._deadline(timeout)
+        await self._run(self._issuing.delete(tag, deadline), deadline, tag)
+
+    async def tags(self, *, timeout: float | None = None) -> list[Tag]:
+        """Return all tags of the store, by name; see Issuer.tags."""
+        return await self._run(inspection.tags(), self._deadline(timeout), None)
+
+    async def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
+        """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
+        self._enter()
+        return await self._run(self._upkeep.inspect(tag), self._deadline(timeout), tag)
+
+    async def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
+        """Return the machine numbers of a snowflake tag that were ever used; see Issuer.machines."""
+        return await self._run(self._issuing.machines(tag), self._deadline(timeout), tag)
+
+    async def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
+        """Set aside the machine numbers of a snowflake tag that were used in the future; see Issuer.set_aside."""
+        return await self._run(self._issuing.set_aside(tag), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
     async def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store; see Issuer.warm."""
-        deadline = self._deadline(timeout)
-        combiner = self._combiner(tag)
-        try:
-            try:
-                await combiner.run(combiner.supply.warm(deadline), deadline)
-            except OtherStrategyError:
-                await self._generated(combiner, 1, deadline)
-        except IssuerError as error:
-            self._registry.forget_if_unknown(combiner)
-            self._tell(tag, error)
-            raise
+        await self._attempt(tag, self._issuing.warm(tag, self._deadline(timeout)))
 
     async def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """From now on extend every tag of the store, drawn from here or not; see Issuer.keep."""
-        if self._runner.redis is None:
-            raise ConfigurationError("a keeper loads segments into Redis, and none is set: name Redis")
-        records = await self.tags(timeout=timeout)
-        self._registry.keep(records)
-        self._attend()
-        return records
+        self._enter()
+        return await self._run(self._upkeep.keep(), self._deadline(timeout), None)
 
     async def tick(self, *, timeout: float | None = None) -> int:
         """Sweep once over the tags in use, load what is due; see Issuer.tick."""
         self._enter()
-        loaded = 0
-        for combiner in self._registry.in_use():
-            deadline = self._deadline(timeout)
-            try:
-                if combiner.serving is not None:
-                    await combiner.run(combiner.serving.sweep(deadline), deadline)
-                    continue
-                await combiner.run(combiner.supply.rejoin(), Deadline(min(deadline.left(), self._runtime.window)))
-                loaded += await combiner.run(combiner.supply.fetch(), deadline)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
-                self._registry.troubled(combiner, error)
-        return loaded
+        return await drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
+
+    async def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
+        """Compare the tag's ledger, the store and Redis; see Issuer.verify."""
+        return await self._perform(verify(self._config, tag), timeout)
+
+    async def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
+        """Return what is known of a number; see Issuer.who."""
+        return await self._run(who(self._config.hash_key, tag, number), self._deadline(timeout), tag)
+
+    async def halt(self, tag: str, *, timeout: float | None = None) -> None:
+        """Stop the tag's reservations at once, for every process, until `recover`; see Issuer.halt."""
+        await self._run(recovery.halt(tag), self._deadline(timeout), tag)
+
+    async def recover(
+        self,
+        tag: str | None = None,
+        *,
+        at_least: int = 0,
+        from_journal: Named = (),
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> list[Recovery]:
+        """Make sure that nothing up to the highest number known is issued again; see Issuer.recover."""
+        rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
+        return await self._perform(rounds, timeout)
+
+    async def doctor(
+        self,
+        *,
+        most: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        timeout: float | None = None,
+    ) -> list[Finding]:
+        """Examine Redis, the store, the settings and the tags; see Issuer.doctor."""
+        return await self._perform(doctor(self._config, most, progress), timeout)
 
     def observe(self, observer: Observer) -> None:
         """Call the observer with each event of this issuer from now on, in the event loop; see Issuer.observe."""
@@ -388,7 +433,7 @@ class AsyncIssuer(AsyncAdministration):
         await self.close()
 
     def __repr__(self) -> str:
-        return self._config.described("AsyncIssuer", self._runner.redis)
+        return self._config.described("AsyncIssuer")
 
     # ------------------------------------------------------------------ inside
 
@@ -418,32 +463,27 @@ class AsyncIssuer(AsyncAdministration):
         spend_all(self._open)
         self._registry.spend()
         forgotten = self._registry, self._scheduler, self._stay
-        self._stay = None
+        self._stay, pruned = None, self._upkeep.pruned
         self._start()
+        self._upkeep.pruned = pruned
         return forgotten, self._runner.redis and self._runner.redis.begin()
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._config.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+
+    async def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        self._enter()
+        if self._registry.closed:
+            raise IssuerError("this issuer is closed", tag=tag)
+        return await self._runner.run(steps, deadline, tag)
+
+    async def _perform(self, rounds: Rounds[T], timeout: float | None) -> T:
+        return await drive(rounds, lambda each: self._run(each[0], self._deadline(timeout), each[1]))
 
     def _make_combiner(self, tag: str) -> Combiner:
         return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
 
-    def _context(self, combiner: Combiner, record: Tag) -> Context:
-        loop = combiner.loop  # a strategy that blocks has a thread, which waits for what runs here
-        return self._config.context(
-            record,
-            run=lambda steps, deadline: run_coroutine_threadsafe(combiner.run(steps, deadline), loop).result(),
-            flight=new_flight,
-            redis=self._runner.redis is not None,
-            background=self._background,
-            window=self._runtime.window,
-        )
-
-    def _attend(self) -> None:
-        if self._chosen is not None:
-            self._scheduler.start()
-
     def _background(self, job: Job) -> bool:
-        if self._chosen is None:
-            return False
-
         async def run() -> None:
             deadline = Deadline(self._runtime.window)
             await self._runner.run(job(deadline), deadline)
@@ -453,51 +493,11 @@ class AsyncIssuer(AsyncAdministration):
     async def _sweep(self) -> None:
         # The issuer is closed, or the loop ends: APScheduler would report it as a job that failed.
         with suppress(asyncio.CancelledError):
-            await self._sweep_lines()
-
-    async def _sweep_lines(self) -> None:
-        combiners = self._registry.in_use()
-        for combiner in combiners:
-            if self.closed:
-                return
-            deadline = Deadline(self._config.store_timeout)
-            try:
-                steps = combiner.supply.sweep() if combiner.serving is None else combiner.serving.sweep(deadline)
-                await combiner.run(steps, deadline)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
-                self._registry.troubled(combiner, error)
-        wanted = now_ms() - self._pruned >= LEDGER_KEPT // 90 or any(combiner.supply.stale for combiner in combiners)
-        if wanted and monotonic() > self._refresh_due:
-            # Not here: a store that hangs would keep the sweep from what Redis is back for.
-            self._refresh_due = monotonic() + REFRESH_LOST
-            self._scheduler.background(self._refresh)
+            if await drive(self._upkeep.sweep(), call):
+                self._scheduler.background(self._refresh)
 
     async def _refresh(self) -> None:
-        """Ask the store for what may wait, up to the first time-out."""
-        try:
-            for combiner in self._registry.in_use():
-                if self.closed:
-                    return
-                try:
-                    await combiner.run(combiner.supply.refresh(), Deadline(self._config.store_timeout))
-                except StoreUnavailable as error:
-                    self._registry.troubled(combiner, error)
-                    return
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._registry.troubled(combiner, error)
-            if now_ms() - self._pruned >= LEDGER_KEPT // 90:
-                await self._prune()
-        finally:
-            self._refresh_due = 0.0
-
-    async def _prune(self) -> None:
-        """Once a day: old ledger entries."""
-        self._pruned = now = now_ms()
-        steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
-        try:
-            await self._run(steps, Deadline(self._config.store_timeout), None)
-        except IssuerError as error:
-            log.debug("ledger not pruned: %s", error)
+        await drive(self._upkeep.refresh(), call)
 
     def _put_away(self) -> None:
         """Before a fork that Python doesn't see: let the child find nothing that it could use without asking."""

@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
+from operator import call
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar, Unpack
 
 from apscheduler.schedulers.base import BaseScheduler
 
-from issuer.api.administration import Administration
 from issuer.api.scheduler import Scheduler, Threads
-from issuer.clock import Deadline, monotonic
+from issuer.clock import Deadline
+from issuer.core import recovery
 from issuer.core.events import Observer
+from issuer.core.inspect import inspection
+from issuer.core.inspect.discrepancies import Discrepancy
+from issuer.core.inspect.doctor.finding import Finding
+from issuer.core.inspect.inspection import Inspection
+from issuer.core.inspect.verification import Provenance, who
 from issuer.core.issued import Issued
-from issuer.core.requests import TAKE_MOST, only_one, whole
+from issuer.core.recovery import Recovery
+from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.steps import ask
+from issuer.core.steps import Calls, Steps
 from issuer.core.supply.local_buffer import spend_all
 from issuer.core.supply.source import Job
 from issuer.drivers.blocking.combiner import Combiner
-from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.blocking.runner import Runner, new_flight
-from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable
+from issuer.errors import IssuerError
 from issuer.forks import living, notice
 from issuer.gateway.keys import check_tag
 from issuer.numbers.codec import Decoded
-from issuer.operations.config import CLOSING, REFRESH_LOST, STREAM_LEASE, IssuerConfig
-from issuer.operations.numbers import PLAIN, TTL, DrawOptions, Issuing, transformed
+from issuer.numbers.given import SchemeOptions
+from issuer.operations import tags
+from issuer.operations.config import CLOSING, IssuerConfig
+from issuer.operations.maintenance import Rounds, Upkeep, doctor, recover, verify
+from issuer.operations.numbers import PLAIN, TTL, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
-from issuer.persistence.records import HIGHEST, LEDGER_KEPT, Tag, now_ms
+from issuer.operations.tag_options import TagOptions
+from issuer.persistence.records import HIGHEST, Order, Tag
 from issuer.plugins.chain import Chain
-from issuer.plugins.contract import Call
+from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
-from issuer.strategies.contract import Context
+from issuer.strategies.aside import MachineNumber, MachineNumbers
 
 T = TypeVar("T")
 
-log = logging.getLogger("issuer")
 
-
-class Issuer(Administration):
+class Issuer:
     """Hands out unique, increasing 64-bit numbers per tag. Made by `issuer.connect`; safe to share among threads.
 
     After a fork the child has an Issuer of its own: it shares no number, connection or thread with its parent. Every
@@ -68,20 +77,30 @@ class Issuer(Administration):
         _living.add(self)
 
     def _start(self) -> None:
-        self._registry = TagRegistry(self._make_combiner, self._laid)
-        self._issuing = Issuing(self._registry.combiner, self._config, self._context, self._registry.forget_if_unknown)
-        self._pruned = 0
-        self._refresh_due = 0.0
-        theirs = self._chosen if isinstance(self._chosen, BaseScheduler) else None
-        self._scheduler = Scheduler(self._sweep, Threads, theirs)
+        self._scheduler = Scheduler(self._sweep, Threads, self._chosen)
         self._runtime = self._config.runtime(
-            redis=self._runner.redis is not None,
-            background=self._background,
-            scheduled=self._chosen is not None,
-            flight=new_flight,
-            attend=self._attend,
-            open=self._laid,
+            self._laid, new_flight, self._background, self._scheduler.start, scheduled=self._chosen is not None
         )
+        self._registry = TagRegistry(self._make_combiner, self._laid)
+        shared = self._registry, self._config, self._runtime
+        self._issuing = Issuing(
+            *shared, self._chain, combiner=self._registry.combiner, run=self._run, drive=partial(drive, do=call)
+        )
+        self._upkeep = Upkeep(*shared, self._run)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._registry.closed
+
+    @property
+    def rejected(self) -> Handler:
+        """The handler of refusals: called with the tag and the error whenever no number can be given. Replaceable."""
+        return self._config.rejections.handler
+
+    @rejected.setter
+    def rejected(self, handler: Handler) -> None:
+        self._config.rejections.handler = handler
 
     # ------------------------------------------------------------------ numbers
 
@@ -121,9 +140,7 @@ class Issuer(Administration):
 
         After an error part-way, as at the tag's limit, the numbers already drawn are in its `drawn`.
         """
-        wanted = whole(n, "n", 1, TAKE_MOST)
-        deadline = self._deadline(timeout)
-        return self._around(tag, wanted, PLAIN, lambda: self._many(tag, wanted, deadline), deadline)
+        return self._drawn(tag, whole(n, "n", 1, TAKE_MOST), self._deadline(timeout))
 
     def issue(
         self,
@@ -140,15 +157,7 @@ class Issuer(Administration):
         Raises as `next`; ConfigurationError if a plugin transforms the tag's numbers, as it has no part in the text.
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
-        deadline = self._deadline(timeout)
-        issued: list[Issued] = []
-
-        def draw() -> list[int]:
-            issued.append(self._issued(tag, how, deadline))
-            return [issued[0].value]
-
-        self._around(tag, 1, how, draw, deadline, shown=True)
-        return issued[0]
+        return self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
 
     def peek(
         self,
@@ -170,89 +179,57 @@ class Issuer(Administration):
         """
         return self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
-    def _tell_raised(self, tag: str) -> None:
-        error = sys.exception()
-        if isinstance(error, IssuerError):
-            self._tell(tag, error)
-
     def _said(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
         deadline = self._deadline(timeout)
         if how.plain:
-            return self._around(tag, 1, how, lambda: [self._one(tag, deadline)], deadline)[0]
-        return self._around(tag, 1, how, lambda: [self._issued(tag, how, deadline).value], deadline)[0]
+            return self._drawn(tag, 1, deadline)[0]
+        return self._attempt(tag, self._issuing.number(tag, how, deadline))
 
-    def _one(self, tag: str, deadline: Deadline) -> int:
-        combiner = self._registry.combiner(tag)
-        try:
-            if combiner.serving is None:
-                return combiner.supply.value(combiner.next(deadline))
-        except OtherStrategyError:
-            pass
-        except IssuerError:
-            self._registry.forget_if_unknown(combiner)
-            raise
-        return self._generated(combiner, 1, deadline)[0]
+    def _drawn(self, tag: str, n: int, deadline: Deadline) -> list[int]:
+        """Draw exactly n numbers, with any plugins around it."""
+        if self._chain is None:
+            return self._many(tag, n, deadline)
+        draw = partial(self._many, tag, n, deadline)
+        return self._attempt(tag, self._issuing.around(tag, n, PLAIN, deadline, draw))
 
-    def _many(self, tag: str, wanted: int, deadline: Deadline) -> list[int]:
-        combiner = self._registry.combiner(tag)
+    # Nothing is shared here with the other colour: a generator more costs a draw 2 to 6 us.
+    def _many(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         numbers: list[int] = []
         try:
-            while len(numbers) < wanted and combiner.serving is None:
-                drawn = combiner.draw(wanted - len(numbers), deadline)
-                numbers += drawn if combiner.supply.scheme is None else map(combiner.supply.value, drawn)
-        except OtherStrategyError:
-            pass
+            combiner = self._registry.combiner(tag)
+            try:
+                while len(numbers) < n and combiner.serving is None:
+                    drawn = combiner.draw(n - len(numbers), deadline)
+                    numbers += drawn if combiner.supply.scheme is None else map(combiner.supply.value, drawn)
+            except OtherStrategyError:
+                pass
+            return numbers or drive(self._issuing.generated(combiner, n, deadline), call)
         except IssuerError as error:
             error.drawn = numbers
-            self._registry.forget_if_unknown(combiner)
-            raise
-        return numbers or self._generated(combiner, wanted, deadline)
-
-    def _generated(self, combiner: Combiner, n: int, deadline: Deadline) -> list[int]:
-        """Get numbers of the tag's strategy, which has no counter."""
-        numbers = combiner.run(self._issuing.generate(combiner, n, deadline), deadline)
-        ready = combiner.serving.ready if combiner.serving is not None and self._chain is None else None
-        if ready is not None:
-            self._registry.lay_open(combiner, ready)
-        return numbers
-
-    def _issued(self, tag: str, how: DrawOptions, deadline: Deadline) -> Issued:
-        combiner = self._registry.combiner(tag)
-        try:
-            return self._run(self._issuing.issue(tag, how, deadline), deadline, tag)
-        except IssuerError:
-            self._registry.forget_if_unknown(combiner)
-            raise
-
-    def _around(
-        self,
-        tag: str,
-        n: int,
-        how: DrawOptions,
-        draw: Callable[[], list[int]],
-        deadline: Deadline,
-        *,
-        shown: bool = False,
-    ) -> list[int]:
-        """Draw, with any plugins around it; call the rejected handler if nothing comes. `shown`: as a text, too."""
-        try:
             if self._chain is None:
-                return draw()
-            strategy = self._run(self._issuing.strategy(tag), deadline, tag)
-            if shown and self._chain.changes(strategy):
-                raise transformed(tag)
-            return self._chain.around(Call(tag, n, strategy, how.shard_key, how.key), draw)
-        except IssuerError as error:
-            self._tell(tag, error)
+                self._issuing.failed(tag, error)
             raise
+
+    def _attempt(self, tag: str, calls: Calls[T]) -> T:
+        """Run the calls of an operation that is to bring numbers."""
+        try:
+            return drive(calls, call)
+        except IssuerError as error:
+            self._issuing.failed(tag, error)
+            raise
+
+    def _tell_raised(self, tag: str) -> None:
+        error = sys.exception()
+        if isinstance(error, IssuerError):
+            self._issuing.failed(tag, error)
 
     def stream(self, tag: str, *, timeout: float | None = None) -> Iterator[int]:
         """Return an endless iterator over the tag's numbers, for one thread. Errors as `next`; `timeout` for each.
 
         A trend tag's numbers are drawn ahead, and come at the speed of an iterator in C; `next` and other streams of
         this process share them. How many at a time the tag or `connect` says; else 1000, and more while they are used
-        up within 50 ms, as far as a fifth of a segment. A strict tag's come one by one,
-        each drawn when it is asked for.
+        up within 50 ms, as far as a fifth of a segment. A strict tag's come one by one, each drawn when it is asked
+        for.
         """
         check_tag(tag)
         self._deadline(timeout)
@@ -260,66 +237,122 @@ class Issuer(Administration):
 
     def _pieces(self, tag: str, timeout: float | None) -> Iterator[Iterable[int]]:
         while True:
-            deadline = self._deadline(timeout)
-            combiner = self._registry.combiner(tag)  # after a fork another one
-            try:
-                if combiner.serving is None:
-                    combiner.run(combiner.supply.draw_ahead(STREAM_LEASE), deadline)
-            except IssuerError as error:
-                self._registry.forget_if_unknown(combiner)
-                self._tell(tag, error)
-                raise
+            self._attempt(tag, self._issuing.draw_ahead(tag, self._deadline(timeout)))
             yield (self.next(tag, timeout=timeout),)
             if self._chain is None:
-                yield self._registry.combiner(
-                    tag
-                ).supply.open  # not of the parent's line: a fork may have come in between
+                # Looked up now: a fork may have come in between, and this is not the parent's line.
+                yield self._registry.combiner(tag).supply.open
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
         """Return n contiguous numbers straight from the store: one request, however many. Only for trend tags.
 
         n is 1..limit. Raises LimitReached if fewer are left, InvalidArgument for a strict tag.
         """
-        wanted = whole(n, "n", 1, HIGHEST)
+        return self._attempt(tag, self._issuing.reserve(tag, n, self._deadline(timeout)))
+
+    # ------------------------------------------------------------------ tags
+
+    def create(
+        self,
+        tag: str,
+        *,
+        start: int | None = None,
+        above: int | None = None,
+        step: int | Literal["auto"] | None = None,
+        limit: int | str = HIGHEST,
+        order: Order | None = None,
+        lease: int | None = None,
+        ahead: int = 1,
+        description: str = "",
+        exist_ok: bool = False,
+        timeout: float | None = None,
+        **given: Unpack[SchemeOptions],
+    ) -> Tag:
+        """Make a tag. Its first number is `start` (1..limit), or `above` + 1 (`above` 0..limit-1), or 1.
+
+        step: numbers per segment, 1..2^63-1; None or "auto": 1000, and the tag's `step_mode` is "auto". limit: the last
+        number there will be. order: "strict" (the default with Redis) or "trend" (the only one without, and where a
+        strategy has no counter). lease: how many numbers of a trend tag each process draws ahead from Redis, 0 (none)
+        .. 1 000 000; None: as `connect` says. ahead: how many steps a segment holds, 1..1000: if a step lasts ten
+        minutes, ahead=6 makes an outage of the store of most of an hour cost nothing. A deleted tag, made again, goes
+        on above its old numbers. exist_ok: a tag that is there is returned as it is, unless it differs in what is said
+        here, or makes its numbers otherwise: then TagDiffers names the differences. Raises TagExists, InvalidArgument.
+        """
+        asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
         deadline = self._deadline(timeout)
-        combiner = self._registry.combiner(tag)
-        try:
-            if self._chain is not None:
-                # Plugins don't see each of the n numbers; they only allow or refuse the call.
-                strategy = self._run(self._issuing.strategy(tag), deadline, tag)
-                if self._chain.changes(strategy):
-                    raise transformed(tag)
-                self._chain.before(Call(tag, wanted, strategy))
-            return combiner.run(combiner.supply.reserve(wanted), deadline)
-        except IssuerError as error:
-            self._registry.forget_if_unknown(combiner)
-            self._tell(tag, error)
-            raise
+        founded = partial(self._issuing.founded, deadline=deadline)
+        return self._run(tags.create(tag, asked, self._config, founded, exist_ok=exist_ok), deadline, tag)
+
+    def configure(
+        self,
+        tag: str,
+        *,
+        step: int | Literal["auto"] | None = None,
+        limit: int | str | None = None,
+        start: int | None = None,
+        above: int | None = None,
+        lease: int | None = None,
+        ahead: int | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        **given: Unpack[SchemeOptions],
+    ) -> Tag:
+        """Change what is given, while running: every process follows at its next reservation. Returns the tag after.
+
+        `start` and `above` only raise: numbers below are skipped, in Redis too. If numbers begin again, as in a tag
+        with periods or a cycle, they are refused. With a stride they are numbers that users see, as the limit is. A
+        `limit` below `max` is refused, unless the tag has periods: then it holds in each, at once. A changed `lease`
+        reaches every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are changed in each
+        of them; a part alone can't be changed.
+        """
+        asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
+        return self._run(tags.configure(tag, asked, self._config), self._deadline(timeout), tag)
+
+    def delete(self, tag: str, *, timeout: float | None = None) -> None:
+        """Retire a tag: its calls raise UnknownTag from now on. Made again, it goes on above.
+
+        Raises UnknownTag; InvalidArgument for a part of a tag, which goes with its tag.
+        """
+        deadline = self._deadline(timeout)
+        self._run(self._issuing.delete(tag, deadline), deadline, tag)
+
+    def tags(self, *, timeout: float | None = None) -> list[Tag]:
+        """Return all tags of the store, by name."""
+        return self._run(inspection.tags(), self._deadline(timeout), None)
+
+    def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
+        """Return all that is to be seen of the tag, changing nothing. Raises UnknownTag.
+
+        If Redis can't be reached, `redis_error` says so; if the store can't, StoreUnavailable is raised.
+        """
+        return self._run(self._upkeep.inspect(tag), self._deadline(timeout), tag)
+
+    def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
+        """Return the machine numbers of a snowflake tag that were ever used, and which of them in the future.
+
+        Changes nothing. Raises UnknownTag; InvalidArgument where none are kept in Redis or the store.
+        """
+        return self._run(self._issuing.machines(tag), self._deadline(timeout), tag)
+
+    def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
+        """Set aside the machine numbers of a snowflake tag that were used in the future; return them.
+
+        For when a clock that was far ahead has been set right: a process that had one of them gets another, and need
+        not wait until that time is over. No number comes again, as what was used stays written down; no process takes
+        those numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future.
+        Stop the processes before, and start them after. Raises UnknownTag, InvalidArgument.
+        """
+        return self._run(self._issuing.set_aside(tag), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
     def warm(self, tag: str, *, timeout: float | None = None) -> None:
         """Return when the tag has numbers in hand, so that the first `next` needs no store. Errors as `next`."""
-        deadline = self._deadline(timeout)
-        combiner = self._registry.combiner(tag)
-        try:
-            try:
-                combiner.run(combiner.supply.warm(deadline), deadline)
-            except OtherStrategyError:
-                self._generated(combiner, 1, deadline)
-        except IssuerError as error:
-            self._registry.forget_if_unknown(combiner)
-            self._tell(tag, error)
-            raise
+        self._attempt(tag, self._issuing.warm(tag, self._deadline(timeout)))
 
     def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """From now on extend every tag of the store, drawn from here or not. Returns them; call again for new ones."""
-        if self._runner.redis is None:
-            raise ConfigurationError("a keeper loads segments into Redis, and none is set: name Redis")
-        records = self.tags(timeout=timeout)
-        self._registry.keep(records)
-        self._attend()
-        return records
+        return self._run(self._upkeep.keep(), self._deadline(timeout), None)
 
     def tick(self, *, timeout: float | None = None) -> int:
         """Sweep once over the tags in use, in this thread: load what is due. Returns the number of segments loaded.
@@ -327,18 +360,73 @@ class Issuer(Administration):
         A tag that can't be extended now is logged and does not keep the others waiting. Each has `timeout` for itself.
         """
         notice()
-        loaded = 0
-        for combiner in self._registry.in_use():
-            deadline = self._deadline(timeout)
-            try:
-                if combiner.serving is not None:
-                    combiner.run(combiner.serving.sweep(deadline), deadline)
-                    continue
-                combiner.run(combiner.supply.rejoin(), Deadline(min(deadline.left(), self._runtime.window)))
-                loaded += combiner.run(combiner.supply.fetch(), deadline)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
-                self._registry.troubled(combiner, error)
-        return loaded
+        return drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
+
+    def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
+        """Compare the tag's ledger, the store and Redis, changing nothing; return what is wrong.
+
+        An empty list: no two segments overlap, and nothing lies above the store's max. No tag: all of them. At most 100
+        findings a tag; of one that is in parts, each of them is verified. Reads the whole ledger, 2000 entries at a
+        time; `timeout` is for each such piece. Safe under load: what others do meanwhile is no finding. With Redis away
+        the rest is looked at, and RedisUnseen is in the list. Raises UnknownTag, StoreUnavailable.
+        """
+        return self._perform(verify(self._config, tag), timeout)
+
+    def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
+        """Return what is known of a number, 1..2^63-1: who reserved its segment, when, and what for.
+
+        With Redis away only the store is asked. Raises UnknownTag.
+        """
+        return self._run(who(self._config.hash_key, tag, number), self._deadline(timeout), tag)
+
+    def halt(self, tag: str, *, timeout: float | None = None) -> None:
+        """Stop the tag's reservations at once, for every process, until `recover`; then StoreBehind is raised.
+
+        What has been reserved is issued still: both buffers in Redis, leases, segments of processes. With its parts, if
+        it has any. Twice is harmless. Raises UnknownTag.
+        """
+        self._run(recovery.halt(tag), self._deadline(timeout), tag)
+
+    def recover(
+        self,
+        tag: str | None = None,
+        *,
+        at_least: int = 0,
+        from_journal: Named = (),
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> list[Recovery]:
+        """Make sure that nothing up to the highest number known is issued again, then let reservations go on.
+
+        The highest number known: what the store, its ledger, Redis, the journals and `at_least` (one tag only) say, as
+        the tag's counter counts: `decode` tells it of a number that is made of it. No tag: all of them; a tag in parts:
+        it and these; each has `timeout` for itself, and the first error is raised when all have been tried.
+        Idempotent; safe from several machines at once and under load. `dry_run` changes nothing, and goes on
+        without a Redis that is away: see `Recovery.redis_error`. Replicas and old masters are asked too, if they answer
+        soon: see `Recovery.unasked`.
+
+        from_journal: paths of journals, in any order, or what `issuer.persistence.journal.read` returned. A tag that
+        they know and the store has lost is made again. Journals of another store count if this one is empty, or was
+        made from them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable,
+        RedisUnavailable.
+        """
+        rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
+        return self._perform(rounds, timeout)
+
+    def doctor(
+        self,
+        *,
+        most: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        timeout: float | None = None,
+    ) -> list[Finding]:
+        """Examine Redis, the store, the settings and the tags; return what is found, the worst first. Changes nothing.
+
+        A Finding of level "weak" names what weakens the promise; nothing is raised for what can't be seen or reached.
+        `most`: how many tags to look at closely, those used last first, 0..2^63-1; None: 1000. `progress` is called
+        after each of them, with how many were looked at and how many will be. Each request has `timeout` for itself.
+        """
+        return self._perform(doctor(self._config, most, progress), timeout)
 
     def observe(self, observer: Observer) -> None:
         """Call the observer with each event of this issuer from now on: `events` has their classes.
@@ -378,31 +466,26 @@ class Issuer(Administration):
         self.close()
 
     def __repr__(self) -> str:
-        return self._config.described("Issuer", self._runner.redis)
+        return self._config.described("Issuer")
 
     # ------------------------------------------------------------------ inside
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        notice()  # every call that isn't answered out of hand comes here before anything else
+        return Deadline(self._config.timeout if timeout is None else seconds(timeout, "timeout", zero=True))
+
+    def _run(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        if self._registry.closed:
+            raise IssuerError("this issuer is closed", tag=tag)
+        return self._runner.run(steps, deadline, tag)
+
+    def _perform(self, rounds: Rounds[T], timeout: float | None) -> T:
+        return drive(rounds, lambda each: self._run(each[0], self._deadline(timeout), each[1]))
 
     def _make_combiner(self, tag: str) -> Combiner:
         return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
 
-    def _context(self, combiner: Combiner, record: Tag) -> Context:
-        return self._config.context(
-            record,
-            run=combiner.run,
-            flight=new_flight,
-            redis=self._runner.redis is not None,
-            background=self._background,
-            window=self._runtime.window,
-        )
-
-    def _attend(self) -> None:
-        if self._chosen is not None:
-            self._scheduler.start()
-
     def _background(self, job: Job) -> bool:
-        if self._chosen is None:
-            return False
-
         def run() -> None:
             deadline = Deadline(self._runtime.window)
             self._runner.run(job(deadline), deadline)
@@ -410,51 +493,11 @@ class Issuer(Administration):
         return self._scheduler.background(run)
 
     def _sweep(self) -> None:
-        combiners = self._registry.in_use()
-        for combiner in combiners:
-            if self.closed:
-                return
-            deadline = Deadline(self._config.store_timeout)
-            try:
-                steps = combiner.supply.sweep() if combiner.serving is None else combiner.serving.sweep(deadline)
-                combiner.run(steps, deadline)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
-                self._registry.troubled(combiner, error)
-        now = monotonic()
-        if now > self._refresh_due and (self._prune_due() or any(combiner.supply.stale for combiner in combiners)):
-            # Not here: a store that hangs would keep the sweep from what Redis is back for.
-            self._refresh_due = now + REFRESH_LOST
+        if drive(self._upkeep.sweep(), call):
             self._scheduler.background(self._refresh)
 
     def _refresh(self) -> None:
-        """Ask the store for what may wait, up to the first time-out."""
-        try:
-            for combiner in self._registry.in_use():
-                if self.closed:
-                    return
-                try:
-                    combiner.run(combiner.supply.refresh(), Deadline(self._config.store_timeout))
-                except StoreUnavailable as error:
-                    self._registry.troubled(combiner, error)
-                    return
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._registry.troubled(combiner, error)
-            if self._prune_due():
-                self._prune()
-        finally:
-            self._refresh_due = 0.0
-
-    def _prune_due(self) -> bool:
-        return now_ms() - self._pruned >= LEDGER_KEPT // 90
-
-    def _prune(self) -> None:
-        """Once a day: old ledger entries."""
-        self._pruned = now = now_ms()
-        steps = ask(lambda store, left: store.prune(before=now - LEDGER_KEPT, timeout=left))
-        try:
-            self._run(steps, Deadline(self._config.store_timeout), None)
-        except IssuerError as error:
-            log.debug("ledger not pruned: %s", error)
+        drive(self._upkeep.refresh(), call)
 
     def _put_away(self) -> None:
         """Before a fork that Python doesn't see: let the child find nothing that it could use without asking."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC
-from typing import Any
+from typing import Any, Literal
 
 from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.executors.pool import BasePoolExecutor
@@ -190,16 +190,18 @@ def _tell(job: Future[Any] | asyncio.Task[Any]) -> None:
 class Scheduler:
     """Runs `sweep` every second and jobs at once. Started at the first job; made again when it is found dead."""
 
-    def __init__(self, sweep: Job, crew: Callable[[], Executor], theirs: BaseScheduler | None = None) -> None:
-        """`crew` makes the hands. `theirs`: the caller's own scheduler, which we neither start nor stop."""
+    def __init__(
+        self, sweep: Job, crew: Callable[[], Executor], chosen: Literal["background"] | BaseScheduler | None
+    ) -> None:
+        """`crew` makes the hands. `chosen`: the caller's own scheduler, which we neither start nor stop; None: none."""
         self._sweep = sweep
         self._make_crew = crew
-        self._theirs = theirs
+        self._theirs = chosen if isinstance(chosen, BaseScheduler) else None
         self._ours: BaseScheduler | None = None
         self._crew: Executor | None = None
         self._sweeping: Any = None
         self._locks: dict[str, threading.Lock] = {}
-        self._stopped = False
+        self._stopped = chosen is None
 
     def background(self, job: Job) -> bool:
         """Hand the job over, to be run at once; False if that can't be tried.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,15 +33,13 @@ class Session:
             root.obj = cls(**{name: root.params.get(name) for name in GROUP_OPTIONS})
         return root.obj
 
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in GROUP_OPTIONS}
+
     def settings(self) -> settings_.Settings:
         """Return every setting with where it came from. Raises ConfigurationError."""
-        given = {
-            "redis_url": self.redis,
-            "store_url": self.store,
-            "prefix": self.prefix,
-            "timeout": self.timeout,
-        }
-        return settings_.load(given, config=self.config)
+        named = {"redis_url": self.redis, "store_url": self.store}
+        return settings_.load({**self._options(), **named}, config=self.config)
 
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
         """Return the issuer, made at the first call and closed with the command line. Raises ConfigurationError.
@@ -60,8 +58,7 @@ class Session:
                     f"there is no store {store.value} (from {store.source}): name the one that is meant; "
                     "`issuer create` makes a new one with its first tag"
                 )
-            options = {name: getattr(self, name) for name in GROUP_OPTIONS}
-            given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+            given = {name: value for name, value in self._options().items() if value is not None}
             self._issuer = connect(**given, scheduler=scheduler, rejected=_told)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer
@@ -81,4 +78,4 @@ def _told(tag: str, cause: Exception) -> None:
     """Log nothing: the command reports its error itself."""
 
 
-GROUP_OPTIONS = ("redis", "store", "prefix", "timeout", "config")
+GROUP_OPTIONS = tuple(each.name for each in fields(Session) if each.init)

@@ -16,7 +16,7 @@ TIMESTAMPS = "timestamps, in ms since 1970, that the machine number may have use
 
 def has_parts(record: Tag) -> bool:
     """Whether the tag's numbers are in parts, and it has none of its own."""
-    return any(record.scheme.get(setting) for setting in PARTS)
+    return any(map(record.scheme.get, PARTS))
 
 
 def parents(records: Iterable[Tag]) -> dict[str, str]:

@@ -9,11 +9,13 @@ from typing import Literal
 
 from issuer import gateway
 from issuer.core.error_mapping import refused
-from issuer.core.parts import is_machine
+from issuer.core.parts import is_machine, with_parts
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
+from issuer.gateway.keys import check_found
+from issuer.persistence.errors import TagMissing
 from issuer.persistence.journal import Journals, Known
 from issuer.persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
@@ -256,8 +258,13 @@ def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mappin
 
 
 def halt(tag: str) -> Steps[None]:
-    """Stop the tag's reservations until `recover`; what has been reserved is issued still."""
-    yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))
+    """Stop the reservations of the tag and its parts until `recover`; what has been reserved is issued still."""
+    for name in (yield from with_parts(check_found(tag))):
+        try:
+            yield from ask(lambda store, timeout: store.halt(name, timeout=timeout))  # noqa: B023 - called at once
+        except TagMissing:  # a part that was deleted meanwhile
+            if name == tag:
+                raise
 
 
 def delete(tag: str, key: str | None) -> Steps[Tag]:

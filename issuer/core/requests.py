@@ -95,7 +95,7 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
     """InvalidArgument if one number is to hold for all parts of a tag; `names`: the tag and its parts."""
-    if at_least and len(names) > 1:
+    if len(names) > 1:
         raise InvalidArgument(
             f"at_least needs one part of tag {tag!r}, as {names[1]!r}: each has numbers of its own",
             tag=tag,

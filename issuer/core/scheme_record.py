@@ -115,7 +115,7 @@ def spanned(low: int, high: int, scheme: Mapping[str, Any]) -> str:
 
 def lost(issued: int, skipped: int, scheme: Mapping[str, Any]) -> int:
     """Return how many numbers lie in (issued, skipped]; with periods, in the one that `skipped` lies in."""
-    begins = skipped >> PERIOD_BITS << PERIOD_BITS if in_period(skipped, scheme) else 0
+    begins = skipped >> PERIOD_BITS << PERIOD_BITS if "restart" in scheme and skipped > SEQ_MOST else 0
     return max(0, skipped - max(issued, begins))
 
 

@@ -71,7 +71,7 @@ class Visit:
 class Elsewhere:
     """Send this call, which only reads, to every node but the master that may hold its key: replicas, old masters.
 
-    A list of Sightings comes back, after the time of one call to Redis at most.
+    A list of Sightings comes back, after the time of one call to Redis at most, and half of the time that is left.
     """
 
     call: Call[Any]
@@ -89,6 +89,9 @@ class Sighting(Generic[T]):
 Step = Send | Ask | Sleep | Wait | Masters | Visit | Elsewhere
 #: A protocol operation that ends with a T. The driver sends each step's result in, or throws its error in.
 Steps = Generator[Step, Any, T]
+
+#: An operation of either colour that ends with a T: each call that it yields blocks, or is awaited; see `drive`.
+Calls = Generator[Callable[[], Any], Any, T]
 
 
 def send(call: Call[T], *, probe: bool = True) -> Steps[T]:

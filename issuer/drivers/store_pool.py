@@ -23,11 +23,6 @@ MOST = 16
 GRACE = 0.25
 
 
-def late(store: Store, timeout: float, tag: str | None) -> StoreUnavailable:
-    """Return the error for a call that got no answer. It goes on in its thread, and what it reserves is a gap."""
-    return StoreUnavailable(f"the store {store.url} gave no answer within {timeout:.3g} s", tag=tag)
-
-
 class StorePool:
     """Asks a store, in threads that are started when they are needed and end with `close`.
 
@@ -38,30 +33,45 @@ class StorePool:
     What passes between caller and thread is in C, where nothing can strike.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store, longest: float) -> None:
+        """`longest`: seconds that one question may take at most."""
+        self._store = store
+        self._longest = longest
         self._threads: list[threading.Thread] = []
         self._jobs: Any = None
 
-    def ask(self, store: Store, question: Question, timeout: float, tag: str | None) -> object:
+    def seconds(self, deadline: Deadline, tag: str | None) -> float:
+        """Return how long a question may take. StoreUnavailable if no time is left for it."""
+        timeout = min(self._longest, deadline.left())
+        if timeout <= 0:
+            raise StoreUnavailable(f"no time was left to ask the store {self._store.url}", tag=tag)
+        return timeout
+
+    def late(self, timeout: float, tag: str | None) -> StoreUnavailable:
+        """Return the error for a call that got no answer. It goes on in its thread, and what it reserves is a gap."""
+        return StoreUnavailable(f"the store {self._store.url} gave no answer within {timeout:.3g} s", tag=tag)
+
+    def ask(self, question: Question, deadline: Deadline, tag: str | None) -> object:
         """Return the answer, or raise what the question raises. StoreUnavailable if none comes in time."""
+        timeout = self.seconds(deadline, tag)
         if in_uwsgi_master():  # a thread would be missing in its workers
-            return question(store, timeout)
+            return question(self._store, timeout)
         answers: Any = queue.SimpleQueue()
-        self.submit(store, question, timeout, lambda answer, error: answers.put((answer, error)))
+        self.submit(question, timeout, lambda answer, error: answers.put((answer, error)))
         try:
             answer, error = answers.get(timeout=timeout + GRACE)
         except queue.Empty:
-            raise late(store, timeout, tag) from None
+            raise self.late(timeout, tag) from None
         if error is not None:
             raise error
         return answer
 
-    def submit(self, store: Store, question: Question, timeout: float, tell: Tell) -> None:
+    def submit(self, question: Question, timeout: float, tell: Tell) -> None:
         """Ask in a thread, unless the time is over by then; `tell` is called there with the answer or the error."""
         if self._jobs is None:
             # Looked up only now: gevent may have put its own there since this module was imported.
             self._jobs = queue.SimpleQueue()
-        self._jobs.put((store, question, Deadline(timeout), tell, contextvars.copy_context()))
+        self._jobs.put((self._store, question, Deadline(timeout), tell, contextvars.copy_context()))
         if self._jobs.qsize() and len(self._threads) < MOST:
             thread = threading.Thread(target=self._work, args=(self._jobs,), name="issuer-store", daemon=True)
             try:

@@ -345,12 +345,12 @@ def _watched(breaker: Breaker, talks: Talks[T]) -> Talks[T]:
     return value
 
 
-def _told(route: Topology, address: Address, call: gateway.Call[T], *, connects: bool) -> Talks[T]:
-    if address not in route.checked:
-        check_server((yield Exchange(address, gateway.server_info(), connects=connects)))
-        route.checked.add(address)
-    reply: T = yield Exchange(address, call, connects=connects)
-    return reply
+def _told(route: Topology, talk: Exchange, *, trusts: bool) -> Talks[Any]:
+    """Return the reply. `trusts`: only of a server that can be trusted with numbers, as it says once; or FenceError."""
+    if trusts and talk.address not in route.checked:
+        check_server((yield Exchange(talk.address, gateway.server_info(), connects=talk.connects)))
+        route.checked.add(talk.address)
+    return (yield talk)
 
 
 def _found(route: Topology, key: str, *, probe: bool, anew: bool) -> Talks[tuple[Address, bool]]:
@@ -388,7 +388,8 @@ def route_call(route: Topology, call: gateway.Call[T], *, probe: bool = True) ->
     for _ in range(REDIRECTS):
         address, connects = yield from _found(route, call.key, probe=probe, anew=anew)
         try:
-            reply = yield from _watched(route.breaker(address), _told(route, address, call, connects=connects))
+            talk = Exchange(address, call, connects=connects)
+            reply: T = yield from _watched(route.breaker(address), _told(route, talk, trusts=True))
         except Outdated:
             anew = True
             continue
@@ -430,13 +431,13 @@ def visit(server: Server, call: gateway.Call[T]) -> Talks[T]:
 def look_elsewhere(route: Topology, call: gateway.Call[T]) -> Talks[list[Sighting[T]]]:
     """Bring the call to every other node that may hold its key, and return what each answered, or why it did not."""
     found = yield from route.others(call.key)
-    seen: list[Sighting[T]] = [
-        Sighting(node.name, error=str(error)) for node, error in found.items() if error is not None
-    ]
-    nodes = [node for node, error in found.items() if error is None]
-    for left, node in zip(range(len(nodes), 0, -1), nodes, strict=True):
-        talk = Exchange(node, call, readonly=route.replicas_redirect, share=left)
-        answer = yield from _attempted(route, talk)
+    seen: list[Sighting[T]] = []
+    left = [*found.values()].count(None)
+    for node, error in found.items():
+        answer: Any = error
+        if error is None:
+            answer = yield from _attempted(route, Exchange(node, call, readonly=route.replicas_redirect, share=left))
+            left -= 1
         failed = isinstance(answer, Exception)
         seen.append(Sighting(node.name, error=str(answer)) if failed else Sighting(node.name, answer))
     return seen
@@ -447,10 +448,6 @@ def _attempted(route: Topology, talk: Exchange) -> Talks[Any]:
     breaker = route.breaker(talk.address)
     try:
         breaker.admit(probe=False)
-        return (yield from _watched(breaker, _alone(talk)))
+        return (yield from _watched(breaker, _told(route, talk, trusts=False)))
     except Exception as error:  # noqa: BLE001 - whatever it is that answers there
         return error
-
-
-def _alone(talk: Exchange) -> Talks[Any]:
-    return (yield talk)

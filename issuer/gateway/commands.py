@@ -45,5 +45,8 @@ def rights(call: Call[Any]) -> set[str]:
 
 def pack(*words: str | int) -> bytes:
     """Encode a command as Redis reads it: an array of bulk strings."""
-    encoded = [str(word).encode() for word in words]
-    return b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded)
+    packed = b"*%d\r\n" % len(words)
+    for word in words:
+        encoded = str(word).encode()
+        packed += b"$%d\r\n%s\r\n" % (len(encoded), encoded)
+    return packed

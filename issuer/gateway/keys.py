@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 
 from issuer.errors import InvalidArgument, brief
 
@@ -10,6 +10,9 @@ from issuer.errors import InvalidArgument, brief
 TAG_BYTES = 200
 #: Longest description, the same.
 DESCRIPTION_BYTES = 1000
+
+#: Control characters, and Unicode's ends of lines and paragraphs.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 #: The sign between a tag and the name of its part.
 PART = "#"
@@ -23,8 +26,8 @@ def check_tag(tag: object) -> str:
 
     Raises InvalidArgument otherwise.
     """
-    name = check_found(tag)
-    if has_blanks(name):
+    name = _text(tag, "a tag", 1, TAG_BYTES)
+    if name != name.strip():
         # People don't see the difference, and both would count from 1.
         raise InvalidArgument(f"a tag has no blanks around it; {brief(name)} does", value=name)
     return name
@@ -60,7 +63,7 @@ def _text(value: object, what: str, fewest: int, most: int) -> str:
         raise InvalidArgument(f"{what} is valid text, not {brief(value)}", value=value) from error
     if not fewest <= size <= most:
         raise InvalidArgument(f"{what} has {fewest} to {most} bytes, this one {size}", value=value)
-    if any(unicodedata.category(letter) in {"Cc", "Zl", "Zp"} for letter in value):
+    if _CONTROL.search(value):
         raise InvalidArgument(f"{what} has no control characters; {brief(value)} does", value=value)
     return value
 

@@ -62,17 +62,18 @@ def replication_info(key: str) -> Call[dict[str, str]]:
 
 
 def _info(reply: Any) -> dict[str, str]:
-    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
-    return {name: value for name, colon, value in lines if colon}
+    return dict(_LINE.findall(reply.decode(errors="replace")))
 
 
+#: A line of INFO.
+_LINE = re.compile(r"^([^:\r\n]*):([^\r\n]*)", re.MULTILINE)
 _REPLICA = re.compile(r"slave\d+")
+_PAIR = re.compile(r"([^=,]+)=([^,]*)")
 
 
 def replicas(info: dict[str, str]) -> list[dict[str, str]]:
     """Return what a master's `INFO replication` says of each of its replicas: ip, port, state, offset, lag."""
-    lines = [line for name, line in info.items() if _REPLICA.fullmatch(name)]
-    return [dict(part.partition("=")[::2] for part in line.split(",")) for line in lines]
+    return [dict(_PAIR.findall(line)) for name, line in info.items() if _REPLICA.fullmatch(name)]
 
 
 def master_of(name: str, key: str) -> Call[tuple[str, int] | None]:

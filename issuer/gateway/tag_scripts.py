@@ -305,7 +305,7 @@ class Hash:
     @property
     def top(self) -> int:
         """The highest number that it holds, as far as its fields can be read; 0 if it holds none."""
-        return max(field or 0 for field in (self.cur, self.max, self.mark, self.next_cur, self.next_max))
+        return max(filter(None, (self.cur, self.max, self.mark, self.next_cur, self.next_max)), default=0)
 
     @property
     def names_store(self) -> bool:
@@ -320,12 +320,14 @@ def read_hash(key: str) -> Call[Hash]:
 
 def _hash(reply: Any) -> Hash:
     words = [None if word is None else word.decode(errors="replace") for word in reply]
-    numbers, (fence, born, store, scheme) = words[: len(NUMBERS)], words[len(NUMBERS) :]
-    fine = [word is None or _whole(word) for word in numbers]
-    corrupt = next((name for name, ok in zip(NUMBERS, fine, strict=True) if not ok), None)
-    cur, max, mark, next_cur, next_max, next_mark, *_ = (
-        int(word) if word is not None and ok else None for word, ok in zip(numbers, fine, strict=True)
-    )
+    numbers: list[int | None] = []
+    corrupt = None
+    for name, word in zip(NUMBERS, words, strict=False):
+        fine = word is None or _whole(word)
+        numbers.append(int(word) if word is not None and fine else None)
+        corrupt = corrupt or (None if fine else name)
+    cur, max, mark, next_cur, next_max, next_mark, *_ = numbers
+    fence, born, store, scheme = words[len(NUMBERS) :]
     return Hash(cur, max, mark, next_cur, next_max, next_mark, fence, born, store, scheme, corrupt)
 
 

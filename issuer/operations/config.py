@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from issuer.clock import Deadline
 from issuer.core.events import Observers
 from issuer.core.inspect.doctor.facts import Facts
 from issuer.core.single_flight import Flight
+from issuer.core.steps import Steps
 from issuer.core.supply.ownership import Identity
 from issuer.core.supply.source import Job, Runtime
 from issuer.errors import IssuerError, SchemeError
@@ -25,9 +27,6 @@ GRACE = 1.0
 #: How long a `close` or an exit may take to give numbers back, in seconds.
 CLOSING = 3.0
 
-#: A refresh that has not ended after this many seconds is lost, and another may begin.
-REFRESH_LOST = 60.0
-
 #: How many numbers a stream of a trend tag draws ahead if neither the tag nor `connect` says it.
 STREAM_LEASE = 1000
 
@@ -35,23 +34,19 @@ STREAM_LEASE = 1000
 SCHEMES_MOST = 10_000
 
 
-class Named(Protocol):
-    """Connections of either colour."""
-
-    name: str
-
-
 @dataclass(frozen=True, slots=True)
 class IssuerConfig:
     """Resolved configuration, from the arguments of `connect` and the settings; times in seconds.
 
-    `own_store`: to be closed with the issuer. `insist`: during an outage of the store callers wait for it this long.
-    `auto_create`: make a tag at its first use. `lease`: for trend tags that don't say it themselves. `keys`: for
-    scrambling, by name. `plugins`: as they were given, of either colour. `rejections`: the handler that is called
-    whenever no number can be given. `instance`: what tells this process from others. `alarm`: called with what people
-    should hear of. `events`: the issuer's observers, of which the log is the first.
+    `redis`: its name in messages; None: direct. `own_store`: to be closed with the issuer. `insist`: during an outage
+    of the store callers wait for it this long. `auto_create`: make a tag at its first use. `lease`: for trend tags that
+    don't say it themselves. `keys`: for scrambling, by name. `plugins`: as they were given, of either colour.
+    `rejections`: the handler that is called whenever no number can be given. `instance`: what tells this process from
+    others. `alarm`: called with what people should hear of. `events`: the issuer's observers, of which the log is the
+    first.
     """
 
+    redis: str | None
     store: Store
     own_store: bool
     prefix: str
@@ -90,8 +85,8 @@ class IssuerConfig:
         except SchemeError:
             return Scheme(tag, self.keys, reading=True)
 
-    def context(self, tag: Tag, **services: Any) -> Context:
-        """Return what the tag's strategy is given; `services`: see Context."""
+    def context(self, tag: Tag, runtime: Runtime, run: Callable[[Steps[Any], Deadline], Any]) -> Context:
+        """Return what the tag's strategy is given; `run`: see Context."""
         return Context(
             tag=tag.tag,
             options=tag.scheme.get("options", {}),
@@ -99,35 +94,42 @@ class IssuerConfig:
             timeout=self.timeout,
             instance=self.instance,
             alarm=self.alarm,
-            **services,
+            run=run,
+            flight=runtime.flight,
+            redis=runtime.redis,
+            background=runtime.background,
+            window=runtime.window,
         )
 
     def key(self, tag: str) -> str:
         """Return the name of the tag's hash in Redis."""
         return redis_key(self.prefix, tag)
 
-    def facts(self, redis: str | None) -> Facts:
-        """Return what is known before any server is asked, for `doctor`; `redis`: its name, None if there is none."""
-        window = self.store_timeout + GRACE
-        return Facts(store=self.store.url, timeout=self.timeout, window=window, lease=self.lease, redis=redis)
+    def hash_key(self, tag: str) -> str | None:
+        """Return the same, None if there is no Redis."""
+        return None if self.redis is None else redis_key(self.prefix, tag)
 
-    def described(self, kind: str, redis: Named | None) -> str:
-        """Return how an issuer of that kind shows itself; `redis` None: direct."""
-        return f"<{kind} redis={redis.name if redis else None!r} store={self.store.url!r} prefix={self.prefix!r}>"
+    def facts(self) -> Facts:
+        """Return what is known before any server is asked, for `doctor`."""
+        window = self.store_timeout + GRACE
+        return Facts(store=self.store.url, timeout=self.timeout, window=window, lease=self.lease, redis=self.redis)
+
+    def described(self, kind: str) -> str:
+        """Return how an issuer of that kind shows itself."""
+        return f"<{kind} redis={self.redis!r} store={self.store.url!r} prefix={self.prefix!r}>"
 
     def runtime(
         self,
-        *,
-        redis: bool,
-        background: Callable[[Job], bool],
-        scheduled: bool,
-        flight: Callable[[], Flight],
-        attend: Callable[[], None],
         open: MutableMapping[str, Iterator[int]],
+        flight: Callable[[], Flight],
+        background: Callable[[Job], bool],
+        attend: Callable[[], None],
+        *,
+        scheduled: bool,
     ) -> Runtime:
         """Return what the tags' supplies share; see Runtime for the arguments."""
         return Runtime(
-            redis=redis,
+            redis=self.redis is not None,
             store=self.store.url,
             background=background,
             scheduled=scheduled,

@@ -12,16 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core import parts, scheme_record
 from issuer.core.issued import Issued
 from issuer.core.record import known
+from issuer.core.requests import whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.single_flight import renewed
-from issuer.core.steps import Steps, ask
+from issuer.core.steps import Calls, Steps, ask
 from issuer.core.supply.peek import after
+from issuer.core.supply.source import Runtime
 from issuer.errors import (
     ConfigurationError,
     FormatOverflow,
@@ -32,31 +35,25 @@ from issuer.errors import (
     UnknownTag,
     brief,
 )
-from issuer.gateway.keys import check_key, kept_key, part_tag
+from issuer.gateway.keys import check_found, check_key, kept_key, part_tag
 from issuer.numbers.codec import Decoded, Scheme
 from issuer.numbers.sharding import shard_of
 from issuer.operations import tags
-from issuer.operations.config import IssuerConfig
-from issuer.operations.registry import AnyCombiner
-from issuer.operations.tag_options import TagOptions
+from issuer.operations.config import STREAM_LEASE, IssuerConfig
+from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.persistence.errors import TagPresent
-from issuer.persistence.records import Tag, now_ms
+from issuer.persistence.records import HIGHEST, Tag, now_ms
+from issuer.plugins.chain import AsyncChain, Chain
+from issuer.plugins.contract import Call
 from issuer.strategies import aside
 from issuer.strategies.aside import MachineNumber, MachineNumbers
-from issuer.strategies.contract import Context
-from issuer.strategies.registry import decode, holder, settled
+from issuer.strategies.registry import decode, holder
 from issuer.strategies.serving import StrategyRunner
 
 log = logging.getLogger("issuer")
 
 #: How long the number of a caller's key is kept, in seconds, if the caller doesn't say: a day.
 TTL = 86_400.0
-
-
-def transformed(tag: str) -> ConfigurationError:
-    """Return the error for a text that would show another number than `next` gives."""
-    problem = f"tag {tag!r}: a plugin transforms its numbers one by one; it has no part in texts, or in ranges"
-    return ConfigurationError(problem, tag=tag)
 
 
 @contextmanager
@@ -67,6 +64,15 @@ def _named(tag: str) -> Iterator[None]:
     except IssuerError as error:
         error.tag = error.tag or tag
         raise
+
+
+def _call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, as_drawn: bool) -> Call:
+    """Return the call as plugins see it. ConfigurationError if one changes numbers that are to be `as_drawn`."""
+    tag, strategy = record.tag, scheme_record.strategy(record.scheme)
+    if as_drawn and chain.changes(strategy):
+        problem = f"tag {tag!r}: a plugin transforms its numbers one by one; it has no part in texts, or in ranges"
+        raise ConfigurationError(problem, tag=tag)
+    return Call(tag, n, strategy, how.shard_key, how.key)
 
 
 L = TypeVar("L", bound=AnyCombiner)
@@ -105,22 +111,111 @@ class Issuing(Generic[L]):
 
     def __init__(
         self,
-        combiner: Callable[[str], L],
+        registry: TagRegistry[L],
         config: IssuerConfig,
-        context: Callable[[L, Tag], Context],
-        forget: Callable[[L], None],
+        runtime: Runtime,
+        chain: Chain | AsyncChain | None,
+        *,
+        combiner: Callable[[str], L],
+        run: Callable[[Steps[Any], Deadline, str], Any],
+        drive: Callable[[Calls[list[int]]], Any],
     ) -> None:
-        """Take the ways to a tag's combiner, to what its strategy is given, and to dropping a made-up tag's."""
-        self._combiner = combiner
-        self._forget = forget
+        """Take the colour's ways to a tag's combiner, to run steps, and to run the calls of an operation."""
+        self._registry = registry
         self._config = config
-        self._context = context
+        self._runtime = runtime
+        self._chain = chain
+        self._combiner = combiner
+        self._run = run
+        self._drive = drive
         self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ calls
+
+    def number(self, tag: str, how: DrawOptions, deadline: Deadline) -> Calls[int]:
+        """Return the next number of the tag by options; see Issuer.next."""
+        return (yield from self._values(tag, how, deadline, [], as_drawn=False))[0]
+
+    def issue(self, tag: str, how: DrawOptions, deadline: Deadline) -> Calls[Issued]:
+        """Issue one number, with its text; see Issuer.issue."""
+        issued: list[Issued] = []
+        yield from self._values(tag, how, deadline, issued, as_drawn=True)
+        return issued[-1]
+
+    def _values(
+        self, tag: str, how: DrawOptions, deadline: Deadline, issued: list[Issued], *, as_drawn: bool
+    ) -> Calls[list[int]]:
+        def draw() -> Calls[list[int]]:
+            issued.append((yield partial(self._run, self._issue(tag, how, deadline), deadline, tag)))
+            return [issued[-1].value]
+
+        return self.around(tag, 1, how, deadline, lambda: self._drive(draw()), as_drawn=as_drawn)
+
+    def around(
+        self,
+        tag: str,
+        n: int,
+        how: DrawOptions,
+        deadline: Deadline,
+        draw: Callable[[], Any],
+        *,
+        as_drawn: bool = False,
+    ) -> Calls[list[int]]:
+        """Draw, with any plugins around it. `as_drawn`: refuse plugins that change numbers."""
+        numbers: list[int]
+        if self._chain is None:
+            numbers = yield draw
+        else:
+            record = self._combiner(tag).supply.record or (yield partial(self._run, self._record(tag), deadline, tag))
+            call = _call(record, n, how, self._chain, as_drawn=as_drawn)
+            numbers = yield partial(self._chain.around, call, draw)
+        return numbers
+
+    def reserve(self, tag: str, n: int, deadline: Deadline) -> Calls[range]:
+        """Return n contiguous numbers; see Issuer.reserve."""
+        wanted = whole(n, "n", 1, HIGHEST)
+        combiner = self._combiner(tag)
+        if self._chain is not None:
+            # Plugins don't see each of the n numbers; they only allow or refuse the call.
+            record = combiner.supply.record or (yield partial(self._run, self._record(tag), deadline, tag))
+            yield partial(self._chain.before, _call(record, wanted, PLAIN, self._chain, as_drawn=True))
+        numbers: range = yield partial(combiner.run, combiner.supply.reserve(wanted), deadline)
+        return numbers
+
+    def warm(self, tag: str, deadline: Deadline) -> Calls[None]:
+        """Return when the tag has numbers in hand; see Issuer.warm."""
+        combiner = self._combiner(tag)
+        try:
+            yield partial(combiner.run, combiner.supply.warm(deadline), deadline)
+        except OtherStrategyError:
+            yield from self.generated(combiner, 1, deadline)
+
+    def draw_ahead(self, tag: str, deadline: Deadline) -> Calls[None]:
+        """Have a stream's numbers drawn ahead, if they may be."""
+        combiner = self._combiner(tag)
+        if combiner.serving is None:
+            yield partial(combiner.run, combiner.supply.draw_ahead(STREAM_LEASE), deadline)
+
+    def generated(self, combiner: L, n: int, deadline: Deadline) -> Calls[list[int]]:
+        """Get numbers of the tag's strategy, which has no counter."""
+        numbers: list[int] = yield partial(combiner.run, self._generate(combiner, n, deadline), deadline)
+        ready = combiner.serving.ready if combiner.serving is not None and self._chain is None else None
+        if ready is not None:
+            self._registry.lay_open(combiner, ready)
+        return numbers
+
+    def failed(self, tag: str, error: IssuerError) -> None:
+        """Where no number can be given: drop the line of a tag that isn't there, and call the rejected handler.
+
+        Not if it is only that this issuer was closed.
+        """
+        self._registry.forget_if_unknown(tag)
+        if not self._registry.closed:
+            self._config.rejections.tell(tag, error)
 
     # ------------------------------------------------------------------ steps
 
-    def issue(self, tag: str, how: DrawOptions, deadline: Deadline) -> Steps[Issued]:
-        """Issue one number, with its text."""
+    def _issue(self, tag: str, how: DrawOptions, deadline: Deadline) -> Steps[Issued]:
         while True:
             part = yield from self._part(tag, how)  # again each time: a deleted tag's line gives nothing any more
             try:
@@ -137,7 +232,7 @@ class Issuing(Generic[L]):
                     raise
                 yield from self._make(part)
             except OtherStrategyError:
-                (value,) = yield from self.generate(part.combiner, 1, deadline)
+                (value,) = yield from self._generate(part.combiner, 1, deadline)
                 with _named(tag):
                     text = self._config.texts(part.record).text_of(value, today=self._today(part.record))
                 return Issued(tag, value, text)
@@ -186,40 +281,19 @@ class Issuing(Generic[L]):
             return None
         return told
 
-    def create(self, tag: str, asked: TagOptions, deadline: Deadline, *, exist_ok: bool, redis: bool) -> Steps[Tag]:
-        """Make a tag; see Issuer.create. A strategy gets to know that its tag is new, and never was there before."""
-        given = asked.given
-        own = given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
-        before = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own else None
-        if own and isinstance(options := given.get("options", {}), Mapping):
-            with _named(tag):
-                options = {**settled(given["strategy"], options, self._config.instance, redis=redis)}
-            if exist_ok and before is not None and not before.deleted:
-                # What wasn't said is as the tag has it: another process may be one that would settle it otherwise.
-                there, said = before.scheme.get("options", {}), given.get("options", {})
-                options |= {name: there[name] for name in options.keys() & there.keys() if name not in said}
-            asked = replace(asked, given={**given, "options": options})
-        config = self._config
-        record = yield from tags.create(tag, asked, keys=config.keys, key_of=config.key, exist_ok=exist_ok, redis=redis)
-        if own and before is None:
-            try:
-                yield from self._serving(self._combiner(tag), record).found(deadline)
-            except ConfigurationError as error:  # others may be set up for it
-                log.warning("tag %r is made, but this process can give no number of it: %s", tag, error)
-            except IssuerError as error:
-                log.debug("tag %r: its strategy does without knowing that it is new: %s", tag, error)
-        return record
+    def founded(self, record: Tag, deadline: Deadline) -> Steps[None]:
+        """Tell the tag's strategy that the tag is new, and never was there before."""
+        try:
+            yield from self._serving(self._combiner(record.tag), record).found(deadline)
+        except ConfigurationError as error:  # others may be set up for it
+            log.warning("tag %r is made, but this process can give no number of it: %s", record.tag, error)
+        except IssuerError as error:
+            log.debug("tag %r: its strategy does without knowing that it is new: %s", record.tag, error)
 
-    def delete(
-        self,
-        tag: str,
-        key_of: Callable[[str], str | None],
-        drop: Callable[[str], L | None],
-        deadline: Deadline,
-    ) -> Steps[None]:
-        """Retire a tag and its parts; see Issuer.delete. `drop`: ends a tag's line and returns it."""
-        for name in (yield from tags.delete(tag, key_of)):
-            combiner = drop(name)
+    def delete(self, tag: str, deadline: Deadline) -> Steps[None]:
+        """Retire a tag and its parts; see Issuer.delete."""
+        for name in (yield from tags.delete(tag, self._config)):
+            combiner = self._registry.drop(name)
             if combiner is not None and combiner.serving is not None:
                 try:
                     yield from combiner.serving.close(deadline)
@@ -228,29 +302,25 @@ class Issuing(Generic[L]):
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
         """Tell which machine numbers of the tag were ever used; see Issuer.machines."""
-        return (yield from aside.look((yield from known(tag)), self._config.prefix))
+        return (yield from aside.look((yield from known(check_found(tag))), self._config.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
         """Set aside those that were used in the future; see Issuer.set_aside."""
-        return (yield from aside.set_aside((yield from known(tag)), self._config.prefix))
+        return (yield from aside.set_aside((yield from known(check_found(tag))), self._config.prefix))
 
-    def generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
+    def _generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Get n numbers of a strategy that has no counter."""
         record = combiner.supply.record or (yield from combiner.supply.learn())
         return (yield from self._serving(combiner, record).take(n, deadline))
 
     # ------------------------------------------------------------------ inside
 
-    def strategy(self, tag: str) -> Steps[str]:
-        """Return the name of the tag's strategy."""
-        return scheme_record.strategy((yield from self._record(tag)).scheme)
-
     def _record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
-        combiner = self._combiner(tag)
+        supply = self._combiner(tag).supply
         try:
-            return combiner.supply.record or (yield from combiner.supply.learn(make=make))
+            return supply.record or (yield from supply.learn(make=make))
         except IssuerError:
-            self._forget(combiner)
+            self._registry.forget_if_unknown(tag)
             raise
 
     def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
@@ -306,9 +376,8 @@ class Issuing(Generic[L]):
         if combiner.serving is None:
             with self._lock:
                 if combiner.serving is None:
-                    combiner.serving = StrategyRunner(
-                        scheme_record.strategy(record.scheme), self._context(combiner, record)
-                    )
+                    context = self._config.context(record, self._runtime, combiner.run_in_thread)
+                    combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
         if combiner.supply.ended is not None:
             # Looked at last: `close` and `delete` run beside this, and see off only what is there.
             combiner.serving.end()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.sparing import Sparing
+from issuer.core.steps import Steps
 from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
@@ -18,11 +19,24 @@ from issuer.strategies.serving import StrategyRunner
 
 
 class AnyCombiner(Protocol):
-    """The interface of both drivers' combiners."""
+    """The interface of both drivers' combiners: what a call returns is the answer, or has to be awaited for it."""
 
     tag: str
     supply: Supply
     serving: StrategyRunner | None
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now."""
+
+    def draw(self, n: int, deadline: Deadline) -> Any:
+        """Draw up to n numbers, at least one, as a range, waiting until the deadline."""
+
+    def run(self, steps: Steps[Any], deadline: Deadline) -> Any:
+        """Run the protocol's steps to their end."""
+
+    def run_in_thread(self, steps: Steps[Any], deadline: Deadline) -> Any:
+        """Do the same for a caller in a thread, which is kept waiting in either colour."""
 
 
 L = TypeVar("L", bound=AnyCombiner)
@@ -66,13 +80,14 @@ class TagRegistry(Generic[L]):
                 combiner = self.combiners[tag] = self._make(tag)
             return combiner
 
-    def forget_if_unknown(self, combiner: L) -> None:
+    def forget_if_unknown(self, tag: object) -> None:
         """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
 
         It isn't retired: a caller that has just begun to wait at it may know better, after an outage. But a strategy at
         work gives no numbers any more, and the next sweep has it give back what it took.
         """
-        if combiner.supply.disposable:
+        combiner = self.combiners.get(tag) if isinstance(tag, str) else None
+        if combiner is not None and combiner.supply.disposable:
             self._remove(combiner)
 
     def drop(self, tag: str) -> L | None:
@@ -177,7 +192,7 @@ class TagRegistry(Generic[L]):
         if self.closed:
             return
         if isinstance(error, UnknownTag):
-            self.forget_if_unknown(combiner)
+            self.forget_if_unknown(combiner.tag)
         if isinstance(error, ForeignHash):
             self._end(combiner, error)  # the next caller has a new line, which looks before it draws
         if isinstance(error, Unavailable):

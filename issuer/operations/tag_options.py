@@ -22,7 +22,7 @@ from issuer.persistence.records import (
 from issuer.persistence.scheme_json import PLAIN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TagOptions:
     """The arguments of `Issuer.create` or `Issuer.configure` that say how a tag is set; None: not given.
 
@@ -47,7 +47,7 @@ class TagOptions:
         check_tag(tag)
         last = whole(limit, "limit", 1, HIGHEST)
         above = above_of(tag, self.start, self.above, last) or 0
-        step = self._step()
+        step, mode = self._step()
         order: Order = self.order if self.order is not None else ("strict" if redis else "trend")
         if order not in ("strict", "trend"):
             raise InvalidArgument(f"order is 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
@@ -57,12 +57,12 @@ class TagOptions:
         return TagSettings(
             above=above,
             step=DEFAULT_STEP if step is None else step,
-            step_mode=self._mode() or "auto",
+            step_mode=mode or "auto",
             limit=last,
             order=order,
-            lease=self._lease(tag, order),
+            lease=None if self.lease is None else _lease(tag, self.lease, order),
             ahead=1 if self.ahead is None else whole(self.ahead, "ahead", 1, AHEAD_MOST),
-            description=check_description("" if self.description is None else self.description),
+            description="" if self.description in (None, "") else check_description(self.description),
             scheme=scheme,
         )
 
@@ -87,11 +87,12 @@ class TagOptions:
                 "are made format, timezone, scramble with scramble_strict, stride with offset and stride_above",
                 tag=tag,
             )
+        step, mode = self._step()
         return TagChanges(
-            step=self._step(),
-            step_mode=self._mode(),
+            step=step,
+            step_mode=mode,
             limit=None if limit is None else whole(limit, "limit", 1, HIGHEST),
-            lease=self._lease(tag, None),
+            lease=None if self.lease is None else _lease(tag, self.lease, None),
             ahead=None if self.ahead is None else whole(self.ahead, "ahead", 1, AHEAD_MOST),
             description=None if self.description is None else check_description(self.description),
             raise_to=raise_to,
@@ -99,24 +100,18 @@ class TagOptions:
             seen=seen,
         )
 
-    def _step(self) -> int | None:
-        if self.step == "auto":
-            return DEFAULT_STEP
-        return None if self.step is None else whole(self.step, "step", 1, HIGHEST)
+    def _step(self) -> tuple[int | None, StepMode | None]:
+        if self.step is None or self.step == "auto":
+            return (None, None) if self.step is None else (DEFAULT_STEP, "auto")
+        return whole(self.step, "step", 1, HIGHEST), "fixed"
 
-    def _mode(self) -> StepMode | None:
-        if self.step is None:
-            return None
-        return "auto" if self.step == "auto" else "fixed"
 
-    def _lease(self, tag: str, order: Order | None) -> int | None:
-        if self.lease is None:
-            return None
-        size = whole(self.lease, "lease", 0, LEASE_MOST)
-        if size and order == "strict":
-            raise InvalidArgument(
-                f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for order='trend'",
-                tag=tag,
-                value=self.lease,
-            )
-        return size
+def _lease(tag: str, lease: int, order: Order | None) -> int:
+    size = whole(lease, "lease", 0, LEASE_MOST)
+    if size and order == "strict":
+        raise InvalidArgument(
+            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for order='trend'",
+            tag=tag,
+            value=lease,
+        )
+    return size

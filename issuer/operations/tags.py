@@ -14,6 +14,7 @@ from issuer.core.steps import Steps, ask, send
 from issuer.core.supply.ownership import refuse_foreign
 from issuer.errors import (
     InvalidArgument,
+    IssuerError,
     LimitReached,
     SchemeError,
     StoreBehind,
@@ -26,11 +27,12 @@ from issuer.gateway.keys import check_found, check_tag, part_tag
 from issuer.numbers import limits
 from issuer.numbers.codec import shard_layout, strides
 from issuer.numbers.given import changed, made
+from issuer.operations.config import IssuerConfig
 from issuer.operations.tag_options import TagOptions
 from issuer.persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
-from issuer.persistence.records import HIGHEST, Order, Tag, TagSettings
-from issuer.persistence.scheme_json import frozen
-from issuer.strategies.registry import check
+from issuer.persistence.records import HIGHEST, Order, Tag
+from issuer.persistence.scheme_json import PLAIN, frozen
+from issuer.strategies.registry import check, settled
 
 #: What only a counter has a use for, each with what it is where nothing is said.
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}
@@ -46,33 +48,47 @@ _PIECES = {"stride", "offset", "scramble"}
 
 
 def create(
-    tag: str,
-    asked: TagOptions,
-    *,
-    keys: Mapping[str, bytes],
-    key_of: Callable[[str], str],
-    exist_ok: bool,
-    redis: bool,
+    tag: str, asked: TagOptions, config: IssuerConfig, founded: Callable[[Tag], Steps[None]], *, exist_ok: bool
 ) -> Steps[Tag]:
-    """Make a tag, and the tags of its shards; see Issuer.create. `key_of`: where a tag's hash is, if there is Redis."""
+    """Make a tag, and the tags of its shards; see Issuer.create. `founded`: tells a strategy that its tag is new."""
     check_tag(tag)
-    if not exist_ok:
-        return (yield from _create(tag, asked, keys=keys, key_of=key_of, redis=redis))
-    found = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
-    if found is None or found.deleted:
+    own = asked.given.get("strategy", scheme_record.SEGMENT) != scheme_record.SEGMENT
+    found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if own or exist_ok else None
+    there = found if exist_ok and found is not None and not found.deleted else None
+    if own:
+        asked = _settled(tag, asked, config, there)
+    if there is None:
         try:
-            return (yield from _create(tag, asked, keys=keys, key_of=key_of, redis=redis))
+            record = yield from _create(tag, asked, config)
         except (TagPresent, TagExists):  # another process was quicker
-            found = yield from known(tag)
-    differs = _differences(found, asked, keys=keys)
+            if not exist_ok:
+                raise
+            there = yield from known(tag)
+        else:
+            if own and found is None:
+                yield from founded(record)
+            return record
+    differs = _differences(there, asked, keys=config.keys)
     if differs:
         raise TagDiffers(tag, differs)
-    return scheme_record.in_true_order(found)
+    return scheme_record.in_true_order(there)
 
 
-def _last(limit: int | str | None) -> int:
-    """Return the last number that users shall see."""
-    return requests.whole(HIGHEST if limit is None else limits.number(limit), "limit", 1, HIGHEST)
+def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | None) -> TagOptions:
+    """Return what is asked of a strategy, with all of its options. `there`: the tag, if it is to be taken as it is."""
+    said = asked.given.get("options", {})
+    if not isinstance(said, Mapping):
+        return asked
+    try:
+        options = {**settled(asked.given["strategy"], said, config.instance, redis=config.redis is not None)}
+    except IssuerError as error:
+        error.tag = error.tag or tag
+        raise
+    if there is not None:
+        # What wasn't said is as the tag has it: another process may be one that would settle it otherwise.
+        has = there.scheme.get("options", {})
+        options |= {name: has[name] for name in options.keys() & has.keys() if name not in said}
+    return replace(asked, given={**asked.given, "options": options})
 
 
 def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) -> dict[str, tuple[object, object]]:
@@ -81,7 +97,7 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     What wasn't said is not compared, but for what makes the numbers: a tag makes them as the caller expects, or not.
     Nor is where the counter begins, unless the tag hasn't come as far.
     """
-    last = _last(asked.limit)
+    last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
     order = scheme_record.in_true_order(found).order
     scheme, _ = made(
@@ -111,10 +127,32 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     return differs | {name: (wanted.get(name), has.get(name)) for name in made_otherwise}
 
 
-def _create(
-    tag: str, asked: TagOptions, *, keys: Mapping[str, bytes], key_of: Callable[[str], str], redis: bool
-) -> Steps[Tag]:
-    given, last = asked.given, _last(asked.limit)
+def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
+    redis = config.redis is not None
+    last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
+    scheme: Mapping[str, Any] = PLAIN
+    limit, names = last, []
+    if asked.given:  # else its numbers are its counter, and nothing of a scheme is to be looked at
+        asked, scheme, limit = yield from _scheme(tag, asked, last, config)
+        if "shards" in scheme:
+            names = [part_tag(tag, str(shard)) for shard in range(1 << int(scheme["shards"]["shard_bits"]))]
+    settings = asked.settings(tag, limit=limit, redis=redis, scheme=scheme)
+    if redis:
+        yield from refuse_foreign((tag, *names), config.key)
+    if names:
+        yield from _shards(tag, names, scheme, asked, redis=redis)
+    try:
+        return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout)))
+    except LimitHit as error:
+        problem = "it was deleted, and goes on above its numbers, so give it a higher limit, or another name"
+        raise LimitReached(tag, limit=last, value=_seen(scheme, error.max), advice=problem) from error
+
+
+def _scheme(
+    tag: str, asked: TagOptions, last: int, config: IssuerConfig
+) -> Steps[tuple[TagOptions, Mapping[str, Any], int]]:
+    """Check what is asked of a tag whose numbers aren't its counter; return it, the scheme and the last counter."""
+    given, redis = asked.given, config.redis is not None
     strategy = given.get("strategy", scheme_record.SEGMENT)
     _check_counters(tag, strategy, asked, last)
     if strategy != scheme_record.SEGMENT:
@@ -127,37 +165,22 @@ def _create(
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
     # Only what has pieces can go on with those of a deleted tag: nobody else pays for a look.
     found = (yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))) if _PIECES & given.keys() else None
-    scheme, counter_limit = made(
+    scheme, limit = made(
         given,
         tag=tag,
         order=order,
         limit=last,
         above=above,
         lease=asked.lease,
-        keys=keys,
+        keys=config.keys,
         before=found.scheme if found is not None and found.deleted else None,
     )
-    _check_limit(tag, scheme, last, counter_limit, first=above + 1)
+    _check_limit(tag, scheme, last, limit, first=above + 1)
     check(scheme_record.strategy(scheme), scheme.get("options", {}), tag)
     _check_segment(tag, scheme, asked.step, asked.ahead)
-    shards = scheme.get("shards")
-    if shards is not None and last != HIGHEST:
+    if "shards" in scheme and last != HIGHEST:
         raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=asked.limit, tag=tag)
-    names = [] if shards is None else [part_tag(tag, str(shard)) for shard in range(1 << int(shards["shard_bits"]))]
-    if redis:
-        yield from refuse_foreign([(name, key_of(name)) for name in (tag, *names)])
-    if shards is not None:
-        yield from _shards(tag, names, scheme, asked, redis=redis)
-    settings = asked.settings(tag, limit=counter_limit, redis=redis, scheme=scheme)
-    try:
-        return (yield from _made(tag, settings))
-    except LimitHit as error:
-        problem = "it was deleted, and goes on above its numbers, so give it a higher limit, or another name"
-        raise LimitReached(tag, limit=last, value=_seen(scheme, error.max), advice=problem) from error
-
-
-def _made(tag: str, settings: TagSettings) -> Steps[Tag]:
-    return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout)))
+    return asked, scheme, limit
 
 
 def _check_segment(tag: str, scheme: Mapping[str, Any], step: object, ahead: object) -> None:
@@ -194,25 +217,26 @@ def _shards(
     for name in names:
         settings = asked.settings(name, limit=limit, redis=redis, scheme=own)
         try:
-            yield from _made(name, settings)
+            yield from ask(lambda store, timeout: store.create(name, settings, timeout=timeout))  # noqa: B023 - called at once
         except TagPresent:
             if not parts.is_part(found := (yield from known(name)), tag):
                 raise parts.stranger(found, tag) from None
 
 
-def configure(tag: str, key: str | None, asked: TagOptions, *, keys: Mapping[str, bytes]) -> Steps[Tag]:
-    """Change a tag; see Issuer.configure. `key` is the tag's hash in Redis, None if there is none."""
+def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
+    """Change a tag; see Issuer.configure."""
     check_tag(tag)
+    key = config.hash_key(tag)
     last = None if asked.limit is None else limits.number(asked.limit)
     moves = (last, asked.start, asked.above)
     if key is not None and (asked.given or any(each is not None for each in moves)):
-        yield from refuse_foreign([(tag, key)])  # what follows changes the store, and then the hash
+        yield from refuse_foreign((tag,), config.key)  # what follows changes the store, and then the hash
     before = yield from known(tag)
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
     _check_counters(tag, scheme_record.strategy(before.scheme), asked, last)
     _check_segment(tag, before.scheme, asked.step or before.step, asked.ahead or before.ahead)
-    before, after = yield from _Change(tag, key, asked, last, keys).made(before)
+    before, after = yield from _Change(tag, key, asked, last, config.keys).made(before)
     if key is not None and after.scheme_id != before.scheme_id:
         # Now rather than at the next reservation: what was loaded for other values is a gap.
         store_id = yield from recovery.identity()
@@ -348,8 +372,8 @@ def _seen(scheme: Mapping[str, Any], counter: int) -> int:
     return strides(scheme).value(counter) if "stride" in scheme else counter
 
 
-def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:
-    """Retire a tag, and its parts after it; return their names. `key_of`: where a tag's hash is, None without Redis.
+def delete(tag: str, config: IssuerConfig) -> Steps[list[str]]:
+    """Retire a tag, and its parts after it; return their names.
 
     Of a tag that is deleted the parts are deleted that a delete before was kept from; then UnknownTag is raised.
     """
@@ -358,14 +382,14 @@ def delete(tag: str, key_of: Callable[[str], str | None]) -> Steps[list[str]]:
         yield from parts.check_whole(record)
     gone: UnknownTag | None = None
     try:
-        yield from recovery.delete(tag, key_of(tag))
+        yield from recovery.delete(tag, config.hash_key(tag))
     except UnknownTag as error:
         gone = error
     names = [tag]
     for part in (yield from parts.of(record)) if record is not None else ():
         names.append(part)
         with suppress(UnknownTag):  # another process does the same
-            yield from recovery.delete(part, key_of(part))
+            yield from recovery.delete(part, config.hash_key(part))
     if gone is not None:
         raise gone
     return names

@@ -336,7 +336,7 @@ def test_a_lease_counts_from_before_the_request_was_sent(
     monkeypatch.setitem(registry._registered, "leased", made)
     instance = Instance(port=1, ip="192.0.2.5")
     with Desk("leased", {}, redis=fake_server.client(), instance=instance, timeout=_LONGEST) as desk:
-        send = desk.runner.redis.call
+        send = desk.runner.redis.do
 
         def slow(*arguments: Any, **options: Any) -> Any:
             asked.append(moved.seconds)
@@ -344,7 +344,7 @@ def test_a_lease_counts_from_before_the_request_was_sent(
             moved.seconds += 7
             return answer
 
-        monkeypatch.setattr(desk.runner.redis, "call", slow)
+        monkeypatch.setattr(desk.runner.redis, "do", slow)
         desk.found()
         strategy: Any = desk.serving.strategy
         assert strategy._ticks.tenure.until == asked[-1] + 30

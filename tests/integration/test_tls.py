@@ -13,6 +13,7 @@ import redis
 import issuer
 from issuer import gateway
 from issuer.clock import Deadline
+from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
 from issuer.persistence.memory import MemoryStore
 from tests.colours import Connect
@@ -109,7 +110,7 @@ def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: Sta
     """Under gevent a child goes on with copies of all greenlets, in the middle of a draw, too."""
     draw = gateway.draw(KEY, 1, 4)
     with closing(Connections.from_url(start_tls().url, 30.0, "main")) as connections:
-        assert connections.call(draw, Deadline(30)).status == "empty"
+        assert connections.do(Send(draw), Deadline(30)).status == "empty"
         (link,) = connections.node(KEY).idle
 
         def in_between() -> object:
@@ -118,4 +119,4 @@ def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: Sta
             return "refused"
 
         assert in_child(in_between)() == "refused"
-        assert connections.call(draw, Deadline(30)).status == "empty"
+        assert connections.do(Send(draw), Deadline(30)).status == "empty"

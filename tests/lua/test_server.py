@@ -12,6 +12,7 @@ import redis
 
 from issuer import gateway
 from issuer.clock import Deadline
+from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.topology import Address
 from issuer.errors import FenceError, RedisUnavailable
@@ -83,7 +84,7 @@ class TestRights:
         tag.client.script_flush()
         with connected(any_redis, f"{USER}:secret@") as connections:
             # INFO server, EVALSHA, NOSCRIPT, SCRIPT LOAD, EVALSHA.
-            assert connections.call(gateway.draw(KEY, 1, 4), Deadline(60)).status == "empty"
+            assert connections.do(Send(gateway.draw(KEY, 1, 4)), Deadline(60)).status == "empty"
         _, reign, born, *_ = mine.open()
         assert mine.load(0, 100, reign=reign, born=born) == ["current"]
         assert mine.next(30)[3:] == ["extend", "100"]
@@ -104,7 +105,7 @@ class TestRights:
             connections._route.checked.add(Address())
             for call in CALLS.values():
                 with pytest.raises(FenceError, match=r"\+info"):
-                    connections.call(call, Deadline(60))
+                    connections.do(Send(call), Deadline(60))
 
     def test_without_another_right_or_on_another_key_nothing_is_drawn_either(
         self, tag: TagHash, any_redis: RedisServer
@@ -116,7 +117,7 @@ class TestRights:
             with unchanged(tag), connected(any_redis, f"{USER}:secret@") as connections:
                 for name in ("next", "lease"):
                     with pytest.raises(FenceError):
-                        pytest.fail(f"{rights}, {name}: {connections.call(CALLS[name], Deadline(60))}")
+                        pytest.fail(f"{rights}, {name}: {connections.do(Send(CALLS[name]), Deadline(60))}")
 
     def test_a_right_that_is_missed_half_way_costs_a_gap_and_never_a_repeat(self, tag: TagHash, mine: TagHash) -> None:
         for denied in ("hset", "hget", "time"):
@@ -146,7 +147,7 @@ def test_a_server_that_may_not_write_issues_nothing(
     with unchanged(tag), configured(tag, **settings), connected(any_redis) as connections:
         for call in (CALLS["next"], CALLS["next"], CALLS["lease"], back, CALLS["floor"]):
             with pytest.raises(RedisUnavailable, match="can't serve now"):
-                connections.call(call, Deadline(60))
+                connections.do(Send(call), Deadline(60))
     assert numbers(tag.next())[0] == cur + 1
 
 
@@ -180,7 +181,7 @@ class TestStuckScript:
             with connected(server) as connections:
                 connections._route.checked.add(Address())
                 with pytest.raises(RedisUnavailable, match="BUSY"):
-                    connections.call(CALLS["next"], Deadline(60))
+                    connections.do(Send(CALLS["next"]), Deadline(60))
             server.client().script_kill()
         assert TagHash(server.client(decode_responses=True)).next() == ["ok", "50", "51"]
 

@@ -234,11 +234,7 @@ class IssuerMachine(RuleBasedStateMachine):
             while not (isinstance(step, Send) and step.call.decode is tag_scripts._loaded):
                 try:
                     assert isinstance(step, (Ask, Send))
-                    result = (
-                        step.question(self.store, 1.0)
-                        if isinstance(step, Ask)
-                        else redis.call(step.call, Deadline(0.02))
-                    )
+                    result = step.question(self.store, 1.0) if isinstance(step, Ask) else redis.do(step, Deadline(0.02))
                 except (StoreError, issuer.IssuerError) as error:
                     step = steps.throw(error)
                 else:
@@ -256,7 +252,7 @@ class IssuerMachine(RuleBasedStateMachine):
             self.in_flight.remove((tag, step))
         redis = self.operator._runner.redis
         assert redis is not None
-        self.attempt(lambda: redis.call(step.call, Deadline(0.02)))
+        self.attempt(lambda: redis.do(step, Deadline(0.02)))
 
     @rule(process=processes)
     def crash(self, process: int) -> None:

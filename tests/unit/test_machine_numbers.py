@@ -32,15 +32,15 @@ def elsewhere(host: Host, name: str, tag: str = "orders", **options: Any) -> Des
 
 def once_answered(desk: Desk, word: bytes, then: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do that once, when Redis has answered the first call that has this word."""
-    call, todo = desk.runner.redis.call, [then]
+    do, todo = desk.runner.redis.do, [then]
 
-    def called(packed: Any, *args: Any, **more: Any) -> Any:
-        reply = call(packed, *args, **more)
-        if todo and word in packed.packed:
+    def done(step: Any, *args: Any, **more: Any) -> Any:
+        reply = do(step, *args, **more)
+        if todo and word in step.call.packed:
             todo.pop()()
         return reply
 
-    monkeypatch.setattr(desk.runner.redis, "call", called)
+    monkeypatch.setattr(desk.runner.redis, "do", done)
 
 
 @pytest.mark.covers("3.37")

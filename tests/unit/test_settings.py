@@ -1,5 +1,6 @@
 """Where a setting comes from, what is refused, and that what was forgotten makes nobody count alone without a word."""
 
+import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import issuer
 from issuer import wiring
 from issuer.errors import ConfigurationError, InvalidArgument
-from issuer.settings import STORE_VARIABLES, Setting, load, seconds
+from issuer.settings import DEFINITIONS, STORE_VARIABLES, Setting, load, seconds
 from tests.unit.refusals import refused
 
 #: For every setting four values that differ: from the argument, the environment, the file, and the default.
@@ -271,3 +272,17 @@ def test_absolute_paths_and_those_of_variables_stay_as_they_are(tmp_path: Path) 
     found = load(environ={})
     assert (found.store_url.value, found.journal.value) == ("sqlite:////var/ids.db", "/var/j")
     assert load(environ={"ISSUER_STORE_URL": "sqlite:///ids.db"}).store_url.value == "sqlite:///ids.db"
+
+
+def test_an_argument_that_has_the_name_of_a_setting_is_that_setting_in_both_faces() -> None:
+    taken = [
+        inspect.signature(face).parameters.keys() & DEFINITIONS.keys() for face in (issuer.connect, issuer.aconnect)
+    ]
+    assert taken[0] == taken[1] == {*TIMES, "prefix", "insist", "lease", "journal", "keys"}
+    for face in (issuer.connect, issuer.aconnect):
+        ids = face(
+            redis="none", store="memory://", prefix="p", timeout=7, store_timeout=6, insist=5, lease=4, scheduler=None
+        )
+        config = ids._config
+        assert (config.prefix, config.timeout, config.store_timeout, config.insist, config.lease) == ("p", 7, 6, 5, 4)
+        config.store.close()

@@ -16,6 +16,7 @@ from issuer.numbers import limits
 from issuer.operations.tag_options import TagOptions
 from issuer.persistence.errors import Corrupt
 from issuer.persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, settings_of
+from tests.colours import COLOURS, Connect
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 CHANGED = {name for name, setting in SETTINGS.items() if setting.changes}
@@ -47,6 +48,25 @@ def test_both_faces_take_every_setting(face: type[Issuer | AsyncIssuer]) -> None
 
     assert taken(face.create) == OF_CALLERS | BEGINNING | {"given"}
     assert taken(face.configure) == (OF_CALLERS & CHANGED) | BEGINNING | {"given"}
+
+
+@pytest.mark.parametrize("connect", COLOURS.values(), ids=COLOURS)
+def test_both_faces_put_each_in_its_place(connect: Connect) -> None:
+    """They pass them on by position."""
+
+    def held(tag: Tag) -> tuple[object, ...]:
+        return tag.max, tag.step, tag.limit, tag.order, tag.lease, tag.ahead, tag.description, tag.scheme
+
+    shown, other = "A{seq}", "B{seq}"
+    with connect(redis="none", store="memory://", scheduler=None) as ids:
+        made = ids.create(
+            "a", start=5, step=7, limit=99, order="trend", lease=3, ahead=2, description="x", format=shown
+        )
+        assert held(made) == (4, 7, 99, "trend", 3, 2, "x", {"format": shown})
+        assert ids.create("b", above=9).max == 9
+        changed = ids.configure("a", step=8, limit=98, above=20, lease=4, ahead=3, description="y", format=other)
+        assert held(changed) == (20, 8, 98, "trend", 4, 3, "y", {"format": other})
+        assert ids.configure("b", start=30).max == 29
 
 
 def test_the_command_line_has_an_option_for_every_setting() -> None:

@@ -15,7 +15,7 @@ from issuer.core import single_flight as flight
 from issuer.core.supply import supply
 from issuer.drivers import breaker
 from issuer.drivers.asyncio.combiner import LOOK_EVERY
-from issuer.drivers.blocking.connections import SHORTEST
+from issuer.drivers.exchange import SHORTEST
 from tests.audit import repeats
 from tests.virtual.world import World
 

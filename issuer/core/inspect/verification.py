@@ -12,7 +12,7 @@ harm. So what looks wrong is read again, in an order in which it can only be wro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from issuer import gateway
@@ -31,10 +31,12 @@ from issuer.core.inspect.discrepancies import (
     TwoHashes,
 )
 from issuer.core.record import known
+from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
+from issuer.gateway.keys import check_found
 from issuer.persistence.errors import Corrupt
-from issuer.persistence.records import LEDGER_KEPT, LedgerEntry, Position, now_ms
+from issuer.persistence.records import HIGHEST, LEDGER_KEPT, LedgerEntry, Position, now_ms
 
 #: Seconds before a store that looks behind its journal is looked at again.
 SECOND_LOOK = 0.2
@@ -308,8 +310,9 @@ class Provenance:
     in_redis: bool | None
 
 
-def who(tag: str, key: str | None, number: int) -> Steps[Provenance]:
-    """Find the reservation of the number."""
+def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Provenance]:
+    """Find the reservation of the number; see Issuer.who. `key_of`: the tag's hash in Redis, None if there is none."""
+    number, key = whole(number, "number", 1, HIGHEST), key_of(check_found(tag))
     hash = None if key is None else (yield from _peeked(key))
     record = yield from known(tag)
     position: Position = (number, -1, "")

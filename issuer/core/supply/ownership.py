@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 
 from issuer import gateway
@@ -55,13 +55,14 @@ def check(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
     return True
 
 
-def refuse_foreign(hashes: Iterable[tuple[str, str]]) -> Steps[None]:
-    """Raise ForeignHash if one of the hashes, named by tag and key, is another store's; change nothing.
+def refuse_foreign(tags: Iterable[str], key_of: Callable[[str], str]) -> Steps[None]:
+    """Raise ForeignHash if the hash of one of the tags is another store's; change nothing. `key_of` names the hashes.
 
     A Redis that is away, or can't be used, is left to the first draw, which looks again.
     """
     store_id = yield from identity()
-    for tag, key in hashes:
+    for tag in tags:
+        key = key_of(tag)
         try:
             hash = yield from send(gateway.read_hash(key), probe=False)
         except IssuerError:

@@ -14,8 +14,9 @@ from issuer.core.supply.lease import Lease
 from issuer.core.supply.local_buffer import LocalBuffer
 from issuer.core.supply.source import Runtime
 from issuer.core.supply.supply import Supply
-from issuer.drivers.asyncio.connections import SHORTEST, Node
+from issuer.drivers.asyncio.connections import Node
 from issuer.drivers.asyncio.runner import Runner
+from issuer.drivers.exchange import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable
 from issuer.persistence.records import Reservation
 from issuer.settings import seconds
@@ -173,6 +174,10 @@ class Combiner:
     async def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the protocol's steps to their end."""
         return await self._runner.run(steps, deadline, self.tag)
+
+    def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
+        """Do the same for a strategy that blocks, and so has a thread, which waits for what runs here."""
+        return asyncio.run_coroutine_threadsafe(self.run(steps, deadline), self.loop).result()
 
     async def _draw(self, n: int, deadline: Deadline) -> range:
         """One round trip; what it doesn't bring goes the long way."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from operator import call
 from typing import Any, TypeVar
 
 import redis
@@ -11,33 +14,36 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from issuer import gateway
 from issuer.clock import Deadline, monotonic
-from issuer.core.steps import Server, Sighting
-from issuer.drivers.looking import FAR, LOOK_OUT
-from issuer.drivers.redis_errors import meaning
+from issuer.core.steps import Elsewhere
+from issuer.drivers.exchange import FAR, LOOK_OUT, SHORTEST, RedisStep, exchange, talks
 from issuer.drivers.target import Target, from_client, from_url
-from issuer.drivers.topology import (
-    Address,
-    Exchange,
-    Outdated,
-    Talks,
-    find_masters,
-    look_elsewhere,
-    route_call,
-    unreached,
-    visit,
-)
+from issuer.drivers.topology import Address, Exchange
 from issuer.errors import RedisUnavailable
 
+S = TypeVar("S")
 T = TypeVar("T")
-
-#: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
-SHORTEST = 0.05
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
-_CLOSED = (redis.ConnectionError, OSError)
+
+async def drive(operation: Generator[S, Any, T], do: Callable[[S], Awaitable[Any]]) -> T:
+    """Run the operation to its end: what it yields is done, and the result, or the error, goes back into it.
+
+    So does a cancellation, as any other exception: the operation ends what it has begun.
+    """
+    try:
+        wanted = next(operation)
+        while True:
+            try:
+                result = await do(wanted)
+            except BaseException as error:  # noqa: BLE001 - the operation decides what it means
+                wanted = operation.throw(error)
+            else:
+                wanted = operation.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 class Link:
@@ -49,12 +55,12 @@ class Link:
         self.connection = connection
         self._health = bool(connection.health_check_interval)
 
-    async def connect(self) -> None:
+    async def connect(self, _end: Deadline) -> None:
         """Connect and log in."""
         self.connection.socket_timeout = self.connection.socket_connect_timeout = None
         await self.connection.connect()
 
-    async def ask(self, packed: bytes) -> Any:
+    async def reply(self, packed: bytes, _end: Deadline | None = None) -> Any:
         """Send it and return the reply. After anything raised, the connection must be dropped: the reply may come."""
         await self.connection.send_packed_command(packed, check_health=self._health)
         return await self.connection.read_response(disable_decoding=True)
@@ -67,13 +73,17 @@ class Link:
         except (redis.RedisError, OSError):
             return True
 
-    async def drop(self) -> None:
-        """Close it, without waiting for the other side."""
+    def abort(self) -> None:
+        """Close it at once, without waiting for the other side."""
         # redis-py has no name for it. A close that isn't an abort waits until a server that stands still has read what
         # is left, or has ended TLS in turn: the socket stays open, and the loop may have ended by then.
         transport = getattr(getattr(self.connection, "_writer", None), "transport", None)  # fakeredis has none
         if transport is not None:
             transport.abort()
+
+    async def drop(self) -> None:
+        """Close it, and have redis-py take note."""
+        self.abort()
         await self.connection.disconnect(nowait=True)
 
 
@@ -120,11 +130,17 @@ class LookOut:
 class Node:
     """The idle connections to one server."""
 
-    __slots__ = ("address", "idle")
+    __slots__ = ("address", "closed", "idle")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.idle: deque[Link] = deque()
+        self.closed = False
+
+    async def drop_idle(self) -> None:
+        """Close what is idle."""
+        while self.idle:
+            await self.idle.pop().drop()
 
 
 class Connections:
@@ -181,11 +197,11 @@ class Connections:
         seconds = min(self._timeout, max(SHORTEST, deadline.left()))
         try:
             async with asyncio.timeout(seconds):
-                reply = await link.ask(packed)
+                reply = await link.reply(packed)
         except TimeoutError as error:
             await link.drop()
             if self._route.silent(node.address, f"no answer within {seconds:.3g} s", seconds):
-                await _drop_idle(node)  # each of them would cost a caller as much again
+                await node.drop_idle()  # each of them would cost a caller as much again
             late = RedisUnavailable(f"redis {self.name}: no answer in time", retry_after=self._route.retry_after(""))
             raise late from error
         except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
@@ -197,113 +213,34 @@ class Connections:
         finally:
             if looking:
                 look_out.end()
-        await self._release(node, link)
+        node.idle.append(link)
+        if node.closed:
+            await node.drop_idle()
         return reply
 
     # ------------------------------------------------------------------ the long way
 
-    async def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None, *, probe: bool = True) -> T:
-        """Send it to the server that holds its key, and return the decoded reply. `probe`: see `Breaker.admit`.
+    async def do(self, step: RedisStep, deadline: Deadline, tag: str | None = None) -> Any:
+        """Have Redis do the step, and return what it brings.
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        return await self._conducted(route_call(self._route, call, probe=probe), deadline, call.key, tag)
-
-    async def masters(self, deadline: Deadline) -> list[Server]:
-        """Return the servers that issue numbers now. Raises as `call`."""
-        return await self._conducted(find_masters(self._route), deadline, "", None)
-
-    async def visit(self, server: Server, call: gateway.Call[T], deadline: Deadline) -> T:
-        """Send the call to that server, supported or not, and return the decoded reply. Raises as `call`."""
-        return await self._conducted(visit(server, call), deadline, call.key, None)
-
-    async def elsewhere(self, call: gateway.Call[T], deadline: Deadline) -> list[Sighting[T]]:
-        """Send the call to every other node that may hold its key; half of the time left is kept. Raises as `call`."""
-        half = Deadline(deadline.left() / 2)
-        return await self._conducted(look_elsewhere(self._route, call), half, call.key, None)
-
-    async def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
-        """Hold these talks, and return what they end with."""
-        end = Deadline(min(self._timeout, max(SHORTEST, deadline.left())))
-        talk: Exchange | None = None
-        try:
-            talk = next(talks)
-            while True:
-                try:
-                    answer = await self._exchange(talk, end)
-                except Exception as error:  # noqa: BLE001 - the route decides what an error means
-                    talk = talks.throw(error)
-                else:
-                    talk = talks.send(answer)
-        except StopIteration as done:
-            value: T = done.value
-            return value
-        except Exception as error:
-            meant = meaning(error, self.name, key, tag, None if talk is None else talk.call)
-            if isinstance(meant, RedisUnavailable):
-                meant.tag, meant.retry_after = tag, self._route.retry_after(key)
-            if meant is error:
-                raise
-            raise meant from error
+        left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
+        end = Deadline(min(self._timeout, max(SHORTEST, left)))
+        return await drive(talks(self._route, self.name, step, tag), partial(self._exchange, end=end))
 
     async def _exchange(self, talk: Exchange, end: Deadline) -> Any:
-        """One call, one reply, decoded. Raises what redis-py raises."""
         node = self._nodes.setdefault(talk.address, Node(talk.address))
+        node.closed = self._closed
         share = max(0.001, end.left() / talk.share)
+        make = partial(self._target.connection, talk.address, NO_RETRY)
         try:
             async with asyncio.timeout(share):
-                return await self._tried(talk, node)
+                return await drive(exchange(talk, node, lambda: Link(make()), end), call)
         except TimeoutError as error:
             raise redis.TimeoutError(f"no answer within {share:.3g} s") from error
 
-    async def _tried(self, talk: Exchange, node: Node) -> Any:
-        while True:
-            link, reused = await self._link(node, talk)
-            try:
-                if not reused:
-                    await link.connect()
-                answer = talk.call.decode(await _asked(link, talk))
-            except _CLOSED as error:
-                await link.drop()
-                if not reused:
-                    raise unreached(error) from error.__cause__
-                if not talk.call.repeatable:
-                    raise
-                # The server closed it while it was idle, and then it has closed the others too.
-                await _drop_idle(node)
-                continue
-            except BaseException:
-                await link.drop()
-                raise
-            if getattr(answer, "status", "") == "notmaster":
-                # Perhaps its address is another server's by now, to which only a new connection leads.
-                await link.drop()
-                await _drop_idle(node)
-            else:
-                await self._release(node, link)
-            return answer
-
-    async def _link(self, node: Node, talk: Exchange) -> tuple[Link, bool]:
-        """Return an idle connection and True, or a new one that isn't connected and False."""
-        while True:
-            try:
-                link = node.idle.pop()
-            except IndexError:
-                if not talk.connects:
-                    raise Outdated from None
-                return Link(self._target.connection(node.address, NO_RETRY)), False
-            # What goes out once must not go out on a connection that the server has closed meanwhile.
-            if talk.call.repeatable or not await link.stale():
-                return link, True
-            await link.drop()
-
     # ------------------------------------------------------------------ the end
-
-    async def _release(self, node: Node, link: Link) -> None:
-        if self._closed:
-            await link.drop()
-        else:
-            node.idle.append(link)
 
     async def close(self) -> None:
         """Close every idle connection; one in use is closed when its call ends."""
@@ -313,29 +250,7 @@ class Connections:
     async def drop_idle(self) -> None:
         """Close every idle connection."""
         for node in self._nodes.values():
-            await _drop_idle(node)
+            node.closed = self._closed
+            await node.drop_idle()
         # A transport closes its socket in the loop's next round, and this may be its last.
         await asyncio.sleep(0)
-
-
-async def _drop_idle(node: Node) -> None:
-    while node.idle:
-        await node.idle.pop().drop()
-
-
-async def _asked(link: Link, talk: Exchange) -> Any:
-    if talk.readonly:
-        await link.ask(gateway.pack("READONLY"))
-        reply = await link.ask(talk.call.packed)
-        await link.ask(gateway.pack("READWRITE"))
-        return reply
-    if talk.asking:
-        await link.ask(gateway.pack("ASKING"))
-    try:
-        return await link.ask(talk.call.packed)
-    except redis.exceptions.NoScriptError:
-        # The one error after which nothing can have happened, so sending again is no second sending.
-        await link.ask(gateway.pack("SCRIPT", "LOAD", talk.call.text))
-        if talk.asking:
-            await link.ask(gateway.pack("ASKING"))
-        return await link.ask(talk.call.packed)

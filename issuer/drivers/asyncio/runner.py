@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.single_flight import Flight
-from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
-from issuer.drivers.asyncio.connections import Connections
-from issuer.drivers.store_pool import GRACE, StorePool, late
-from issuer.errors import ConfigurationError, StoreUnavailable
+from issuer.core.steps import Ask, Sleep, Step, Steps, Wait, public
+from issuer.drivers.asyncio.connections import Connections, drive
+from issuer.drivers.store_pool import GRACE, StorePool
+from issuer.errors import ConfigurationError
 from issuer.persistence.contract import Store
 
 T = TypeVar("T")
@@ -58,11 +59,11 @@ class Runner:
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
-        self.pool = StorePool()
+        self.pool = StorePool(self.store, self.store_timeout)
 
     def after_fork(self) -> None:
         """In a forked child: leave the threads to the parent."""
-        self.pool = StorePool()
+        self.pool = StorePool(self.store, self.store_timeout)
 
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error.
@@ -70,37 +71,23 @@ class Runner:
         A cancellation is thrown into it as any other exception, so that it ends what it has begun. A store's call under
         way goes on in its thread, and what it reserves is a gap.
         """
-        steps = public(steps, tag, self.store)
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    result = await self._result(step, deadline, tag)
-                except BaseException as error:  # noqa: BLE001 - the generator decides what it means
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        return await drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
 
     async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
-            case Send():
-                return await self._redis().call(step.call, deadline, tag, probe=step.probe)
-            case Masters() | Visit() | Elsewhere():
-                return await self._looked(step, deadline)
             case Ask():
-                timeout = min(self.store_timeout, deadline.left())
-                if timeout <= 0:
-                    raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
-                return await self._asked(step, timeout, tag)
+                return await self._asked(step, deadline, tag)
             case Sleep():
                 await asyncio.sleep(step.seconds)
                 return None
-        return await waited(step.flight, step.seconds)
+            case Wait():
+                return await waited(step.flight, step.seconds)
+        if self.redis is None:
+            raise ConfigurationError("this issuer has no Redis")
+        return await self.redis.do(step, deadline, tag)
 
-    async def _asked(self, step: Ask, timeout: float, tag: str | None) -> object:
+    async def _asked(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
+        timeout = self.pool.seconds(deadline, tag)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[object] = loop.create_future()
 
@@ -116,7 +103,7 @@ class Runner:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, answer, error)
 
-        self.pool.submit(self.store, step.question, timeout, tell)
+        self.pool.submit(step.question, timeout, tell)
         try:
             async with asyncio.timeout(timeout + GRACE):
                 return await answered
@@ -124,17 +111,4 @@ class Runner:
             if answered.done() and not answered.cancelled():
                 # The store's own; or a loop that was held up found answer and alarm at once, and the answer is there.
                 return answered.result()
-            raise late(self.store, timeout, tag) from None
-
-    async def _looked(self, step: Masters | Visit | Elsewhere, deadline: Deadline) -> object:
-        match step:
-            case Masters():
-                return await self._redis().masters(deadline)
-            case Visit():
-                return await self._redis().visit(step.server, step.call, deadline)
-        return await self._redis().elsewhere(step.call, deadline)
-
-    def _redis(self) -> Connections:
-        if self.redis is None:
-            raise ConfigurationError("this issuer has no Redis")
-        return self.redis
+            raise self.pool.late(timeout, tag) from None

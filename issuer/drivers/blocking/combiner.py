@@ -13,8 +13,9 @@ from issuer.core.steps import Steps
 from issuer.core.supply.refill import UNCLAIMED
 from issuer.core.supply.source import Runtime
 from issuer.core.supply.supply import Supply
-from issuer.drivers.blocking.connections import NOWHERE, SHORTEST
+from issuer.drivers.blocking.connections import NOWHERE
 from issuer.drivers.blocking.runner import Gate, Runner, waited
+from issuer.drivers.exchange import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.strategies.serving import StrategyRunner
 
@@ -170,12 +171,17 @@ class Combiner:
         """Draw up to n numbers, at least one, waiting until the deadline."""
         if self.supply.hand is not None:
             return self.run(self.supply.obtain(n, deadline), deadline)
+        if n == 1:
+            number = self.next(deadline)
+            return range(number, number + 1)
         low, high = self._draw(n, deadline)
         return range(low + 1, high + 1)
 
     def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the protocol's steps to their end."""
         return self._runner.run(steps, deadline, self.tag)
+
+    run_in_thread = run
 
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
         """One round trip; what it doesn't bring goes the long way. Returns low and high."""

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from operator import call
 from typing import Any, TypeVar
 
 import redis
 
-from issuer import gateway
 from issuer.clock import Deadline
-from issuer.core.steps import Server, Sighting
+from issuer.core.steps import Elsewhere
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.redis_errors import meaning
+from issuer.drivers.exchange import SHORTEST, RedisStep, exchange, talks
 from issuer.drivers.target import Target, from_client, from_url
-from issuer.drivers.topology import (
-    Address,
-    Exchange,
-    Outdated,
-    Talks,
-    find_masters,
-    look_elsewhere,
-    route_call,
-    unreached,
-    visit,
-)
+from issuer.drivers.topology import Address, Exchange
 from issuer.errors import RedisUnavailable
 
+S = TypeVar("S")
 T = TypeVar("T")
 
-#: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
-SHORTEST = 0.05
+
+def drive(operation: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
+    """Run the operation to its end: what it yields is done, and the result, or the error, goes back into it."""
+    try:
+        wanted = next(operation)
+        while True:
+            try:
+                result = do(wanted)
+            except BaseException as error:  # noqa: BLE001 - the operation decides what it means, an interrupt too
+                wanted = operation.throw(error)
+            else:
+                wanted = operation.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 class Node:
@@ -69,12 +75,6 @@ class Node:
         if self.closed:
             self.drop_idle()
         return reply
-
-    def release(self, link: Link) -> None:
-        """Keep it for the next call."""
-        self.idle.append(link)
-        if self.closed:
-            self.drop_idle()
 
     def drop_idle(self) -> None:
         """Close what is idle."""
@@ -129,100 +129,23 @@ class Connections:
             node.drop_idle()  # each of them would cost a caller as much again
         return RedisUnavailable(f"redis {self.name}: {error}", tag=tag, retry_after=self._route.retry_after(""))
 
-    def call(self, call: gateway.Call[T], deadline: Deadline, tag: str | None = None, *, probe: bool = True) -> T:
-        """Send it to the server that holds its key, and return the decoded reply. `probe`: see `Breaker.admit`.
+    def do(self, step: RedisStep, deadline: Deadline, tag: str | None = None) -> Any:
+        """Have Redis do the step, and return what it brings.
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        return self._conducted(route_call(self._route, call, probe=probe), deadline, call.key, tag)
-
-    def masters(self, deadline: Deadline) -> list[Server]:
-        """Return the servers that issue numbers now. Raises as `call`."""
-        return self._conducted(find_masters(self._route), deadline, "", None)
-
-    def visit(self, server: Server, call: gateway.Call[T], deadline: Deadline) -> T:
-        """Send the call to that server, supported or not, and return the decoded reply. Raises as `call`."""
-        return self._conducted(visit(server, call), deadline, call.key, None)
-
-    def elsewhere(self, call: gateway.Call[T], deadline: Deadline) -> list[Sighting[T]]:
-        """Send the call to every other node that may hold its key; half of the time left is kept. Raises as `call`."""
-        half = Deadline(deadline.left() / 2)
-        return self._conducted(look_elsewhere(self._route, call), half, call.key, None)
-
-    def _conducted(self, talks: Talks[T], deadline: Deadline, key: str, tag: str | None) -> T:
-        """Hold these talks, and return what they end with."""
-        end = Deadline(min(self.timeout, max(SHORTEST, deadline.left())))
-        talk: Exchange | None = None
-        try:
-            talk = next(talks)
-            while True:
-                try:
-                    answer = self._exchange(talk, end)
-                except Exception as error:  # noqa: BLE001 - the route decides what an error means
-                    talk = talks.throw(error)
-                else:
-                    talk = talks.send(answer)
-        except StopIteration as done:
-            value: T = done.value
-            return value
-        except Exception as error:
-            meant = meaning(error, self.name, key, tag, None if talk is None else talk.call)
-            if isinstance(meant, RedisUnavailable):
-                meant.tag, meant.retry_after = tag, self._route.retry_after(key)
-            if meant is error:
-                raise
-            raise meant from error
+        left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
+        end = Deadline(min(self.timeout, max(SHORTEST, left)))
+        return drive(talks(self._route, self.name, step, tag), partial(self._exchange, end=end))
 
     def _exchange(self, talk: Exchange, end: Deadline) -> Any:
-        """One call, one reply, decoded. Raises what redis-py raises."""
         node = self._nodes.get(talk.address)
         if node is None:
             node = self._nodes.setdefault(talk.address, Node(talk.address))
             node.closed = self._closed
         share = Deadline(end.left() / talk.share) if talk.share > 1 else end
-        while True:
-            link, reused = self._link(node, talk)
-            try:
-                if not reused:
-                    link.connect(share)
-                reply = _asked(link, talk, share)
-                answer = talk.call.decode(reply)
-            except BlockingIOError as error:
-                link.drop()
-                raise redis.TimeoutError(f"no answer within {share.left():.3g} s") from error
-            except (redis.ConnectionError, OSError) as error:
-                link.drop()
-                if not reused:
-                    raise unreached(error) from error.__cause__
-                if not talk.call.repeatable:
-                    raise
-                # The server closed it while it was idle, and then it has closed the others too.
-                node.drop_idle()
-                continue
-            except BaseException:
-                link.drop()
-                raise
-            if getattr(answer, "status", "") == "notmaster":
-                # Perhaps its address is another server's by now, to which only a new connection leads.
-                link.drop()
-                node.drop_idle()
-            else:
-                node.release(link)
-            return answer
-
-    def _link(self, node: Node, talk: Exchange) -> tuple[Link, bool]:
-        """Return an idle connection and True, or a new one that isn't connected and False."""
-        while True:
-            try:
-                link = node.idle.pop()
-            except IndexError:
-                if not talk.connects:
-                    raise Outdated from None
-                return Link(self._target.connection(node.address, NO_RETRY)), False
-            # What goes out once must not go out on a connection that the server has closed meanwhile.
-            if talk.call.repeatable or not link.stale:
-                return link, True
-            link.drop()
+        make = partial(self._target.connection, talk.address, NO_RETRY)
+        return drive(exchange(talk, node, lambda: Link(make()), share), call)
 
     def after_fork(self) -> None:
         """In a child: forget the parent's connections."""
@@ -234,28 +157,3 @@ class Connections:
         for node in list(self._nodes.values()):
             node.closed = True
             node.drop_idle()
-
-
-def _asked(link: Link, talk: Exchange, end: Deadline) -> Any:
-    if talk.readonly:
-        _reply(link, gateway.pack("READONLY"), end)
-        reply = _reply(link, talk.call.packed, end)
-        _reply(link, gateway.pack("READWRITE"), end)
-        return reply
-    if talk.asking:
-        _reply(link, gateway.pack("ASKING"), end)
-    try:
-        return _reply(link, talk.call.packed, end)
-    except redis.exceptions.NoScriptError:
-        # The one error after which nothing can have happened, so sending again is no second sending.
-        _reply(link, gateway.pack("SCRIPT", "LOAD", talk.call.text), end)
-        if talk.asking:
-            _reply(link, gateway.pack("ASKING"), end)
-        return _reply(link, talk.call.packed, end)
-
-
-def _reply(link: Link, packed: bytes, end: Deadline) -> Any:
-    reply = link.ask(packed, max(0.001, end.left()))
-    if isinstance(reply, Exception):
-        raise reply
-    return reply

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
-from issuer.drivers.looking import FAR, LOOK_OUT
+from issuer.drivers.exchange import FAR, LOOK_OUT
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -89,6 +89,17 @@ class Link:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
         self._short = True
 
+    def reply(self, packed: bytes, end: Deadline) -> Any:
+        """Send it and return the reply, or raise the error that the server answered with. Then as `ask`."""
+        seconds = max(0.001, end.left())
+        try:
+            reply = self.ask(packed, seconds)
+        except BlockingIOError as error:
+            raise redis.TimeoutError(f"no answer within {seconds:.3g} s") from error
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
     def ask(self, packed: bytes, seconds: float) -> Any:
         """Send it and return the reply, an exception if the server answered with an error.
 
@@ -151,7 +162,6 @@ class Link:
         if os.getpid() != self._process:
             raise redis.ConnectionError("this connection is the parent's")
 
-    @property
     def stale(self) -> bool:
         """Whether it was closed while it was idle, or holds a reply that was never read."""
         try:
@@ -162,6 +172,8 @@ class Link:
     def drop(self) -> None:
         """Close it."""
         self.connection.disconnect()
+
+    abort = drop
 
 
 def _left(end: Deadline) -> float:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TypeVar
 
 from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.single_flight import Flight
-from issuer.core.steps import Ask, Elsewhere, Masters, Send, Sleep, Step, Steps, Visit, public
-from issuer.drivers.blocking.connections import Connections
+from issuer.core.steps import Ask, Sleep, Step, Steps, Wait, public
+from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.store_pool import StorePool
-from issuer.errors import ConfigurationError, StoreUnavailable
+from issuer.errors import ConfigurationError
 from issuer.persistence.contract import Store
 
 T = TypeVar("T")
@@ -69,55 +70,27 @@ class Runner:
         self.store = store
         self.redis = redis
         self.store_timeout = store_timeout
-        self.pool = StorePool()
+        self.pool = StorePool(self.store, self.store_timeout)
 
     def after_fork(self) -> None:
         """In a forked child: leave connections and threads to the parent."""
-        self.pool = StorePool()
+        self.pool = StorePool(self.store, self.store_timeout)
         if self.redis is not None:
             self.redis.after_fork()
 
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error."""
-        steps = public(steps, tag, self.store)
-        try:
-            step = next(steps)
-            while True:
-                try:
-                    result = self._result(step, deadline, tag)
-                except BaseException as error:  # noqa: BLE001 - the generator decides what it means, an interrupt too
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
+        return drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
 
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
-            case Send():
-                return self._redis().call(step.call, deadline, tag, probe=step.probe)
-            case Masters() | Visit() | Elsewhere():
-                return self._looked(step, deadline)
             case Ask():
-                timeout = min(self.store_timeout, deadline.left())
-                if timeout <= 0:
-                    raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
-                return self.pool.ask(self.store, step.question, timeout, tag)
+                return self.pool.ask(step.question, deadline, tag)
             case Sleep():
                 clock.sleep(step.seconds)
                 return None
-        return waited(step.flight, step.seconds)
-
-    def _looked(self, step: Masters | Visit | Elsewhere, deadline: Deadline) -> object:
-        match step:
-            case Masters():
-                return self._redis().masters(deadline)
-            case Visit():
-                return self._redis().visit(step.server, step.call, deadline)
-        return self._redis().elsewhere(step.call, deadline)
-
-    def _redis(self) -> Connections:
+            case Wait():
+                return waited(step.flight, step.seconds)
         if self.redis is None:
             raise ConfigurationError("this issuer has no Redis")
-        return self.redis
+        return self.redis.do(step, deadline, tag)

@@ -1,0 +1,178 @@
+"""The work of both drivers with Redis: the exchanges that a step takes, and what each does to a connection.
+
+Generators, as in topology.py: a step yields the exchanges that it needs, an exchange the calls of its connection. Each
+driver runs them, and has the connection's short way for draws beside them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import redis
+
+from issuer import gateway
+from issuer.clock import Deadline
+from issuer.core.steps import Calls, Elsewhere, Masters, Send, Visit
+from issuer.drivers.redis_errors import meaning
+from issuer.drivers.topology import (
+    Exchange,
+    Outdated,
+    Talks,
+    Topology,
+    find_masters,
+    look_elsewhere,
+    route_call,
+    unreached,
+    visit,
+)
+from issuer.errors import RedisUnavailable
+
+#: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
+SHORTEST = 0.05
+
+#: Seconds to look out for a reply, wide awake, before sleeping, as to be woken takes longer than a near Redis needs: a
+#: reply comes within 20 us from this machine, 60 from the next one.
+LOOK_OUT = 0.0001
+
+#: After a look-out in vain this many calls do without: a server that is far away costs each of them 2 us.
+FAR = 50
+
+#: The errors of a connection that has ended.
+_CLOSED = (redis.ConnectionError, OSError)
+
+#: A step that Redis does.
+RedisStep = Send | Masters | Visit | Elsewhere
+
+
+class AnyLink(Protocol):
+    """A connection of either colour: what it returns is the answer, or has to be awaited for it."""
+
+    def connect(self, end: Deadline) -> Any:
+        """Connect and log in."""
+
+    def reply(self, packed: bytes, end: Deadline) -> Any:
+        """Send a call and return its reply, or raise the error that the server answered with."""
+
+    def stale(self) -> Any:
+        """Whether it was closed while it was idle, or holds a reply that was never read."""
+
+    def abort(self) -> None:
+        """Close it at once, as far as that goes without waiting."""
+
+    def drop(self) -> Any:
+        """Close it."""
+
+
+L = TypeVar("L", bound=AnyLink)
+
+
+class AnyNode(Protocol[L]):
+    """The idle connections to one server, of either colour."""
+
+    idle: deque[L]
+    closed: bool
+
+    def drop_idle(self) -> Any:
+        """Close what is idle."""
+
+
+def talks(route: Topology, name: str, step: RedisStep, tag: str | None) -> Talks[Any]:  # noqa: C901 - one case a step
+    """Do the step: yield its exchanges. What redis-py raises comes out as a public error; `name`: the server's."""
+    steps: Talks[Any]
+    match step:
+        case Send():
+            steps = route_call(route, step.call, probe=step.probe)
+        case Masters():
+            steps = find_masters(route)
+        case Visit():
+            steps = visit(step.server, step.call)
+        case _:
+            steps = look_elsewhere(route, step.call)
+    talk = None
+    try:
+        talk = next(steps)
+        while True:
+            try:
+                answer = yield talk
+            except Exception as error:  # noqa: BLE001 - the route decides what an error means
+                talk = steps.throw(error)
+            else:
+                talk = steps.send(answer)
+    except StopIteration as done:
+        return done.value
+    except Exception as error:
+        key = "" if isinstance(step, Masters) else step.call.key
+        meant = meaning(error, name, key, tag, None if talk is None else talk.call)
+        if isinstance(meant, RedisUnavailable):
+            meant.tag, meant.retry_after = tag, route.retry_after(key)
+        if meant is error:
+            raise
+        raise meant from error
+
+
+def exchange(  # noqa: C901, PLR0912 - one case for each way in which it may end
+    talk: Exchange, node: AnyNode[L], make: Callable[[], L], end: Deadline
+) -> Calls[Any]:
+    """Send one call and return its reply, decoded. Raises what redis-py raises. `make`: makes a new connection."""
+    call = talk.call
+    while True:
+        try:
+            link, reused = node.idle.pop(), True
+        except IndexError:
+            if not talk.connects:
+                raise Outdated from None
+            link, reused = make(), False
+        # What goes out once must not go out on a connection that the server has closed meanwhile.
+        if reused and not call.repeatable and (yield link.stale):
+            yield link.drop
+            continue
+        try:
+            if not reused:
+                yield partial(link.connect, end)
+            answer = call.decode((yield from _asked(talk, link, end)))
+        except _CLOSED as error:
+            yield link.drop
+            if not reused:
+                raise unreached(error) from error.__cause__
+            if not call.repeatable:
+                raise
+            # The server closed it while it was idle, and then it has closed the others too.
+            yield node.drop_idle
+            continue
+        except GeneratorExit:  # the driver was interrupted, or its loop has ended: nothing can be waited for
+            link.abort()
+            raise
+        except BaseException:
+            yield link.drop
+            raise
+        if getattr(answer, "status", "") == "notmaster":
+            # Perhaps its address is another server's by now, to which only a new connection leads.
+            yield link.drop
+            yield node.drop_idle
+        else:
+            node.idle.append(link)
+            if node.closed:
+                yield node.drop_idle
+        return answer
+
+
+def _asked(talk: Exchange, link: AnyLink, end: Deadline) -> Calls[Any]:
+    call = talk.call
+    if talk.readonly:
+        yield partial(link.reply, gateway.pack("READONLY"), end)
+        reply = yield partial(link.reply, call.packed, end)
+        yield partial(link.reply, gateway.pack("READWRITE"), end)
+        return reply
+    if talk.asking:
+        yield partial(link.reply, gateway.pack("ASKING"), end)
+    try:
+        return (yield partial(link.reply, call.packed, end))
+    except redis.exceptions.NoScriptError:
+        # The one error after which nothing can have happened, so sending again is no second sending.
+        yield partial(link.reply, gateway.pack("SCRIPT", "LOAD", call.text), end)
+        if talk.asking:
+            yield partial(link.reply, gateway.pack("ASKING"), end)
+        return (yield partial(link.reply, call.packed, end))
