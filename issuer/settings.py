@@ -42,7 +42,8 @@ def seconds(value: Any, name: str, *, zero: bool) -> float:
     within = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value <= threading.TIMEOUT_MAX
     if not within or (value == 0 and not zero):
         least = "0 or more" if zero else "above 0"
-        raise InvalidArgument(f"{name} must be a number of seconds, {least}, not {brief(value)}", value=value)
+        problem = f"must be a number of seconds, {least}, not {brief(value)}"
+        raise InvalidArgument(problem, value=value, argument=name)
     return float(value)
 
 

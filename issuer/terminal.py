@@ -196,19 +196,29 @@ def stamp(milliseconds: int) -> str:
 
 def stamp_utc(milliseconds: int) -> str:
     """Return a time (ms since 1970) as a date in UTC, with the time of day if it has one."""
-    try:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
+    moment = _in_utc(milliseconds)
+    if moment is None:
         return "after the year 9999"
     return f"{moment:%Y-%m-%d}" if milliseconds % (_DAY * 1000) == 0 else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def stamp_ms(milliseconds: int) -> str:
     """Return a time (ms since 1970) as ISO time in UTC, to the ms."""
+    moment = _in_utc(milliseconds)
+    return str(milliseconds) if moment is None else moment.isoformat(sep=" ", timespec="milliseconds")
+
+
+def utc(milliseconds: int) -> str:
+    """Return a time (ms since 1970) as ISO time in UTC, to be compared with what other hosts have noted."""
+    moment = _in_utc(milliseconds)
+    return str(milliseconds) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _in_utc(milliseconds: int) -> datetime | None:
     try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # no calendar has it
+        return None
 
 
 def ago(milliseconds: int, now: int) -> str:

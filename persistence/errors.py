@@ -1,20 +1,4 @@
-"""Errors of stores.
-
-StoreError
-├── Unavailable      no answer, or an answer that can't be trusted: what was asked may have happened
-├── Misconfigured    this store can't be used as it is set up; asking again won't help
-├── Corrupt          what lies there isn't ours, or isn't an int64
-├── Damaged          a line of a journal isn't as it was written
-├── TagMissing       no such tag, or it was deleted
-├── TagPresent       the tag exists already
-├── LimitHit         the tag's limit leaves too few numbers
-├── LimitTooLow      a new limit below the numbers already reserved
-├── LeaseOnStrict    a lease for a tag whose numbers come in strict order
-├── SchemeMismatch   a tag made again was to make its values in another way
-├── VersionMoved     the record has changed since the caller read it
-├── MaxBehind        `max` is lower than a number the caller has proof of: the store went back in time
-└── Halted           reservations are stopped until `recover` has run
-"""
+"""Errors that stores raise on purpose."""
 
 from __future__ import annotations
 
@@ -36,8 +20,7 @@ class Corrupt(StoreError):
 
     def __init__(self, tag: str, problem: str) -> None:
         super().__init__(f"tag {tag!r}: {problem}")
-        self.tag = tag
-        self.problem = problem
+        self.tag, self.problem = tag, problem
 
 
 class Damaged(StoreError):
@@ -45,9 +28,7 @@ class Damaged(StoreError):
 
     def __init__(self, path: str, line: int, problem: str) -> None:
         super().__init__(f"journal {path}, line {line}: {problem}")
-        self.path = path
-        self.line = line
-        self.problem = problem
+        self.path, self.line, self.problem = path, line, problem
 
 
 class TagMissing(StoreError):
@@ -71,35 +52,36 @@ class LimitHit(StoreError):
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} has reached the limit {limit}")
-        self.tag = tag
-        self.limit = limit
-        self.max = maximum
+        self.tag, self.limit, self.max = tag, limit, maximum
 
 
 class LimitTooLow(StoreError):
     """The limit asked for lies below numbers that are reserved already; nothing was changed."""
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
-        super().__init__(f"tag {tag!r}: limit {limit} is below max {maximum}")
-        self.tag = tag
-        self.limit = limit
-        self.max = maximum
+        super().__init__(f"limit {limit} is below {maximum}, the highest number reserved")
+        self.tag, self.limit, self.max = tag, limit, maximum
 
 
 class LeaseOnStrict(StoreError):
     """A strict tag was to have a lease, which would hand out its numbers out of order; nothing was changed."""
 
     def __init__(self, tag: str, lease: int) -> None:
-        super().__init__(f"tag {tag!r} is strict: it can't have a lease of {lease}")
-        self.tag = tag
-        self.lease = lease
+        super().__init__(
+            f"lease {lease}: tag {tag!r} is strict, and numbers drawn ahead come out of order; only a trend tag can "
+            "have a lease"
+        )
+        self.tag, self.lease = tag, lease
 
 
 class SchemeMismatch(StoreError):
     """A deleted tag was to be made again, with another way from counter to value; nothing was changed."""
 
     def __init__(self, tag: str) -> None:
-        super().__init__(f"tag {tag!r} existed before with another number scheme")
+        super().__init__(
+            f"tag {tag!r} existed before with another number scheme, so making it again could repeat numbers: use its "
+            "old scheme, or another tag name"
+        )
         self.tag = tag
 
 
@@ -116,10 +98,7 @@ class MaxBehind(StoreError):
 
     def __init__(self, tag: str, maximum: int, at_least: int, *, certain: bool = False) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} is below {at_least}, which is known to be taken")
-        self.tag = tag
-        self.max = maximum
-        self.at_least = at_least
-        self.certain = certain
+        self.tag, self.max, self.at_least, self.certain = tag, maximum, at_least, certain
 
 
 class Halted(StoreError):
@@ -127,5 +106,4 @@ class Halted(StoreError):
 
     def __init__(self, tag: str, maximum: int) -> None:
         super().__init__(f"tag {tag!r} is halted at max {maximum}")
-        self.tag = tag
-        self.max = maximum
+        self.tag, self.max = tag, maximum

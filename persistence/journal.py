@@ -378,8 +378,8 @@ class Journal:
         store = _store_of(head, str(self.path))
         if store != store_id:
             raise Misconfigured(
-                f"journal {self.path} is of another store (id {store}, this one is {store_id}): rename it, give it to "
-                "`recover --from-journal` if that store is lost, and a new one is begun"
+                f"journal {self.path} is of another store (id {store}, this one is {store_id}): rename it, and a new "
+                "one is begun; if that store is lost, give it to `recover`"
             )
         return head
 

@@ -17,19 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from issuer import errors
+
 #: Errors that a call may raise, by the place that stands in the file; an error that isn't here is the first.
-ERRORS = (
-    "other",
-    "RedisUnavailable",
-    "StoreUnavailable",
-    "FenceError",
-    "CorruptState",
-    "StoreBehind",
-    "UnknownTag",
-    "LimitReached",
-    "NoMachineNumber",
-    "ClockBehind",
-)
+ERRORS = ("other", *(name for name, each in vars(errors).items() if isinstance(each, type) and name[0] != "_"))
 
 _CALL = struct.Struct("=4q")
 #: Calls of one file; the next one begins when it is full. 2 MB, of which only what is written takes room.

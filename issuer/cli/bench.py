@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from issuer.api.blocking import Issuer
 from issuer.cli.exits import complain, json_option
-from issuer.cli.ranges import Seconds, Whole
+from issuer.cli.options import Seconds, Whole
 from issuer.cli.session import Session
 from issuer.errors import IssuerError, RedisUnavailable
 from issuer.settings import Settings

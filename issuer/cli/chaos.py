@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from issuer.cli.exits import PROBLEM
-from issuer.cli.ranges import Seconds
+from issuer.cli.options import Seconds
 from issuer.terminal import Column, say, screen_width, show, show_json, table
 
 _UNSHOWN = "No fault of this command can show what these guards are for, only those of `make chaos` can: {}."

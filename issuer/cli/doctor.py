@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from typing import Any, Final
 
 import click
 
 from issuer.api.blocking import Issuer
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
-from issuer.cli.ranges import Whole
+from issuer.cli.options import Whole
 from issuer.cli.recovery import MANY
 from issuer.cli.session import Session
 from issuer.core.inspect.doctor.finding import Finding, Level
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
+from issuer.views import view
 
 #: Each level's heading and colour.
 HEADINGS: Final[dict[Level, tuple[str, str]]] = {
@@ -55,7 +55,7 @@ def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
     """
     findings = _examined(Session.of(context).connect(), most)
     if as_json:
-        show_json([_content(finding) for finding in findings])
+        show_json([view(finding) for finding in findings])
     else:
         show(_report(findings, screen_width()))
     context.exit(max((_code(finding) for finding in findings), default=OK))
@@ -81,12 +81,6 @@ def _code(finding: Finding) -> int:
     if finding.level != "weak":
         return OK
     return PROBLEM if finding.error is None else code_of(finding.error)
-
-
-def _content(finding: Finding) -> dict[str, object]:
-    content = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    content["error"] = None if finding.error is None else type(finding.error).__name__
-    return content
 
 
 def _report(findings: list[Finding], room: int | None) -> str:

@@ -5,30 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
 from difflib import get_close_matches
 from itertools import takewhile
-from typing import Any, Final, TypeVar
+from types import FrameType
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from issuer.cli.ending import ending_in_order
-from issuer.errors import (
-    ConfigurationError,
-    CorruptState,
-    FenceError,
-    InvalidArgument,
-    IssuerError,
-    JournalDamaged,
-    SchemeError,
-    StoreBehind,
-    Unavailable,
-    UnknownTag,
-)
+from issuer import errors
+from issuer.advice import command_line
+from issuer.errors import IssuerError, Unavailable
 from issuer.terminal import say
+from issuer.views import view
 
 OK: Final = 0
 FAILED: Final = 1
@@ -40,24 +34,10 @@ UNREACHABLE: Final = 5
 INTERRUPTED: Final = 130
 
 _CODES: Final = (
-    (UnknownTag, UNKNOWN_TAG),
-    ((InvalidArgument, ConfigurationError), USAGE),
-    ((StoreBehind, CorruptState, JournalDamaged), PROBLEM),
-    ((Unavailable, FenceError), UNREACHABLE),
-)
-
-
-#: Python's words in a message of the library, and those of the command line.
-_IN_OPTIONS: Final = (
-    (re.compile(r"\b(order)='(\w+)'"), r"--\1 \2"),
-    (re.compile(r" or Issuer\.\w+\(\)"), ""),
-    *(
-        (re.compile(rf"(?<![\w'\"`-]){name}(=True)?(?![\w'\"`])"), f"--{name.replace('_', '-')}")
-        for name in (
-            *("scramble_strict", "stride_above", "shard_bits", "app_bits", "shard_key", "restart_key"),
-            *("at_least", "from_journal"),
-        )
-    ),
+    (errors.UnknownTag, UNKNOWN_TAG),
+    ((errors.InvalidArgument, errors.ConfigurationError), USAGE),
+    ((errors.StoreBehind, errors.CorruptState, errors.JournalDamaged), PROBLEM),
+    ((Unavailable, errors.FenceError), UNREACHABLE),
 )
 
 #: The option with which results are JSON, and so are errors.
@@ -76,35 +56,23 @@ def code_of(error: IssuerError) -> int:
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 
-def advised(error: IssuerError) -> str:
-    """Return the error's message, and when to try again if that is known."""
-    message = in_options(str(error))
-    return f"{message}; try again in {error.retry_after:.2g} s" if isinstance(error, Unavailable) else message
+def said(error: object) -> str:
+    """Return a message; that of an error of the library in the words of the command line."""
+    return error.told(command_line) if isinstance(error, IssuerError) else str(error)
 
 
-def in_options(message: str) -> str:
-    """Return a message of the library with the options of the command line in place of Python's arguments."""
-    for said, option in _IN_OPTIONS:
-        message = said.sub(option, message)
-    return message
-
-
-def told(error: IssuerError) -> dict[str, object]:
-    """Return the error as JSON shows it; `retry_after` in seconds, if waiting helps; `setting`: the wrong one."""
-    content = _content(type(error).__name__, in_options(str(error)), error.tag)
-    if isinstance(error, SchemeError):
-        content["setting"] = error.setting
-    return content | ({"retry_after": round(error.retry_after, 3)} if isinstance(error, Unavailable) else {})
-
-
-def _content(kind: str, message: str, tag: str | None = None) -> dict[str, object]:
-    return {"error": kind, "message": message, "tag": tag}
+def logged(record: logging.LogRecord) -> str:
+    """Return what a log record says, errors in it in the words of the command line."""
+    shown = copy(record)
+    if isinstance(record.args, tuple):
+        shown.args = tuple(said(each) if isinstance(each, IssuerError) else each for each in record.args)
+    return shown.getMessage()
 
 
 def complain(message: object) -> None:
-    """Write `error: message` to stderr; of an error of the library `advised`."""
-    shown = advised(message) if isinstance(message, IssuerError) else message
-    say(f"{click.style('error:', fg='red', bold=True)} {shown}")
+    """Write `error: message` to stderr; of an error that may pass, when to try again."""
+    again = f"; try again in {message.retry_after:.2g} s" if isinstance(message, Unavailable) else ""
+    say(f"{click.style('error:', fg='red', bold=True)} {said(message)}{again}")
 
 
 class Warnings(logging.Handler):
@@ -131,19 +99,24 @@ class Warnings(logging.Handler):
         for record in held:
             self._say(record)
 
-    def fail(self, message: object, content: dict[str, object]) -> None:
-        """Report the error that ends the command: by the message, or as one object, the warnings in it."""
+    def fail(self, error: object, code: str = "usage", kind: str = "UsageError") -> None:
+        """Report the error that ends the command: by its message, or as one object, the warnings in it.
+
+        `code`, `kind`: those of an error that isn't the library's.
+        """
         if not self.as_json:
-            complain(message)
+            complain(error)
             return
+        other = {"error": kind, "message": "", "tag": None, "code": code}
+        content = view(error) if isinstance(error, IssuerError) else other
         held, self._held = self._held, []
-        warned = {"warnings": [record.getMessage() for record in held]} if held else {}
-        say(json.dumps(content | warned))
+        warned = {"warnings": [logged(record) for record in held]} if held else {}
+        say(json.dumps(content | {"message": said(error)} | warned))
 
     def _say(self, record: logging.LogRecord) -> None:
         word = record.levelname.lower()
         hue = "yellow" if record.levelno < logging.ERROR else "red"
-        say(f"{click.style(f'{word}:', fg=hue)} {record.getMessage()}")
+        say(f"{click.style(f'{word}:', fg=hue)} {logged(record)}")
 
 
 class Edge(click.Group):
@@ -178,6 +151,29 @@ class Edge(click.Group):
         sys.exit(code)
 
 
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the program like Ctrl-C does, with 128 + the signal as exit code.
+
+    Ignored signals stay ignored, as SIGHUP under nohup. In another thread than the main one, which signals never reach,
+    nothing is changed.
+    """
+
+    def ended(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        handled = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, ended) for number in handled}
+        before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _open_streams() -> None:
     """Have stdin, stdout and stderr lead somewhere, as a shell's `>&-` may have closed them.
 
@@ -210,18 +206,18 @@ def _ended(run: Callable[[], object], warnings: Warnings) -> int:
         if error.ctx is not None and not warnings.as_json:
             say(error.ctx.get_usage())
         problem = _no_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
-        warnings.fail(problem, _content("UsageError", problem))
+        warnings.fail(problem)
         code = USAGE
     except click.ClickException as error:
-        warnings.fail(error.format_message(), _content("UsageError", error.format_message()))
+        warnings.fail(error.format_message())
         code = error.exit_code
     except IssuerError as error:
-        warnings.fail(error, told(error))
+        warnings.fail(error)
         code = code_of(error)
     except BrokenPipeError:
         _forget_stdout()
     except OSError as error:
-        warnings.fail(error, _content(type(error).__name__, str(error)))
+        warnings.fail(error, "os", type(error).__name__)
         # If it was stdout, the interpreter's last flush would fail as well, and exit with a code of its own.
         _forget_stdout()
     return code if isinstance(code, int) else OK

@@ -12,6 +12,7 @@ from types import FrameType
 import click
 
 from issuer.api.blocking import Issuer
+from issuer.cli.exits import logged, said
 from issuer.cli.session import Session
 from issuer.core.event_log import line_of
 from issuer.core.events import Event, SegmentLoaded
@@ -99,9 +100,9 @@ class _Watch:
 
     def trouble(self, error: IssuerError) -> None:
         """Report it, unless it is what was reported last."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
-            _tell(f"{error}; trying again every {EVERY:g} s")
+        if said(error) != self._trouble:
+            self._trouble = said(error)
+            _tell(f"{self._trouble}; trying again every {EVERY:g} s")
 
 
 def _tell(message: str) -> None:
@@ -119,7 +120,7 @@ class _Warnings(logging.Handler):
     """Reports all warnings of the library."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _tell(record.getMessage())
+        _tell(logged(record))
 
 
 def _tell_warnings() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
-from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import json_option
+from issuer.cli.options import asked, check_askable
 from issuer.cli.session import Session
 from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.terminal import Column, duration, numbered, plain, say, screen_width, show, show_json, stamp_utc, table
+from issuer.views import view
 
 
 @click.command(
@@ -41,7 +40,7 @@ def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json:
     found = issuer.machines(tag)
     ahead = [each for each in found.used if each.ahead]
     if as_json and not set_aside:
-        show_json({"of": found.of, "used": [asdict(each) for each in found.used]})
+        show_json(view(found))
     elif not as_json:
         _print(found)
     if not set_aside:
@@ -50,7 +49,7 @@ def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json:
         asked(_question(tag, ahead, found.of), yes=yes)
         ahead = issuer.set_aside(tag)
     if as_json:
-        show_json([asdict(each) for each in ahead])
+        show_json([view(each) for each in ahead])
     say(f"set aside: {numbered(len(ahead), 'machine number')}; now start the processes")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from string import Formatter
 from typing import Any, TypeVar
 
@@ -13,9 +12,7 @@ import click
 from issuer.api.blocking import Issuer
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import json_option
-from issuer.cli.provenance import ambiguous, state
-from issuer.cli.provenance import content as entry_content
-from issuer.cli.ranges import Whole
+from issuer.cli.options import Whole
 from issuer.cli.session import Session
 from issuer.core.issued import Issued
 from issuer.errors import IssuerError, NotDecodable, brief
@@ -23,6 +20,7 @@ from issuer.numbers.codec import DIGITS_MOST, Decoded
 from issuer.operations.numbers import TTL
 from issuer.persistence.records import now_ms
 from issuer.terminal import moment, plain, show, show_json, stamp_ms
+from issuer.views import state, view
 
 #: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
 CHUNK = 10_000
@@ -114,7 +112,7 @@ def _each(issuer: Issuer, tag: str, count: int, **how: Any) -> Iterator[Issued]:
 def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> None:
     """Print each as it comes: what was printed is good, even if the next one fails."""
     if as_json:
-        show_json([asdict(each) for each in found])
+        show_json([view(each) for each in found])
         return
     for each in found:
         click.echo(each.text if as_text else each.value)
@@ -130,7 +128,7 @@ def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str 
     """Show which number of TAG comes next if no other caller draws before. Nothing is taken."""
     found = session.connect().peek(tag, shard_key=shard_key, restart_key=restart_key)
     if as_json:
-        show_json(asdict(found))
+        show_json(view(found))
     else:
         click.echo(found.text)
 
@@ -160,19 +158,15 @@ def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: 
     """
     issuer = session.connect()
     found = read(issuer, tag, value, as_number=as_number, holder=True)
-    content = {name: part for name, part in asdict(found).items() if part is not None}
-    fields, holder = content.pop("fields", {}), content.pop("holder", None)
-    content |= fields if holder is None else {**fields, "holder": holder}
-    if found.date is not None:
-        content["date"] = found.date.isoformat()
+    content = view(found)
     known = None if found.counter is None else issuer.who(found.part or tag, found.counter)
     if as_json:
         if known is not None:
-            content |= {"state": state(known), "reserved": [entry_content(each) for each in known.entries]}
+            content |= {"state": state(known), "reserved": [view(each) for each in known.entries]}
         show_json(content)
         return
     for name, part in content.items():
-        time = name == "timestamp" and name in fields
+        time = name == "timestamp" and found.fields is not None
         show(f"time      {stamp_ms(part)}" if time else f"{name:<10}{plain(str(part))}")
     if known is None:
         if found.fields is None:
@@ -205,6 +199,14 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
             return issuer.decode(tag, number, holder=holder)
         # It may be a text that was mistyped, which its check digit shows.
         raise NotDecodable(f"{error}; if it is a number, give --number", tag=tag, value=value) from error
+
+
+def ambiguous(issuer: Issuer, tag: str) -> str:
+    """Say why a number of the tag stands for several counters."""
+    scheme = issuer.inspect(tag).scheme
+    if "restart" in scheme:
+        return "each period has that number; give its text, which tells the period"
+    return "the tag's numbers come again" if "cycle" in scheme else "each series has that number; give its text"
 
 
 def _chunks(issuer: Issuer, tag: str, count: int) -> Iterator[Sequence[int]]:

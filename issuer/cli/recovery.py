@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from issuer.api.blocking import Issuer
-from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
-from issuer.cli.exits import OK, code_of, complain, json_option
-from issuer.cli.ranges import Whole
+from issuer.cli.exits import OK, code_of, complain, json_option, said
+from issuer.cli.options import Whole, asked, check_askable
 from issuer.cli.session import Session
 from issuer.core.error_mapping import store_error
 from issuer.core.recovery import Recovery
@@ -21,13 +20,11 @@ from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.persistence.errors import StoreError
 from issuer.persistence.journal import Journals, read
 from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, table
+from issuer.views import view
 
 #: From this many tags on there is a progress bar.
 MANY = 20
 
-
-#: Fields that are left out of JSON where there is nothing to say.
-_OPTIONAL = ("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period")
 
 #: Up to this many tags whose store is their only witness are named; of more only the count is shown.
 NAMED = 20
@@ -53,10 +50,8 @@ class _Outcome:
 
     def content(self) -> dict[str, Any]:
         if self.recovery is None:
-            return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": str(self.error)}
-        content = asdict(self.recovery)
-        del content["sound"]  # judged before it: what is wrong with a tag `verify` and `doctor` report
-        return {name: value for name, value in content.items() if name not in _OPTIONAL or value}
+            return {"tag": self.tag, "old": None, "new": None, "gap": None, "error": said(self.error)}
+        return view(self.recovery)
 
 
 @click.command(

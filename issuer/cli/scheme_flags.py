@@ -9,16 +9,16 @@ from zoneinfo import available_timezones
 
 import click
 
-from issuer.cli.sections import InSection
+from issuer.cli.options import InSection
 from issuer.cli.session import Session
-from issuer.core import scheme_record
 from issuer.core.scheme_record import SEGMENT
 from issuer.errors import IssuerError, SchemeError, brief
 from issuer.numbers.given import Restart
 from issuer.persistence.records import Tag
 from issuer.strategies.layout import OPTIONS, Layout
-from issuer.strategies.registry import SNOWFLAKE, known
+from issuer.strategies.registry import known
 from issuer.terminal import stamp_utc
+from issuer.views import snowflake
 
 _Adding = Callable[..., Callable[[Any], Any]]
 
@@ -224,16 +224,6 @@ def summed_up(tag: Tag) -> str:
     words += ["cycle"] if scheme.get("cycle") else []
     words += ["format"] if "format" in scheme else []
     return ", ".join(words)
-
-
-def counted(tag: Tag, number: int) -> str:
-    """Return a counter as people read it: "17 of 2026-11-21" where there are periods."""
-    return scheme_record.counted(number, tag.scheme)
-
-
-def snowflake(scheme: Mapping[str, Any]) -> Layout | None:
-    """Return the layout of a tag whose strategy is snowflake."""
-    return Layout.of(scheme.get("options", {})) if scheme.get("strategy") == SNOWFLAKE else None
 
 
 def _strategy(scheme: Mapping[str, Any]) -> list[tuple[str, str]]:

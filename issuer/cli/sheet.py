@@ -9,9 +9,10 @@ import click
 from issuer.cli.scheme_flags import described
 from issuer.core.inspect.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
-from issuer.core.scheme_record import SEGMENT, counted
+from issuer.core.scheme_record import counted
 from issuer.persistence.records import HIGHEST
 from issuer.terminal import ago, duration, folded, moment, plain
+from issuer.views import counts
 
 #: The column in which values begin.
 INDENT = 13
@@ -20,20 +21,20 @@ INDENT = 13
 def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
     """Return the tag's state as lines of `name  value`, wrapped to `room` cells. `now` is in ms since 1970."""
     lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
-    counts = seen.parts is None and seen.scheme.get("strategy", SEGMENT) == SEGMENT
+    counter = seen.parts is None and counts(seen.scheme)
     if seen.parts is not None:
         lines.append(("parts", f"{seen.parts}, as `issuer tags --all` lists them"))
     if seen.period is not None:
         lines.append(("period", f"{seen.period} at present"))
     halted = ", HALTED: run `issuer recover`" if seen.store.halted else ""
-    if counts or seen.parts is not None:
+    if counter or seen.parts is not None:
         lines += [("order", f"{seen.order}, limit {_limit(seen)}"), ("step", _step(seen)), ("lease", _lease(seen))]
     else:
         lines.append(("order", f"{seen.order}{halted}"))
-    if counts or (halted and seen.parts is not None):
-        lines.append(("store max", f"{_counted(seen, seen.store.max)}{halted}"))
+    if counter or (halted and seen.parts is not None):
+        lines.append(("store max", f"{counted(seen.store.max, seen.scheme)}{halted}"))
     lines += [("changed", moment(seen.store.timestamp, now)), ("created", moment(seen.store.created, now))]
-    if counts:
+    if counter:
         lines += _counter(seen, direct=direct, now=now)
     elif seen.redis is None and not direct:
         lines.append(("redis", "can't be reached"))
@@ -63,10 +64,6 @@ def _limit(seen: Inspection) -> str:
     return f"{shown} of each part" if seen.parts is not None else shown
 
 
-def _counted(seen: Inspection, number: int) -> str:
-    return counted(number, seen.scheme)
-
-
 def _waste(waste: Waste, now: int) -> str:
     return f"at least {waste.numbers} of the last {waste.of}, reserved since {ago(waste.since, now)}"
 
@@ -94,7 +91,7 @@ def _redis(seen: Inspection, *, direct: bool) -> list[tuple[str, str]]:
     if state.cur is None and state.max is None:
         return [("redis", "nothing drawn yet")]
     return [
-        ("redis cur", "unknown" if state.cur is None else _counted(seen, state.cur)),
+        ("redis cur", "unknown" if state.cur is None else counted(state.cur, seen.scheme)),
         ("buffer 1", _buffer(seen, state.cur, state.max) + _marked(seen, state)),
         ("buffer 2", _buffer(seen, state.next_cur, state.next_max)),
         ("fence", state.fence or "none"),
@@ -105,13 +102,13 @@ def _redis(seen: Inspection, *, direct: bool) -> list[tuple[str, str]]:
 def _buffer(seen: Inspection, cur: int | None, last: int | None) -> str:
     if cur is None or last is None:
         return "empty"
-    end = _counted(seen, last)
+    end = counted(last, seen.scheme)
     return f"{_short(seen, cur + 1)}..{end}, {last - cur} left" if cur < last else f"used up to {end}"
 
 
 def _short(seen: Inspection, number: int) -> str:
     """Return a number beside another one of the same period."""
-    return _counted(seen, number).partition(" ")[0]
+    return counted(number, seen.scheme).partition(" ")[0]
 
 
 def _marked(seen: Inspection, state: RedisState) -> str:

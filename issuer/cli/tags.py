@@ -4,48 +4,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from issuer.api.blocking import Issuer
-from issuer.cli.asking import asked, check_askable
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import UNREACHABLE, complain, json_option
-from issuer.cli.scheme_flags import counted, described, given, scheme_options, snowflake, summed_up
-from issuer.cli.sections import Sectioned
+from issuer.cli.options import Sectioned, asked, check_askable
+from issuer.cli.scheme_flags import described, given, scheme_options, summed_up
 from issuer.cli.session import Session
 from issuer.cli.setting_flags import setting_options
 from issuer.cli.sheet import sheet
 from issuer.core.parts import has_parts, parents
-from issuer.core.scheme_record import SEGMENT, last_value, strategy
+from issuer.core.scheme_record import counted, last_value
 from issuer.errors import UnknownTag
 from issuer.gateway.keys import has_blanks
 from issuer.persistence.records import HIGHEST, Tag, now_ms
 from issuer.terminal import Column, ago, numbered, plain, say, screen_width, show_json, table
 from issuer.terminal import show as show_data
-
-#: What is left out of JSON where numbers come of no counter.
-_OF_COUNTERS = ("max", "step", "step_mode", "limit", "lease", "ahead")
+from issuer.views import counts, view
 
 
 def _settings(tag: Tag) -> str:
     """Return the tag's other settings, to stand after its order or its limit."""
-    ahead = "" if tag.ahead == 1 or not _counts(tag) else f", {tag.ahead} ahead"
-    lease = "" if tag.lease is None or not _counts(tag) else f", lease {tag.lease}"
+    ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", {tag.ahead} ahead"
+    lease = "" if tag.lease is None or not counts(tag.scheme) else f", lease {tag.lease}"
     return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
-
-
-def _counts(tag: Tag) -> bool:
-    """Whether its numbers come of counters, its own or those of its parts: else step, limit and max mean nothing."""
-    return strategy(tag.scheme) == SEGMENT
 
 
 def _begins(made: Tag) -> str:
     """Say what its numbers begin with, if that can be said, and its step."""
     scheme = made.scheme
-    if not _counts(made):
+    if not counts(made.scheme):
         return ""
     step = f"step {made.step}, "
     if "shards" in scheme:
@@ -69,7 +60,7 @@ def tags(session: Session, *, everything: bool, as_json: bool) -> None:
     found = session.connect().tags()
     belongs = parents(found)
     if as_json:
-        show_json([_content(tag) for tag in found])
+        show_json([view(tag) for tag in found])
     elif not found:
         say("no tags yet: make one with `issuer create`")
     else:
@@ -79,14 +70,6 @@ def tags(session: Session, *, everything: bool, as_json: bool) -> None:
             say("no number is given of a tag with blanks around its name: `issuer doctor` says what to do")
         if len(shown) < len(found):
             say(f"not shown: {numbered(len(found) - len(shown), 'part')}, which --all shows")
-
-
-def _content(tag: Tag) -> dict[str, Any]:
-    """Return the tag as JSON shows it, without what means nothing."""
-    content = asdict(tag)
-    for name in () if _counts(tag) else _OF_COUNTERS:
-        del content[name]
-    return content
 
 
 def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
@@ -104,7 +87,7 @@ def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
         (
             repr(tag.tag) if has_blanks(tag.tag) else tag.tag,
             _max(tag, parts),
-            tag.step if _counts(tag) else "",
+            tag.step if counts(tag.scheme) else "",
             f"{tag.order}, halted" if tag.halted else tag.order,
             summed_up(tag),
             ago(tag.timestamp, now),
@@ -120,7 +103,7 @@ def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
 def _max(tag: Tag, parts: Mapping[str, int]) -> str:
     if has_parts(tag):
         return numbered(parts.get(tag.tag, 0), "part")
-    return counted(tag, tag.max) if _counts(tag) else ""
+    return counted(tag.max, tag.scheme) if counts(tag.scheme) else ""
 
 
 @click.command(short_help="Show all that is known of a tag.")
@@ -136,19 +119,7 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
     session = Session.of(context)
     seen = session.connect().inspect(tag)
     if as_json:
-        content = asdict(seen)
-        for name in ("redis_error", "scheme", "parts", "period"):
-            if not content[name]:
-                del content[name]
-        if strategy(seen.scheme) != SEGMENT:
-            for content_of in (content, content["store"]):
-                for name in _OF_COUNTERS:
-                    content_of.pop(name, None)
-        layout = snowflake(seen.scheme)
-        if layout is not None:
-            content["layout"] = {**asdict(layout), "ends": layout.ends}
-        del content["waiting"]  # callers wait in processes of their own
-        show_json(content)
+        show_json(view(seen))
     else:
         direct = session.settings().redis_url.value == "none"
         show_data(sheet(seen, direct=direct, now=now_ms(), room=screen_width()))
@@ -252,11 +223,11 @@ def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
 
 def _stands(now: Tag) -> str:
     """Say how far it has come, and how far it can go."""
-    if not _counts(now):
+    if not counts(now.scheme):
         return now.order
     last = last_value(now.scheme, now.limit)
     ends = "" if last == HIGHEST or "cycle" in now.scheme else f", limit {last}"
-    return f"max {counted(now, now.max)}, step {now.step}{ends}"
+    return f"max {counted(now.max, now.scheme)}, step {now.step}{ends}"
 
 
 @click.command(short_help="Retire a tag.")

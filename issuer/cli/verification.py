@@ -5,37 +5,26 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import click
 
 from issuer.api.blocking import Issuer
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import FAILED, OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
-from issuer.cli.numbers import read, value_argument
-from issuer.cli.provenance import ambiguous, content, state, utc
+from issuer.cli.numbers import ambiguous, read, value_argument
 from issuer.cli.session import Session
 from issuer.core.inspect.discrepancies import Discrepancy, RedisUnseen
 from issuer.core.inspect.verification import MOST
 from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag, brief
 from issuer.persistence.records import now_ms
-from issuer.terminal import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
+from issuer.terminal import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json, utc
+from issuer.views import state, view
 
 #: Blanks before what stands under a heading.
 INDENTED = 2
 
 #: From this many tags on there is a progress bar.
 MANY = 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """The outcome for one tag: its findings, or an error."""
-
-    tag: str
-    findings: list[Discrepancy] = field(default_factory=list)
-    error: IssuerError | None = None
 
 
 @click.command(
@@ -66,15 +55,15 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     issuer = Session.of(context).connect()
     names = [record.tag for record in issuer.tags()] if tag is None else [tag]
     verdicts = list(_each(issuer, names, named=tag is not None))
-    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    findings = [finding for _, found, _ in verdicts for finding in found]
     wrong = [finding for finding in findings if not isinstance(finding, RedisUnseen)]
     unseen = [finding.tag for finding in findings if isinstance(finding, RedisUnseen)]
-    failed = {verdict.tag: verdict.error for verdict in verdicts if verdict.error is not None}
+    failed = {name: error for name, _, error in verdicts if error is not None}
     if as_json:
-        show_json([_content(finding) for finding in findings])
+        show_json([view(finding) for finding in findings])
     elif wrong:
         show(_report(wrong, screen_width()))
-    sound = [verdict.tag for verdict in verdicts if not verdict.findings and verdict.error is None]
+    sound = [name for name, found, error in verdicts if not found and error is None]
     if tag is None:
         say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
         if failed:
@@ -83,15 +72,17 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
         say(f"{plain(tag)} is sound")
     if unseen:
         say(f"not looked at in Redis: {', '.join(map(plain, unseen))}")
-    for verdict in verdicts:
-        if len(verdict.findings) == MOST:
-            say(f"{plain(verdict.tag)}: {MOST} findings; the rest was not looked for")
+    for name, found, _ in verdicts:
+        if len(found) == MOST:
+            say(f"{plain(name)}: {MOST} findings; the rest was not looked for")
     codes = [*map(code_of, failed.values()), UNREACHABLE if unseen else OK]
     context.exit(PROBLEM if wrong else max(codes))
 
 
-def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
-    """Verify one tag after the other; one that fails is reported and doesn't keep the others waiting."""
+def _each(
+    issuer: Issuer, names: list[str], *, named: bool
+) -> Iterator[tuple[str, list[Discrepancy], IssuerError | None]]:
+    """Verify one tag after the other, yielding its findings or an error, which is reported and keeps none waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
     away: set[type[IssuerError]] = set()
     with click.progressbar(names, label="verifying", file=sys.stderr, hidden=hidden) as bar:
@@ -101,31 +92,19 @@ def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict
             except UnknownTag as error:
                 if named:
                     complain(error)
-                    yield _Verdict(name, error=error)
+                    yield name, [], error
             except IssuerError as error:
                 if type(error) not in away:
                     complain(error)
                 if isinstance(error, Unavailable):  # for the other tags as well, and reported once
                     away.add(type(error))
-                yield _Verdict(name, error=error)
+                yield name, [], error
             else:
                 unseen = next((each for each in findings if isinstance(each, RedisUnseen)), None)
                 if unseen is not None and RedisUnavailable not in away:
                     away.add(RedisUnavailable)
                     complain(f"Redis was not looked at: {unseen.why}")
-                yield _Verdict(name, findings)
-
-
-def _content(finding: Discrepancy) -> dict[str, Any]:
-    numbers = finding.numbers
-    return {
-        "tag": finding.tag,
-        "kind": finding.kind,
-        "first": numbers and numbers[0],
-        "last": numbers and numbers[1],
-        "message": str(finding),
-        "entries": [content(entry) for entry in finding.entries],
-    }
+                yield name, findings, None
 
 
 def _report(findings: list[Discrepancy], room: int | None) -> str:
@@ -186,10 +165,7 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
     shown = state(found)
     plainly = part == tag and number == decoded.value
     if as_json:
-        told = {**asdict(found), "state": shown, "entries": [content(entry) for entry in found.entries]}
-        told |= {} if plainly else {"value": decoded.value}
-        told["below"], told["oldest"] = (entry and content(entry) for entry in (found.below, found.oldest))
-        show_json(told)
+        show_json(view(found) | ({} if plainly else {"value": decoded.value}))
     elif found.entries:
         now = now_ms()
         lines = [click.style(f"{plain(tag)} {plain(value)}", bold=True)]

@@ -31,24 +31,11 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
         case store_errors.LimitHit():
             return LimitReached(error.tag, limit=error.limit, value=error.max)
         case store_errors.LimitTooLow():
-            return InvalidArgument(
-                f"limit {error.limit} is below {error.max}, the highest number reserved",
-                tag=error.tag,
-                value=error.limit,
-            )
+            return InvalidArgument(str(error), tag=error.tag, value=error.limit)
         case store_errors.LeaseOnStrict():
-            return InvalidArgument(
-                f"lease {error.lease}: tag {error.tag!r} is strict, and numbers drawn ahead come out of order; only a "
-                "trend tag can have a lease",
-                tag=error.tag,
-                value=error.lease,
-            )
+            return InvalidArgument(str(error), tag=error.tag, value=error.lease)
         case store_errors.SchemeMismatch():
-            return ConfigurationError(
-                f"tag {error.tag!r} existed before with another number scheme, so making it again could repeat "
-                "numbers: use its old scheme, or another tag name",
-                tag=error.tag,
-            )
+            return ConfigurationError(str(error), tag=error.tag)
         case store_errors.VersionMoved():
             return StoreUnavailable(f"store: {error}: read it and change it again", tag=error.tag)
         case store_errors.MaxBehind():
@@ -58,13 +45,7 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
         case store_errors.Corrupt():
             return CorruptState(f"the store's record of tag {error.tag!r}: {error.problem}", tag=error.tag)
         case store_errors.Damaged():
-            return JournalDamaged(
-                f"{error}. Rename the file, so that a new one is begun; for `recover` take that line out of a copy of "
-                "it, and say `--at-least` with the highest number that your tables hold",
-                tag=tag,
-                path=error.path,
-                line=error.line,
-            )
+            return JournalDamaged(str(error), tag=tag, path=error.path, line=error.line)
         case store_errors.Misconfigured():
             return ConfigurationError(f"store: {error}", tag=tag)
     return StoreUnavailable(f"store: {error}", tag=tag)
@@ -85,10 +66,7 @@ def refused(
 
 def corrupt(tag: str, key: str) -> CorruptState:
     """Return the error for a hash with a field that no script has written."""
-    return CorruptState(
-        f"Redis key {key} holds fields that no issuer writes: look at it with HGETALL, then run `issuer recover {tag}`",
-        tag=tag,
-    )
+    return CorruptState(f"Redis key {key} holds fields that no issuer writes", tag=tag, advice="corrupt_state.hash")
 
 
 def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:

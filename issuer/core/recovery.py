@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from shlex import quote
 from typing import Literal
 
 from issuer import gateway
@@ -128,12 +127,8 @@ def _of_this_reign(key: str, hash: gateway.Hash) -> Steps[bool]:
 def _check_counter(record: Tag | None, at_least: int) -> None:
     """InvalidArgument for a number that can't be the counter of a tag with periods."""
     if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
-        raise InvalidArgument(
-            f"at_least {at_least} is no counter of tag {record.tag!r}, which has periods: take the one that `issuer "
-            "decode` tells of the highest text",
-            tag=record.tag,
-            value=at_least,
-        )
+        problem = f"{at_least} is no counter of tag {record.tag!r}, which has periods: `decode` tells that of a text"
+        raise InvalidArgument(problem, tag=record.tag, value=at_least, argument="at_least")
 
 
 def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
@@ -174,11 +169,10 @@ def _others(key: str, store_id: str) -> Steps[Others]:
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
     """Return the error for a recovery that Redis is away from, with the way out for tags that are served without it."""
     return RedisUnavailable(
-        f"{error}. Nothing was recovered, as Redis may know of numbers that nothing else knows. If it stays away, "
-        f"`issuer --redis none recover {quote(tag)} --at-least N` raises the store alone, and a trend tag is served "
-        "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back",
+        f"{error}. Nothing was recovered, as Redis may know of numbers that nothing else knows",
         tag=tag,
         retry_after=error.retry_after,
+        advice="redis_unavailable.recover",
     )
 
 

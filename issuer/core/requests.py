@@ -38,9 +38,9 @@ def whole(value: int, name: str, lowest: int, highest: int) -> int:
             raise TypeError  # noqa: TRY301 - handled like every other wrong type, below
         number = operator.index(value)
     except TypeError as error:
-        raise InvalidArgument(f"{name} must be a whole number, not {brief(value)}", value=value) from error
+        raise InvalidArgument(f"must be a whole number, not {brief(value)}", value=value, argument=name) from error
     if not lowest <= number <= highest:
-        raise InvalidArgument(f"{name} must be {lowest}..{highest}, not {brief(number)}", value=value)
+        raise InvalidArgument(f"must be {lowest}..{highest}, not {brief(number)}", value=value, argument=name)
     return number
 
 
@@ -78,7 +78,7 @@ def journals(named: Named) -> Steps[Journals]:
     if isinstance(named, Journals):
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
-        raise InvalidArgument(f"from_journal is a list of paths, not {brief(named)}", value=named)
+        raise InvalidArgument(f"is a list of paths, not {brief(named)}", value=named, argument="from_journal")
     # The driver's way of calling what blocks.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
@@ -89,15 +89,12 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
     if tag is not None:
         check_found(tag)
     elif lowest:
-        raise InvalidArgument("at_least needs a tag: each has numbers of its own", value=at_least)
+        raise InvalidArgument("needs a tag: each has numbers of its own", value=at_least, argument="at_least")
     return lowest
 
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
     """InvalidArgument if one number is to hold for all parts of a tag; `names`: the tag and its parts."""
     if len(names) > 1:
-        raise InvalidArgument(
-            f"at_least needs one part of tag {tag!r}, as {names[1]!r}: each has numbers of its own",
-            tag=tag,
-            value=at_least,
-        )
+        problem = f"needs one part of tag {tag!r}, as {names[1]!r}: each has numbers of its own"
+        raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

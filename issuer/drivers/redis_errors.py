@@ -71,11 +71,8 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] |
     if any(word in text for word in _NO_DATABASE):
         return ConfigurationError(f"redis {name} doesn't have the database that its URL names: {text}")
     if "WRONGTYPE" in text:
-        return CorruptState(
-            f"Redis key {key} holds something else than a hash: move it away with "
-            f"`redis-cli RENAME '{key}' '{key}.old'`, then run `issuer recover {tag}`",
-            tag=tag,
-        )
+        problem = f"holds something else than a hash: move it away with `redis-cli RENAME '{key}' '{key}.old'`"
+        return CorruptState(f"Redis key {key} {problem}", tag=tag, advice="corrupt_state.recover")
     if any(word in text for word in _DENIED):
         # What the connection itself sends, as SELECT, is named in the text alone.
         own = {*_NAMED.findall(text), *(rights(call) if call is not None else ())}.difference(_RIGHTS)

@@ -82,11 +82,11 @@ def part_tag(tag: str, part: str) -> str:
     size = len(name.encode(errors="surrogatepass"))
     if size > TAG_BYTES:
         problem = (
-            f"tag {tag!r} and its part or restart_key {part!r} have at most {TAG_BYTES} bytes together, not {size}"
+            f"tag {tag!r} and its part or restart key {part!r} have at most {TAG_BYTES} bytes together, not {size}"
         )
         raise InvalidArgument(problem, tag=tag, value=part)
     if has_blanks(part):
-        raise InvalidArgument(f"a part or restart_key has no blanks around it; {brief(part)} does", tag=tag, value=part)
+        raise InvalidArgument(f"a part or restart key has no blanks around it; {brief(part)} does", tag=tag, value=part)
     return check_found(name)
 
 

@@ -406,12 +406,8 @@ def _set_scrambling(
 
 def _check_order(order: Order, given: Mapping[str, Any]) -> None:
     if order == "strict" and not given.get("scramble_strict"):
-        raise SchemeError(
-            "a strict tag's numbers go up, and scrambled ones don't: the order would be kept, but not be seen. "
-            "Take order='trend', or say scramble_strict=True if that is what you want",
-            setting="scramble",
-            value=given["scramble"],
-        )
+        problem = "a strict tag's numbers go up, and scrambled ones don't: the order would be kept, but not be seen"
+        raise SchemeError(problem, setting="scramble", value=given["scramble"], advice="scheme.scramble_strict")
 
 
 def _pieces(

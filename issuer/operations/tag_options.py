@@ -52,8 +52,8 @@ class TagOptions:
         if order not in ("strict", "trend"):
             raise InvalidArgument(f"order is 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
         if order == "strict" and not redis:
-            problem = f"tag {tag!r}: strict order needs Redis, and none is set; use order='trend'"
-            raise ConfigurationError(problem, tag=tag)
+            problem = f"tag {tag!r}: strict order needs Redis, and none is set"
+            raise ConfigurationError(problem, tag=tag, advice="configuration.strict_without_redis")
         return TagSettings(
             above=above,
             step=DEFAULT_STEP if step is None else step,
@@ -110,7 +110,7 @@ def _lease(tag: str, lease: int, order: Order | None) -> int:
     size = whole(lease, "lease", 0, LEASE_MOST)
     if size and order == "strict":
         raise InvalidArgument(
-            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for order='trend'",
+            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for trend tags",
             tag=tag,
             value=lease,
         )

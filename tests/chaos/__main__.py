@@ -20,7 +20,7 @@ from issuer.chaos.faults import Fault
 from issuer.chaos.play import play
 from issuer.chaos.report import content, rows
 from issuer.chaos.world import Terms
-from issuer.cli.ending import ending_in_order
+from issuer.cli.exits import ending_in_order
 from issuer.terminal import Column, table
 from tests.chaos.kinds import KINDS, Kind
 from tests.chaos.more import LASTS

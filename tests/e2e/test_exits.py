@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from issuer.cli.exits import in_options
 from tests.e2e.conftest import PROGRAM, Cli, altered
 from tests.servers.ports import free_port
 from tests.waiting import until
@@ -89,9 +88,9 @@ REFUSED = {
         ("--store ftp://x next orders", "is no store"),
     ],
     3: [
-        ("next unknown", "create it with `issuer create`\n"),
+        ("next unknown", "create it with `issuer create unknown`\n"),
         ("next -- --json", "error: unknown tag '--json'"),
-        *((f"{command} unknown{rest}", "unknown tag 'unknown' in sqlite:///{home}/ids.db: ") for command, rest in (
+        *((f"{command} unknown{rest}", "unknown tag 'unknown' in sqlite:///{home}/ids.db; ") for command, rest in (
             ("show", ""), ("set", " --step 5"), ("delete", " --yes"), ("decode", " 5"), ("recover", " --yes"),
             ("halt", " --yes"), ("verify", ""), ("who", " 1"), ("peek", ""),
         )),
@@ -109,12 +108,6 @@ def test_a_refusal_has_its_code_and_one_line_and_changes_nothing(orders: Cli, ho
         assert ended.err.count("error: ") == 1, line
         assert "Traceback" not in ended.err, line
     assert orders("tags", "--json").json() == before
-
-
-def test_a_message_speaks_of_options_and_leaves_names_alone() -> None:
-    assert in_options("tag 'at_least': use order='trend'") == "tag 'at_least': use --order trend"
-    assert in_options("at_least needs it, or scramble_strict=True") == "--at-least needs it, or --scramble-strict"
-    assert in_options("run `issuer recover stride_above`") == "run `issuer recover stride_above`"
 
 
 def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(cli: Cli, home: Path) -> None:
@@ -147,13 +140,16 @@ def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -
     ended = orders("next", "orders", "-n", "3", "--json")
     assert (ended.code, ended.json()) == (1, [10])
     told = json.loads(ended.err)
-    assert (told["error"], told["tag"]) == ("LimitReached", "orders")
+    assert (told["error"], told["code"], told["tag"]) == ("LimitReached", "limit_reached", "orders")
+    assert (told["limit"], told["value"]) == (10, 10)
+    assert told["message"].endswith("; raise it with `issuer set orders --limit N`")
     assert ["% of its numbers are used" in warning for warning in told["warnings"]] == [True]
     for line in ("next", "next orders -n 0", "next orders --colour", "--timeout soon next orders", "sing"):
         ended = orders(*line.split(), "--json")
         assert (ended.code, ended.out) == (2, "")
         told = json.loads(ended.err)
-        assert (told["error"], told["tag"], bool(told["message"])) == ("UsageError", None, True)
+        assert (told["error"], told["code"], told["tag"]) == ("UsageError", "usage", None)
+        assert told["message"]
 
 
 def test_a_record_that_no_issuer_writes_is_a_problem(orders: Cli, home: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_tag_that_is_halted_by_a_yes_gives_no_more_until_recover(orders: Cli, 
     assert "HALTED" in orders("show", "orders").out
     stopped = orders("next", "orders")
     assert (stopped.code, stopped.out) == (4, "")
-    assert "halted at max 101, by `issuer halt`" in stopped.err
+    assert "halted at max 101, by `halt`" in stopped.err
     assert "issuer recover orders" in stopped.err
     assert orders("next", "users").code == 0
     assert orders("halt", "--all", "--yes").code == 0

@@ -161,7 +161,7 @@ def test_another_application_another_shard_and_an_empty_tag_have_a_typed_error_e
         ids.create("more", shards=True, app=256)
     with pytest.raises(issuer.UnknownTag, match="users#64"):
         ids.next("users#64")
-    with pytest.raises(issuer.InvalidArgument, match="needs a shard_key"):
+    with pytest.raises(issuer.InvalidArgument, match="shard_key is needed"):
         ids.next("users")
     with pytest.raises(issuer.LimitReached, match="1 of 1 are reserved"):
         ids.next("used up")

@@ -343,7 +343,7 @@ def test_a_period_near_its_limit_is_warned_of(make: Make, at: Set, caplog: pytes
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ({}, "raise it with `issuer set --limit`"),
+        ({}, "raise it with ids.configure('a', limit=N)"),
         (
             {"keyed": True, "format": "{key}/{date:%Y%m%d}-{seq}"},
             "the parts of tag 'a' keep it, so go on with another tag until the next period begins",

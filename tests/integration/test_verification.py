@@ -156,7 +156,7 @@ def test_a_halt_stops_reservations_and_leaves_what_is_reserved(connect: Connect,
         numbers += [number for _ in range(in_redis) for number in other.take("a", 1)]
         assert numbers == list(range(1, 6 + in_redis))
         for one in (ids, other):
-            with pytest.raises(issuer.StoreBehind, match=r"halted at max .* by `issuer halt`.*recover a") as error:
+            with pytest.raises(issuer.StoreBehind, match=r"halted at max .* by `halt`.*recover\('a'\)") as error:
                 one.next("a")
             assert error.value.taken is None
         assert ids.verify("a") == []

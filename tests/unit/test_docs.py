@@ -1,9 +1,10 @@
-"""docs/errors.md has every public error as it is; the defaults of docs/snowflake.md are so."""
+"""docs/errors.md has every public error as it is, and its advice; the defaults of docs/snowflake.md are so."""
 
 import re
 from pathlib import Path
 
 import issuer
+from issuer.advice import ADVICE, command_line, filled, python
 from issuer.cli.exits import _CODES, FAILED
 from issuer.errors import IssuerError
 from issuer.strategies import Layout, stored
@@ -12,7 +13,7 @@ from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, TEXT = ((DOCS / name).read_text(encoding="utf-8") for name in ("errors.md", "snowflake.md"))
-ROW = re.compile(r"^\| `(\w+)` \| (\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 
 def public() -> dict[str, type[IssuerError]]:
@@ -26,19 +27,29 @@ def every(kind: type[IssuerError]) -> set[type[IssuerError]]:
 
 def test_every_error_that_users_meet_is_public() -> None:
     assert set(public().values()) == every(IssuerError)
-    tree = issuer.errors.__doc__ or ""
-    assert {name for name in public() if not re.search(rf"\b{name}\b", tree)} == set()
 
 
-def test_the_page_has_a_row_for_each_with_what_to_do() -> None:
+def test_the_page_has_a_row_for_each_with_its_code_what_it_carries_and_what_to_do() -> None:
     rows = ROW.findall(PAGE)
-    assert sorted(name for name, *_ in rows) == sorted(public())
-    for name, code, says, do in rows:
+    assert sorted(name for _, name, *_ in rows) == sorted(public())
+    assert len({code for code, *_ in rows}) == len(rows)
+    for code, name, exits, says, do in rows:
         error = public()[name]
+        assert error.code == code
         expected = next((number for kind, number in _CODES if issubclass(error, kind)), FAILED)
-        assert int(code) == expected, name
+        assert int(exits) == expected, name
         assert says.strip()
         assert do.strip()
+    assert "`UsageError` with the code `usage`" in PAGE
+
+
+def test_the_page_has_what_each_error_advises_in_the_words_of_python_and_of_the_command_line() -> None:
+    cells = {code: do for code, _, _, _, do in ROW.findall(PAGE)}
+    for name, advice in ADVICE.items():
+        for call in re.findall(r"{do:.*?}", advice):
+            for words in (python, command_line):
+                typed = filled(call, words, "orders").strip("`")
+                assert f"`{typed}`" in cells[name.partition(".")[0]], (name, typed)
 
 
 def test_every_option_stands_in_the_table_with_its_default() -> None:

@@ -53,4 +53,4 @@ def test_the_tag_alone_decides_the_cluster_slot(tag: str) -> None:
 def test_a_restart_key_with_blanks_around_it_is_refused_as_its_part_could_not_be_told_apart() -> None:
     assert part_tag("orders", "a b") == "orders#a b"
     for key in ("a ", " a", " "):
-        assert refused(InvalidArgument, "restart_key has no blanks", part_tag, "orders", key).value == key
+        assert refused(InvalidArgument, "restart key has no blanks", part_tag, "orders", key).value == key

@@ -120,8 +120,8 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
             trouble = str(error)
         else:
             if hash.corrupt:
-                problem = f"Redis key {key}: field {hash.corrupt} is no whole number; run `issuer recover {tag}`"
-                raise CorruptState(problem, tag=tag)
+                problem = f"Redis key {key}: field {hash.corrupt} is no whole number"
+                raise CorruptState(problem, tag=tag, advice="corrupt_state.recover")
             state = RedisState(hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max, hash.fence, hash.born)
             remaining = (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0)
     rate = arithmetic.rate(ledger[:RATE_FROM], now_ms())

@@ -167,7 +167,7 @@ class Audit:
         try:
             hash = yield from send(gateway.read_hash(key))
         except CorruptState as error:  # the key is no hash
-            self.findings.append(DamagedHash(self._tag, key, str(error)))
+            self.findings.append(DamagedHash(self._tag, key, error.args[0]))
             return
         problem = damage(hash)
         if problem is not None:

@@ -459,8 +459,9 @@ class Refill(Source):
             # Late, and direct segments were served meanwhile; or Redis went back in time. In doubt it is a gap.
         raise CorruptState(
             f"Redis key {self.key} grants {granted}, below {hand.issued}, which this process has issued: it went "
-            f"back in time; run `issuer recover {self.tag}`",
+            "back in time",
             tag=self.tag,
+            advice="corrupt_state.recover",
         )
 
     def _drawn_ahead(self, ahead: int, wanted: int, deadline: Deadline) -> Steps[Lease]:

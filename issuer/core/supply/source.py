@@ -208,7 +208,8 @@ class Source:
             raise OtherStrategyError(f"tag {self.tag!r} has no counter", tag=self.tag)
         for setting, key in PARTS.items():
             if record.scheme.get(setting):
-                raise InvalidArgument(f"tag {self.tag!r} needs a {key}: its numbers are in parts", tag=self.tag)
+                problem = f"is needed: the numbers of tag {self.tag!r} are in parts"
+                raise InvalidArgument(problem, tag=self.tag, argument=key)
         return record
 
     def learn(self, *, make: bool = True) -> Steps[Tag]:
@@ -410,8 +411,9 @@ class Source:
             yield from self.refuse_foreign(probe=True)
             raise CorruptState(
                 f"Redis key {self.key} went back: after {before} it gave numbers from {low + 1}. An older hash was put "
-                f"in its place; run `issuer recover {self.tag}`, then see who renames, moves, copies or restores keys",
+                "in its place",
                 tag=self.tag,
+                advice="corrupt_state.older_hash",
             )
 
     # ------------------------------------------------------------------ giving back

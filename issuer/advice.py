@@ -1,0 +1,87 @@
+"""Advice: what to do about an error, in the words of the edge that shows it.
+
+In a text `{do:...}` is what the reader types. It is written as in Python: a method of an Issuer, then its arguments
+after the tag; before the method stand arguments of `connect`; and there may be arguments alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Final
+
+#: By the code of an error; after a point, what single errors of that code advise in place of it.
+ADVICE: Final[Mapping[str, str]] = {
+    "configuration.strict_without_redis": "use {do:order='trend'}",
+    "scheme.scramble_strict": "take {do:order='trend'}, or say {do:scramble_strict=True} if that is what you want",
+    "foreign_hash": (
+        "give each store its own prefix. If numbers were drawn from this hash for this store's users, raise the tag "
+        "above them first, under the new prefix: {do:recover at_least=N}, or {do:create above=N} if this store doesn't "
+        "know it; N is the highest number in that hash, or the other store's max"
+    ),
+    "unknown_tag": "create it with {do:create}",
+    "tag_exists": "change it with {do:configure}",
+    "tag_differs": "change it with {do:configure}",
+    "limit_reached": "raise it with {do:configure limit=N}",
+    "redis_unavailable.recover": (
+        "if it stays away, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag is served "
+        "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back"
+    ),
+    "corrupt_state.recover": "run {do:recover}",
+    "corrupt_state.hash": "look at it with HGETALL, then run {do:recover}",
+    "corrupt_state.older_hash": "run {do:recover}, then see who renames, moves, copies or restores keys",
+    "journal_damaged": (
+        "rename the file, so that a new one is begun; for `recover` take that line out of a copy of it, and give "
+        "{do:at_least=N}, the highest number that your tables hold"
+    ),
+    "store_behind": "its reservations are stopped until {do:recover} has run",
+    "store_behind.scheme": (
+        "its reservations are stopped: run {do:recover from_journal=[FILE]}; without journals set its scheme again, "
+        "above all values that were given ({do:stride_above=N}, or where each scramble key begins), and recover"
+    ),
+}
+
+
+#: Words of an edge: of arguments, each written as in Python or its name alone; or of a call of `connect`'s arguments, a
+#: method, the tag and arguments.
+Words = Callable[..., str]
+
+
+def python(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
+    """Return what a program of Python says."""
+    issuer = f"connect({', '.join(connected)})" if connected else "ids"
+    return f"{issuer}.{method}({', '.join([repr(tag), *given])})" if method else ", ".join(given)
+
+
+def command_line(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
+    """Return what is typed in a shell."""
+    command = [{"configure": "set"}.get(method, method), quote(tag)] if method else []
+    line = " ".join([*map(_option, connected), *command, *map(_option, given)])
+    return f"`issuer {line}`" if method else line
+
+
+def _option(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    if not equals and "_" not in name:
+        return name
+    option = f"--{name.replace('_', '-')}"
+    return option if value in ("", "True") else option + " " + value.strip("'[]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Do:
+    """A call, or arguments, that the reader types: it is formatted in an edge's words."""
+
+    words: Words
+    tag: str
+
+    def __format__(self, said: str) -> str:
+        parts = said.split()
+        at = next((at for at, part in enumerate(parts) if "=" not in part), None)
+        return self.words(parts) if at is None else self.words(parts[at + 1 :], parts[at], self.tag, parts[:at])
+
+
+def filled(text: str, words: Words, tag: str | None) -> str:
+    """Return an advice in these words. `tag`: the one concerned."""
+    return text.format(do=_Do(words, tag or "TAG"))

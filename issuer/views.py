@@ -1,0 +1,158 @@
+"""Views: public records, and errors, as the objects that JSON shows, for the command line and every other edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import singledispatch
+from typing import Any, Final
+
+from issuer.core.inspect.discrepancies import Discrepancy
+from issuer.core.inspect.doctor.finding import Finding
+from issuer.core.inspect.inspection import Inspection
+from issuer.core.inspect.verification import Provenance
+from issuer.core.recovery import Recovery
+from issuer.core.scheme_record import SEGMENT, strategy
+from issuer.errors import IssuerError, brief
+from issuer.numbers.codec import Decoded
+from issuer.persistence.records import LedgerEntry, Tag
+from issuer.strategies.layout import Layout
+from issuer.strategies.registry import SNOWFLAKE
+from issuer.terminal import utc
+
+#: Numbers of an error from here on are shown as in its message.
+_WIDE: Final = 2**64
+
+
+@singledispatch
+def view(record: Any) -> dict[str, Any]:
+    """Return the record as `json.dumps` takes it: its fields by name, unless a record's own view says otherwise."""
+    return asdict(record)
+
+
+@view.register
+def _(record: Tag) -> dict[str, Any]:
+    return _counted(asdict(record), record.scheme)
+
+
+@view.register
+def _(record: Inspection) -> dict[str, Any]:
+    content = asdict(record)
+    del content["waiting"]  # callers wait in processes of their own
+    content = _without_empty(content, "redis_error", "scheme", "parts", "period")
+    content = _counted(content, record.scheme) | {"store": _counted(content["store"], record.scheme)}
+    layout = snowflake(record.scheme)
+    return content if layout is None else content | {"layout": {**asdict(layout), "ends": layout.ends}}
+
+
+@view.register
+def _(record: Decoded) -> dict[str, Any]:
+    """Return the parts that it has; those of its strategy stand beside them."""
+    content = {name: part for name, part in asdict(record).items() if part is not None}
+    packed, holder = content.pop("fields", {}), content.pop("holder", None)
+    content |= packed if holder is None else {**packed, "holder": holder}
+    return content if record.date is None else content | {"date": record.date.isoformat()}
+
+
+@view.register
+def _(record: LedgerEntry) -> dict[str, Any]:
+    """Return the segment as (low, high], `low` being the number before its first."""
+    content = asdict(record)
+    del content["tag"]
+    return content | {"utc": utc(record.time)}
+
+
+@view.register
+def _(record: Provenance) -> dict[str, Any]:
+    below, oldest = (entry and view(entry) for entry in (record.below, record.oldest))
+    content = asdict(record) | {"state": state(record), "entries": [view(entry) for entry in record.entries]}
+    return content | {"below": below, "oldest": oldest}
+
+
+@view.register
+def _(record: Discrepancy) -> dict[str, Any]:
+    numbers = record.numbers
+    return {
+        "tag": record.tag,
+        "kind": record.kind,
+        "first": numbers and numbers[0],
+        "last": numbers and numbers[1],
+        "message": str(record),
+        "entries": [view(entry) for entry in record.entries],
+    }
+
+
+@view.register
+def _(record: Finding) -> dict[str, Any]:
+    content = {field.name: getattr(record, field.name) for field in fields(record)}
+    return content | {"error": None if record.error is None else type(record.error).__name__}
+
+
+@view.register
+def _(record: Recovery) -> dict[str, Any]:
+    content = asdict(record)
+    del content["sound"]  # judged before it: what is wrong with a tag `verify` and `doctor` report
+    names = ("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period")
+    return _without_empty(content, *names)
+
+
+@view.register
+def _(error: IssuerError) -> dict[str, Any]:
+    """Return the error with what it carries; `retry_after` is in seconds. Its message has Python's words."""
+    content = {"error": type(error).__name__, "message": str(error), "tag": error.tag, "code": error.code}
+    return content | {name: _plain(value) for name, value in error.values.items()}
+
+
+def _plain(value: object) -> object:
+    """Return a value of an error as JSON has it; what JSON doesn't know, as a message shows it."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    return round(value, 3) if isinstance(value, int | float) and abs(value) < _WIDE else brief(value)
+
+
+def _counted(content: dict[str, Any], scheme: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what means nothing where numbers come of no counter."""
+    of_counters = () if counts(scheme) else ("max", "step", "step_mode", "limit", "lease", "ahead")
+    return {name: value for name, value in content.items() if name not in of_counters}
+
+
+def _without_empty(content: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if value or name not in names}
+
+
+# ---------------------------------------------------------------------- beside the fields
+
+
+def counts(scheme: Mapping[str, Any]) -> bool:
+    """Whether numbers come of counters, the tag's own or those of its parts: else step, limit and max mean nothing."""
+    return strategy(scheme) == SEGMENT
+
+
+def snowflake(scheme: Mapping[str, Any]) -> Layout | None:
+    """Return the layout of a tag whose strategy is snowflake."""
+    return Layout.of(scheme.get("options", {})) if strategy(scheme) == SNOWFLAKE else None
+
+
+def state(found: Provenance) -> str:
+    """Return what can be said of the number."""
+    if found.entries:
+        if found.in_redis:
+            return "in Redis, not issued yet"
+        return "reserved; issued, or lost in a gap" if found.in_redis is False else "reserved"
+    if found.number > found.max:
+        return f"not reserved yet, as the store's max is {found.max}"
+    if found.oldest is None or found.number <= found.oldest.low:
+        return (
+            "the ledger begins above it. Its entry was dropped after 90 days, or the tag's start lies above the number"
+        )
+    below = found.below
+    if below is None:
+        return "it is a gap"
+    return (
+        f"a gap after {below.low + 1}..{below.high} of {below.host} pid {below.pid}. It was handed back when others "
+        "had reserved already, or skipped by `recover` or a raised start, or its entry was dropped after 90 days"
+    )

@@ -1,0 +1,156 @@
+"""Records and errors as JSON shows them; errors in the words of the edge that shows them."""
+
+import dataclasses
+import json
+import logging
+from datetime import date
+
+import pytest
+
+import issuer
+from issuer.advice import ADVICE, command_line, python
+from issuer.cli.exits import logged
+from issuer.errors import IssuerError
+from issuer.persistence.records import fresh_version
+from issuer.views import view
+
+TAG = issuer.Tag(tag="orders", max=9, step=5, created=1, timestamp=2, version=fresh_version())
+ENTRY = issuer.LedgerEntry(tag="orders", low=0, high=5, reason="extend")
+SNOWFLAKE = {"strategy": "snowflake", "options": {"epoch": 0}}
+STATE = issuer.StoreState(**{each.name: getattr(TAG, each.name) for each in dataclasses.fields(issuer.StoreState)})
+SEEN = issuer.Inspection("orders", STATE, None, "strict", 99, None, "", None, None, None)
+NUMBERS = issuer.MachineNumbers([issuer.MachineNumber(3, "", None, 5, 0)], 1024)
+REDIS = ("orders", "issuer:{orders}")
+RECORDS = [
+    TAG,
+    dataclasses.replace(TAG, scheme=SNOWFLAKE),
+    ENTRY,
+    STATE,
+    SEEN,
+    dataclasses.replace(SEEN, scheme=SNOWFLAKE, redis=issuer.RedisState(1, 2, 1, None, None, "f", "b"), period="x"),
+    issuer.RedisState(1, 2, 1, None, None, "f", "b"),
+    issuer.Waste(1, 5, 0),
+    issuer.Issued("orders", 5, "5"),
+    issuer.Decoded("orders", 5, 5, date=date(2026, 11, 23), fields={"machine": 3}, holder="host"),
+    issuer.Provenance("orders", 5, [ENTRY], None, ENTRY, 9, None),
+    issuer.Recovery("orders", None, 9, 4, asked=("a:1",)),
+    issuer.Finding("tag-limit", "weak", "orders", "what", "why", error=issuer.UnknownTag("orders")),
+    NUMBERS,
+    *NUMBERS.used,
+    issuer.Overlap("orders", ENTRY, ENTRY),
+    issuer.AboveMax("orders", ENTRY, 4),
+    issuer.BelowJournal("orders", 4, 9),
+    issuer.DamagedEntry("orders", "no number"),
+    issuer.DamagedHash(*REDIS, "no number"),
+    issuer.OtherStore(*REDIS, "s1", "s2"),
+    issuer.OutsideLedger(*REDIS, 1, 5, 9),
+    issuer.RedisAboveMax(*REDIS, "cur", 9, 5),
+    issuer.RedisUnseen(*REDIS, "away"),
+    issuer.TwoHashes("orders", ENTRY, ENTRY),
+]
+BEHIND = "the store is behind: tag 'orders' stands at max 5 although 9 is taken"
+AWKWARD = {"by": {1: [2**70, float("inf"), b"x", range(2)]}, "day": date(2026, 1, 1)}
+ERRORS = [
+    issuer.IssuerError("closed"),
+    issuer.ConfigurationError("no"),
+    issuer.SchemeError("no", setting="stride_above", value=AWKWARD),
+    issuer.ForeignHash("orders", key="k", owner="s1", store="s2", taken=5),
+    issuer.InvalidArgument("no", value=10**5000, argument="at_least"),
+    issuer.NotDecodable("no"),
+    issuer.FormatOverflow(100, width=2, field="seq"),
+    issuer.UnknownTag("it's {}", store="memory://"),
+    issuer.TagExists("orders"),
+    issuer.TagDiffers("orders", {"step": (5, 6)}),
+    issuer.LimitReached("orders", limit=9, value=9),
+    issuer.Refused("orders", plugin="Mine", reason="no"),
+    issuer.TransformFailed("orders", plugin="Mine", numbers=[5]),
+    issuer.Unavailable("away", retry_after=0.12345),
+    issuer.StoreUnavailable("away"),
+    issuer.RedisUnavailable("away", tag="orders", advice="redis_unavailable.recover"),
+    issuer.ClockBehind("behind", behind=5),
+    issuer.NoMachineNumber("none"),
+    issuer.StrategyFailed("failed", strategy="mine"),
+    issuer.CorruptState("odd", tag="orders", advice="corrupt_state.hash"),
+    issuer.JournalDamaged("torn", path="journal", line=3),
+    issuer.FenceError("no master"),
+    issuer.StoreBehind("orders", max=5, taken=9),
+]
+
+
+def test_each_public_record_and_error_has_a_view_that_json_takes() -> None:
+    public = {getattr(issuer, name) for name in issuer.__all__}
+    kinds = {each for each in public if isinstance(each, type) and issubclass(each, IssuerError)}
+    assert {type(error) for error in ERRORS} == kinds
+    assert {type(record) for record in RECORDS} == {each for each in public if dataclasses.is_dataclass(each)} - {
+        issuer.Discrepancy
+    }
+    for each in (*RECORDS, *ERRORS):
+        content = json.loads(json.dumps(view(each), allow_nan=False))
+        assert content, each
+
+
+def test_the_view_of_an_error_has_its_code_and_what_it_carries() -> None:
+    shown = [view(error) for error in ERRORS]
+    assert [each["code"] for each in shown] == [error.code for error in ERRORS]
+    assert len({error.code for error in ERRORS}) == len(ERRORS)
+    by_code = {each["code"]: each for each in shown}
+    assert by_code["unavailable"] == {
+        "error": "Unavailable", "message": "away", "tag": None, "code": "unavailable", "retry_after": 0.123,
+    }  # fmt: skip
+    behind = {name: by_code["store_behind"][name] for name in ("tag", "max", "taken", "scheme")}
+    assert behind == {"tag": "orders", "max": 5, "taken": 9, "scheme": None}
+    assert by_code["scheme"]["value"] == {
+        "by": {"1": [repr(2**70), "inf", "b'x'", [0, 1]]},
+        "day": repr(date(2026, 1, 1)),
+    }
+    assert "value" in by_code["invalid_argument"]
+    drawn = issuer.LimitReached("orders", limit=9, value=9)
+    drawn.drawn = [1, 2]
+    assert "drawn" not in drawn.values, "they are the caller's: each edge hands them out in its own way"
+
+
+@pytest.mark.parametrize(
+    ("code", "in_python", "in_shell"),
+    [
+        ("scheme", "stride_above: no", "--stride-above: no"),
+        ("invalid_argument", "at_least no", "--at-least no"),
+        (
+            "unknown_tag",
+            """unknown tag "it's {}" in memory://; create it with ids.create("it's {}")""",
+            """unknown tag "it's {}" in memory://; create it with `issuer create 'it'"'"'s {}'`""",
+        ),
+        (
+            "tag_differs",
+            "tag 'orders' exists: step is 6, not 5; change it with ids.configure('orders')",
+            "tag 'orders' exists: step is 6, not 5; change it with `issuer set orders`",
+        ),
+        (
+            "store_behind",
+            f"{BEHIND}; its reservations are stopped until ids.recover('orders') has run",
+            f"{BEHIND}; its reservations are stopped until `issuer recover orders` has run",
+        ),
+    ],
+)
+def test_an_error_says_what_to_do_in_the_words_of_its_edge(code: str, in_python: str, in_shell: str) -> None:
+    (error,) = (each for each in ERRORS if each.code == code)
+    assert (str(error), error.told(python), error.told(command_line)) == (in_python, in_python, in_shell)
+
+
+def test_an_error_in_a_log_record_is_shown_by_the_command_line_in_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("issuer.test")
+    log.warning("tag %r: sweep: %s", "orders", issuer.UnknownTag("orders"))
+    log.warning("%(what)s, 100 %%", {"what": "a mapping"})
+    log.warning("100 %")
+    assert list(map(logged, caplog.records)) == [
+        "tag 'orders': sweep: unknown tag 'orders'; create it with `issuer create orders`", "a mapping, 100 %", "100 %",
+    ]  # fmt: skip
+    assert caplog.messages[0].endswith("create it with ids.create('orders')"), "others have the record as it was"
+
+
+def test_an_advice_of_its_own_takes_the_place_of_the_codes() -> None:
+    limit = issuer.LimitReached("orders", limit=9, value=9, advice="go on with another tag")
+    assert str(limit).endswith("9 of 9 are reserved; go on with another tag")
+    (away,) = (each for each in ERRORS if each.code == "redis_unavailable")
+    assert "if it stays away, connect(redis='none').recover('orders', at_least=N) raises" in str(away)
+    assert "`issuer --redis none recover orders --at-least N` raises" in away.told(command_line)
+    assert {name.partition(".")[0] for name in ADVICE} <= {error.code for error in ERRORS}
