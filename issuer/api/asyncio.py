@@ -29,7 +29,6 @@ from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
 from issuer.core.supply.local_buffer import spend_all
-from issuer.core.supply.source import Job
 from issuer.drivers.asyncio.combiner import Combiner
 from issuer.drivers.asyncio.connections import Connections, drive
 from issuer.drivers.asyncio.runner import Runner, new_flight
@@ -80,8 +79,9 @@ class AsyncIssuer:
 
     def _start(self) -> None:
         self._scheduler = Scheduler(self._sweep, Tasks, self._chosen)
+        background = partial(self._scheduler.background, self._runner.work)
         self._runtime = self._config.runtime(
-            self._open, new_flight, self._background, self._scheduler.start, scheduled=self._chosen is not None
+            self._open, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
         )
         self._registry = TagRegistry(self._make_combiner, self._open)
         self._lines = self._registry.combiners
@@ -148,7 +148,7 @@ class AsyncIssuer:
         except IssuerError as error:
             self._issuing.failed(tag, error)
             raise
-        return number if combiner.supply.scheme is None else self._valued(combiner, number)
+        return number if combiner.state.scheme is None else self._valued(combiner, number)
 
     async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return exactly n numbers, 1..1 000 000; see Issuer.take."""
@@ -207,7 +207,7 @@ class AsyncIssuer:
             try:
                 while len(numbers) < n and combiner.serving is None:
                     drawn = await combiner.draw(n - len(numbers), deadline)
-                    numbers += drawn if combiner.supply.scheme is None else map(combiner.supply.value, drawn)
+                    numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
             except OtherStrategyError:
                 pass
             return numbers or await drive(self._issuing.generated(combiner, n, deadline), call)
@@ -227,7 +227,7 @@ class AsyncIssuer:
 
     def _valued(self, combiner: Combiner, counter: int) -> int:
         try:
-            return combiner.supply.value(counter)
+            return combiner.state.value(counter)
         except IssuerError as error:
             self._issuing.failed(combiner.tag, error)
             raise
@@ -482,13 +482,6 @@ class AsyncIssuer:
 
     def _make_combiner(self, tag: str) -> Combiner:
         return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
-
-    def _background(self, job: Job) -> bool:
-        async def run() -> None:
-            deadline = Deadline(self._runtime.window)
-            await self._runner.run(job(deadline), deadline)
-
-        return self._scheduler.background(run)
 
     async def _sweep(self) -> None:
         # The issuer is closed, or the loop ends: APScheduler would report it as a job that failed.

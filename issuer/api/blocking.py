@@ -29,7 +29,6 @@ from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
 from issuer.core.supply.local_buffer import spend_all
-from issuer.core.supply.source import Job
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.blocking.runner import Runner, new_flight
@@ -78,8 +77,9 @@ class Issuer:
 
     def _start(self) -> None:
         self._scheduler = Scheduler(self._sweep, Threads, self._chosen)
+        background = partial(self._scheduler.background, self._runner.work)
         self._runtime = self._config.runtime(
-            self._laid, new_flight, self._background, self._scheduler.start, scheduled=self._chosen is not None
+            self._laid, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
         )
         self._registry = TagRegistry(self._make_combiner, self._laid)
         shared = self._registry, self._config, self._runtime
@@ -200,7 +200,7 @@ class Issuer:
             try:
                 while len(numbers) < n and combiner.serving is None:
                     drawn = combiner.draw(n - len(numbers), deadline)
-                    numbers += drawn if combiner.supply.scheme is None else map(combiner.supply.value, drawn)
+                    numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
             except OtherStrategyError:
                 pass
             return numbers or drive(self._issuing.generated(combiner, n, deadline), call)
@@ -484,13 +484,6 @@ class Issuer:
 
     def _make_combiner(self, tag: str) -> Combiner:
         return Combiner(tag, self._config.key(tag), self._runtime, self._runner, self._config.timeout)
-
-    def _background(self, job: Job) -> bool:
-        def run() -> None:
-            deadline = Deadline(self._runtime.window)
-            self._runner.run(job(deadline), deadline)
-
-        return self._scheduler.background(run)
 
     def _sweep(self) -> None:
         if drive(self._upkeep.sweep(), call):

@@ -13,7 +13,7 @@ from typing import Any
 from issuer import gateway
 from issuer.api.blocking import Issuer
 from issuer.core.steps import Steps, ask
-from issuer.core.supply import direct, extend, supply
+from issuer.core.supply import direct, extend, state, supply
 from issuer.errors import ConfigurationError
 from issuer.gateway import machine_scripts, tag_scripts
 from issuer.gateway.scripts import NAMES, Script, script
@@ -192,4 +192,4 @@ def take_out(names: Sequence[str]) -> None:
             vars(module)["script"] = mutated.__getitem__  # imported there by name
         # A process that has seen higher numbers would refuse the lower ones of a strict tag: what the scripts' guard is
         # for shows in those that have not.
-        supply.Supply.went_back = lambda *_: False  # type: ignore[method-assign]
+        state.TagState.went_back = lambda *_: False  # type: ignore[method-assign]

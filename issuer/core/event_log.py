@@ -73,7 +73,7 @@ def line_of(event: Event) -> tuple[int, str, tuple[object, ...]] | None:
 
 def log_event(event: Event) -> None:
     """Log the event, if it has a line."""
-    line = line_of(event)
-    if line is not None:
+    known = LINES.get(type(event))
+    if known is not None and log.isEnabledFor(known[0]) and (line := line_of(event)) is not None:
         level, text, values = line
         log.log(level, text, *values)

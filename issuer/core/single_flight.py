@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
-from issuer.clock import jittered, monotonic, pause
+from issuer.clock import Deadline, jittered, monotonic, pause
+from issuer.core.steps import Flight, Steps, renewed, wait
 from issuer.errors import IssuerError, StoreUnavailable, Unavailable
+
+#: Work of `SingleFlight.do` that has not ended after this many seconds counts as lost with its thread.
+LONGEST = 30.0
 
 #: The most seconds that a `retry_after` says, however long an outage lasts.
 LATEST_RETRY = 30.0
@@ -17,123 +19,54 @@ LATEST_RETRY = 30.0
 RETRY_AFTER = 0.1
 
 
-class Landing(Protocol):
-    """A latch that wakes the waiters of one driver: a lock among threads, a future among tasks."""
-
-    def wake(self) -> None:
-        """Wake every waiter, later ones too. Called once."""
-
-
-class Flight:
-    """Something under way that one caller fetches for all. Waiters sleep until it lands."""
-
-    __slots__ = ("_end", "_me", "_pilot", "begun", "error", "landing", "progress", "wanted")
-
-    def __init__(self, landing: Landing, me: Callable[[], object]) -> None:
-        """`me` names the thread or task that asks: the flight knows by it which one has claimed it."""
-        self._pilot: dict[str, object] = {}
-        self._end: dict[str, object] = {}
-        self._me = me
-        self.landing = landing
-        self.begun = monotonic()
-        self.error: IssuerError | None = None
-        self.progress = False
-        #: How many numbers one of its waiters wants, or 0.
-        self.wanted = 0
-
-    def want(self, n: int) -> None:
-        """Have it bring n numbers, if it has not asked for them yet. A race brings fewer, and another flight."""
-        self.wanted = max(self.wanted, n)
-
-    def claim(self) -> bool:
-        """Claim the flight: True for one caller, which flies it. If the scheduler loses the job, a waiter claims it.
-
-        `setdefault` is one step: a caller that is interrupted right after it still finds out that the flight is its.
-        """
-        me = self._me()
-        return not self.landed and self._pilot.setdefault("pilot", me) == me
-
-    @property
-    def claimed(self) -> bool:
-        """Whether a thread or task flies it, or has."""
-        return bool(self._pilot)
-
-    @property
-    def ours(self) -> bool:
-        """Whether this thread or task has claimed it."""
-        return self._pilot.get("pilot") == self._me()
-
-    def land(self, *, progress: bool, error: IssuerError | None = None) -> None:
-        """End it and wake all waiters. `progress`: it brought something, so that asking again makes sense at once."""
-        if self.landed:
-            return
-        self.progress = progress
-        self.error = error
-        mine = object()
-        if self._end.setdefault("landing", mine) is mine:  # one step, so that the waiters are woken once
-            self.landing.wake()
-
-    @property
-    def landed(self) -> bool:
-        """Whether it has ended."""
-        return bool(self._end)
-
-    def verdict(self) -> IssuerError | None:
-        """Return the error that asking again won't better, as a fresh exception for each waiter; else None."""
-        if self.error is None or isinstance(self.error, Unavailable):
-            return None
-        return renewed(self.error)
-
-
-def renewed(error: IssuerError) -> IssuerError:
-    """Return the same error as a fresh exception: raised in several threads, one would mix up their tracebacks."""
-    fresh = copy.copy(error)
-    fresh.__cause__ = error
-    return fresh
-
-
 class SingleFlight:
-    """One piece of work, done for all that want it: at most one flight for it is in the air."""
+    """One piece of work, done by one caller for all that want it."""
 
-    __slots__ = ("_failed_at", "_failures", "_flight", "_lock", "_longest", "_make", "_silent_since", "trouble")
+    __slots__ = ("_failed_at", "_flight", "_lock", "_longest", "_make", "_silent_since", "failures", "trouble")
 
-    def __init__(self, make: Callable[[], Flight], longest: float) -> None:
-        """`longest`: seconds after which a flight counts as lost with its thread, and another may depart."""
+    def __init__(self, make: Callable[[], Flight], longest: float = LONGEST) -> None:
+        """`longest`: seconds after which a flight counts as lost with its thread, and another may begin."""
         self._lock = threading.Lock()
         self._make = make
         self._flight: Flight | None = None
         self._longest = longest
-        self._failures = 0
+        #: How many flights in a row have brought nothing.
+        self.failures = 0
         self._failed_at = 0.0
         #: When a flight found the store away for the first time, None if the last one didn't.
         self._silent_since: float | None = None
         #: The error of the flights since the last one that brought something, if it may pass by itself.
         self.trouble: IssuerError | None = None
 
-    def enter(self) -> tuple[Flight, bool]:
-        """Return the flight under way and False, or a new one and True: then the caller sees to it that it flies."""
+    def join(self, wanted: int = 0) -> tuple[Flight, bool]:
+        """Return the flight under way and False, or a new one and True: then the caller sees to it that it starts.
+
+        `wanted`: have it bring that many numbers, if it has not asked for them yet. A race brings fewer, and another
+        flight.
+        """
         with self._lock:
-            flight = self._flight
-            if flight is None or flight.landed or self.left(flight) <= 0:
-                flight = self._flight = self._make()
-                return flight, True
-            return flight, False
+            flight, leads = self.flight, False
+            if flight is None:
+                flight, leads = self._make(), True
+                self._flight = flight
+        flight.wanted = max(flight.wanted, wanted)
+        return flight, leads
 
     @property
     def flight(self) -> Flight | None:
         """The flight under way, None if there is none."""
         flight = self._flight
-        return flight if flight is not None and not flight.landed and self.left(flight) > 0 else None
+        return flight if flight is not None and not flight.finished and self.left(flight) > 0 else None
 
     def left(self, flight: Flight) -> float:
         """Seconds until the flight counts as lost."""
         return flight.begun + self._longest - monotonic()
 
     def is_current(self, flight: Flight) -> bool:
-        """Whether no other flight has departed since: one that counted as lost may come back late."""
+        """Whether no other flight has begun since: one that counted as lost may come back late."""
         return self._flight is flight
 
-    def land(
+    def finish(
         self, flight: Flight, *, progress: bool, error: IssuerError | None = None, in_a_hurry: bool = False
     ) -> None:
         """End the flight and count the failures in a row. `in_a_hurry`: it had no time to tell a store that is away.
@@ -143,10 +76,10 @@ class SingleFlight:
         """
         now = monotonic()
         if progress:
-            self._failures, self.trouble, self._silent_since = 0, None, None
+            self.failures, self.trouble, self._silent_since = 0, None, None
         else:
             since = self._silent_since if self._recent(now) else None
-            self._failures, self._failed_at = self._failures + 1, now
+            self.failures, self._failed_at = self.failures + 1, now
             if isinstance(error, StoreUnavailable):
                 since = now if since is None and not in_a_hurry else since
             elif error is not None:
@@ -154,10 +87,35 @@ class SingleFlight:
             self._silent_since = since
             if error is not None:
                 self.trouble = error if isinstance(error, Unavailable) else None
-        flight.land(progress=progress, error=error)
+        flight.finish(progress=progress, error=error)
+
+    def do(
+        self, steps: Callable[[], Steps[None]], done: Callable[[], bool], deadline: Deadline, *, tag: str, what: str
+    ) -> Steps[None]:
+        """Run the steps, or wait for a caller that does, until it is `done`. Raises what they raise; Unavailable.
+
+        If they end with an error that asking again won't better, those that wait get the same one. Otherwise, as when
+        the first had little time, the next one runs them. `what` is under way, for messages.
+        """
+        while not done():
+            flight, leads = self.join()
+            if leads:
+                try:
+                    yield from steps()
+                except BaseException as error:
+                    self.finish(flight, progress=False, error=error if isinstance(error, IssuerError) else None)
+                    raise
+                self.finish(flight, progress=True)
+                return
+            yield from wait(flight, min(deadline.left(), self.left(flight)))
+            if flight.error is not None and not isinstance(flight.error, Unavailable):
+                raise renewed(flight.error)
+            if deadline.left() <= 0 and not done():
+                late = Unavailable(f"tag {tag!r}: {what} took too long", tag=tag)
+                raise renewed(flight.error or late)
 
     def _recent(self, now: float) -> bool:
-        return self._failures > 0 and now - self._failed_at <= self._longest
+        return self.failures > 0 and now - self._failed_at <= self._longest
 
     @property
     def silence(self) -> float | None:
@@ -167,11 +125,11 @@ class SingleFlight:
 
     def pause(self) -> float:
         """Seconds to wait before the next flight: 0 after one that brought something, growing with the failures."""
-        if not self._failures:
+        if not self.failures:
             return 0.0
-        return max(0.0, self._failed_at + pause(self._failures) - monotonic())
+        return max(0.0, self._failed_at + pause(self.failures) - monotonic())
 
     def retry_after(self) -> float:
         """Seconds after which asking again makes sense, above 0: the pause now in force, more in a long outage."""
-        least = max(0.005, self.pause() or pause(self._failures + 1))
+        least = max(0.005, self.pause() or pause(self.failures + 1))
         return max(least, jittered(min(LATEST_RETRY, (self.silence or 0.0) * RETRY_AFTER)))

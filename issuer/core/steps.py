@@ -1,20 +1,78 @@
-"""Steps: the requests that a protocol generator may make of its driver."""
+"""Steps: the requests that a protocol generator may make of its driver; and the flights that it may wait for."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from issuer.clock import monotonic
 from issuer.core.error_mapping import store_error
-from issuer.core.single_flight import Flight
-from issuer.errors import UnknownTag
+from issuer.errors import IssuerError, UnknownTag
 from issuer.gateway import Call
 from issuer.persistence.contract import Store
 from issuer.persistence.errors import StoreError
 
 T = TypeVar("T")
+
+
+class Latch(Protocol):
+    """Wakes the waiters of one driver: a lock among threads, an event among tasks."""
+
+    def wake(self) -> None:
+        """Wake every waiter, later ones too. Called once."""
+
+
+class Flight:
+    """Something under way that one caller fetches for all. Waiters sleep until it is finished."""
+
+    __slots__ = ("_me", "begun", "error", "finished", "latch", "progress", "started", "wanted")
+
+    def __init__(self, latch: Latch, me: Callable[[], object]) -> None:
+        """`me` names the thread or task that asks: the flight knows by it which one has started it."""
+        self._me = me
+        self.latch = latch
+        self.begun = monotonic()
+        #: Empty until a thread or task has started it, and until it has ended. Dicts, as `setdefault` is one step.
+        self.started: dict[str, object] = {}
+        self.finished: dict[str, object] = {}
+        #: Unless it is Unavailable, asking again won't better it.
+        self.error: IssuerError | None = None
+        self.progress = False
+        #: How many numbers one of its waiters wants, or 0.
+        self.wanted = 0
+
+    def start(self) -> bool:
+        """Start it: True for one caller, which fetches. If the scheduler loses the job, a waiter starts it.
+
+        A caller that is interrupted right after `setdefault` still finds out that the flight is its.
+        """
+        me = self._me()
+        return not self.finished and self.started.setdefault("by", me) == me
+
+    @property
+    def ours(self) -> bool:
+        """Whether this thread or task has started it."""
+        return self.started.get("by") == self._me()
+
+    def finish(self, *, progress: bool, error: IssuerError | None = None) -> None:
+        """End it and wake all waiters. `progress`: it brought something, so that asking again makes sense at once."""
+        if self.finished:
+            return
+        self.progress = progress
+        self.error = error
+        mine = object()
+        if self.finished.setdefault("by", mine) is mine:  # so that the waiters are woken once
+            self.latch.wake()
+
+
+def renewed(error: IssuerError) -> IssuerError:
+    """Return the same error as a fresh exception: raised in several threads, one would mix up their tracebacks."""
+    fresh = copy.copy(error)
+    fresh.__cause__ = error
+    return fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +102,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until the flight has landed, `seconds` seconds at most; give back whether it has."""
+    """Wait until the flight is finished, `seconds` seconds at most; give back whether it is."""
 
     flight: Flight
     seconds: float
@@ -132,10 +190,10 @@ def sleep(seconds: float) -> Steps[None]:
 
 def wait(flight: Flight, seconds: float) -> Steps[bool]:
     """Yield a wait for the flight's end; the value says whether it came."""
-    if flight.landed:
+    if flight.finished:
         return True
-    landed: bool = yield Wait(flight, max(0.0, seconds))
-    return landed
+    finished: bool = yield Wait(flight, max(0.0, seconds))
+    return finished
 
 
 def asking(steps: Steps[T], instead: Callable[[Ask], Ask]) -> Steps[T]:

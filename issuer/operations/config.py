@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from issuer.clock import Deadline
 from issuer.core.events import Observers
 from issuer.core.inspect.doctor.facts import Facts
-from issuer.core.single_flight import Flight
-from issuer.core.steps import Steps
+from issuer.core.steps import Flight, Steps
 from issuer.core.supply.ownership import Identity
-from issuer.core.supply.source import Job, Runtime
+from issuer.core.supply.runtime import Job, Runtime
 from issuer.errors import IssuerError, SchemeError
 from issuer.gateway.keys import redis_key
 from issuer.numbers.codec import Scheme
@@ -122,20 +122,21 @@ class IssuerConfig:
         self,
         open: MutableMapping[str, Iterator[int]],
         flight: Callable[[], Flight],
-        background: Callable[[Job], bool],
+        background: Callable[[float, Job], bool],
         attend: Callable[[], None],
         *,
         scheduled: bool,
     ) -> Runtime:
-        """Return what the tags' supplies share; see Runtime for the arguments."""
+        """Return what the tags' supplies share; see Runtime. `background` takes the seconds of a job, and the job."""
+        window = self.store_timeout + GRACE
         return Runtime(
             redis=self.redis is not None,
             store=self.store.url,
-            background=background,
+            background=partial(background, window),
             scheduled=scheduled,
             flight=flight,
             attend=attend,
-            window=self.store_timeout + GRACE,
+            window=window,
             auto_create=self.auto_create,
             lease=self.lease,
             open=open,

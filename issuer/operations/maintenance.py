@@ -19,7 +19,7 @@ from issuer.core.inspect.inspection import Inspection
 from issuer.core.inspect.verification import Audit
 from issuer.core.recovery import Recovery
 from issuer.core.steps import Calls, Steps, ask
-from issuer.core.supply.source import Runtime
+from issuer.core.supply.runtime import Runtime
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
 from issuer.operations.config import IssuerConfig
@@ -141,7 +141,7 @@ class Upkeep(Generic[L]):
                     continue
                 soon = Deadline(min(deadline.left(), self._runtime.window))
                 yield partial(combiner.run, combiner.supply.rejoin(), soon)
-                loaded += yield partial(combiner.run, combiner.supply.fetch(), deadline)
+                loaded += yield partial(combiner.run, combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
                 self._registry.troubled(combiner, error)
         return loaded

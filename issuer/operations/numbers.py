@@ -21,10 +21,9 @@ from issuer.core.issued import Issued
 from issuer.core.record import known
 from issuer.core.requests import whole
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.core.single_flight import renewed
-from issuer.core.steps import Calls, Steps, ask
+from issuer.core.steps import Calls, Steps, ask, renewed
 from issuer.core.supply.peek import after
-from issuer.core.supply.source import Runtime
+from issuer.core.supply.runtime import Runtime
 from issuer.errors import (
     ConfigurationError,
     FormatOverflow,
@@ -166,7 +165,9 @@ class Issuing(Generic[L]):
         if self._chain is None:
             numbers = yield draw
         else:
-            record = self._combiner(tag).supply.record or (yield partial(self._run, self._record(tag), deadline, tag))
+            record = self._combiner(tag).supply.state.record or (
+                yield partial(self._run, self._record(tag), deadline, tag)
+            )
             call = _call(record, n, how, self._chain, as_drawn=as_drawn)
             numbers = yield partial(self._chain.around, call, draw)
         return numbers
@@ -177,7 +178,7 @@ class Issuing(Generic[L]):
         combiner = self._combiner(tag)
         if self._chain is not None:
             # Plugins don't see each of the n numbers; they only allow or refuse the call.
-            record = combiner.supply.record or (yield partial(self._run, self._record(tag), deadline, tag))
+            record = combiner.supply.state.record or (yield partial(self._run, self._record(tag), deadline, tag))
             yield partial(self._chain.before, _call(record, wanted, PLAIN, self._chain, as_drawn=True))
         numbers: range = yield partial(combiner.run, combiner.supply.reserve(wanted), deadline)
         return numbers
@@ -194,7 +195,7 @@ class Issuing(Generic[L]):
         """Have a stream's numbers drawn ahead, if they may be."""
         combiner = self._combiner(tag)
         if combiner.serving is None:
-            yield partial(combiner.run, combiner.supply.draw_ahead(STREAM_LEASE), deadline)
+            yield partial(combiner.run, combiner.supply.origin.draw_ahead(STREAM_LEASE), deadline)
 
     def generated(self, combiner: L, n: int, deadline: Deadline) -> Calls[list[int]]:
         """Get numbers of the tag's strategy, which has no counter."""
@@ -220,12 +221,12 @@ class Issuing(Generic[L]):
             part = yield from self._part(tag, how)  # again each time: a deleted tag's line gives nothing any more
             try:
                 counter = yield from self._counter(part, how, deadline)
-                scheme = self._config.texts(part.combiner.supply.record or part.record)
+                scheme = self._config.texts(part.combiner.supply.state.record or part.record)
                 try:
                     return self._issued(part, scheme, counter)
                 except FormatOverflow:
                     # It may have a wider format by now, and each try would take another number.
-                    record = yield from self._combiner(tag).supply.learn()
+                    record = yield from self._combiner(tag).supply.origin.learn()
                     return self._issued(replace(part, record=record), scheme, counter)
             except UnknownTag:
                 if part.combiner.tag == tag:
@@ -242,18 +243,18 @@ class Issuing(Generic[L]):
         part = yield from self._part(tag, how, make=False)
         supply = part.combiner.supply
         try:
-            if supply.record is None:
-                yield from supply.learn(make=False)
+            if supply.state.record is None:
+                yield from supply.origin.learn(make=False)
             counter = yield from supply.upcoming()
         except UnknownTag:
-            if supply.tag == tag:
+            if part.combiner.tag == tag:
                 raise
-            gone = yield from ask(lambda store, timeout: store.get(supply.tag, timeout=timeout))
-            counter = yield from after(part.record, 0 if gone is None else gone.max, supply.key)
+            gone = yield from ask(lambda store, timeout: store.get(part.combiner.tag, timeout=timeout))
+            counter = yield from after(part.record, 0 if gone is None else gone.max, supply.state.key)
         except OtherStrategyError as error:
             strategy = scheme_record.strategy(part.record.scheme)
             raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
-        return self._issued(part, self._config.texts(supply.record or part.record), counter)
+        return self._issued(part, self._config.texts(supply.state.record or part.record), counter)
 
     def decode(self, tag: str, shown: int | str, *, who: bool = False) -> Steps[Decoded]:
         """Tell what a value or a text of the tag is made of; see Issuer.decode."""
@@ -310,7 +311,7 @@ class Issuing(Generic[L]):
 
     def _generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Get n numbers of a strategy that has no counter."""
-        record = combiner.supply.record or (yield from combiner.supply.learn())
+        record = combiner.supply.state.record or (yield from combiner.supply.origin.learn())
         return (yield from self._serving(combiner, record).take(n, deadline))
 
     # ------------------------------------------------------------------ inside
@@ -318,7 +319,7 @@ class Issuing(Generic[L]):
     def _record(self, tag: str, *, make: bool = True) -> Steps[Tag]:
         supply = self._combiner(tag).supply
         try:
-            return supply.record or (yield from supply.learn(make=make))
+            return supply.state.record or (yield from supply.origin.learn(make=make))
         except IssuerError:
             self._registry.forget_if_unknown(tag)
             raise
@@ -344,17 +345,17 @@ class Issuing(Generic[L]):
         supply = part.combiner.supply
         if scheme_record.strategy(part.record.scheme) != scheme_record.SEGMENT and how.key is not None:
             raise InvalidArgument(
-                f"tag {supply.tag!r} has no counter, and so no numbers by key: leave the key out",
-                tag=supply.tag,
+                f"tag {part.combiner.tag!r} has no counter, and so no numbers by key: leave the key out",
+                tag=part.combiner.tag,
                 value=how.key,
             )
         if part.restart_key is not None or part.shard is not None:
             # Not made at its first use as other tags are: like the tag whose part it is.
-            record = supply.record or (yield from supply.learn(make=False))
+            record = supply.state.record or (yield from supply.origin.learn(make=False))
             if not parts.is_part(record, part.record.tag):
                 raise parts.stranger(record, part.record.tag)
         if how.key is not None:
-            return (yield from supply.once(kept_key(supply.key, check_key(how.key)), how.ttl, deadline))
+            return (yield from supply.once(kept_key(supply.state.key, check_key(how.key)), how.ttl, deadline))
         return (yield from supply.obtain(1, deadline))[0]
 
     def _make(self, part: _Part[L]) -> Steps[None]:
@@ -378,10 +379,10 @@ class Issuing(Generic[L]):
                 if combiner.serving is None:
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)
-        if combiner.supply.ended is not None:
+        if combiner.supply.state.ended is not None:
             # Looked at last: `close` and `delete` run beside this, and see off only what is there.
             combiner.serving.end()
-            raise renewed(combiner.supply.ended)
+            raise renewed(combiner.supply.state.ended)
         return combiner.serving
 
     def _issued(self, part: _Part[L], scheme: Scheme, counter: int) -> Issued:

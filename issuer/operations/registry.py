@@ -99,7 +99,7 @@ class TagRegistry(Generic[L]):
 
     def _end(self, combiner: L, why: IssuerError) -> None:
         """Forget a line: it gives no numbers any more, and callers that wait at it get the error."""
-        combiner.supply.retire(why)  # first, as it lays its draws open until then
+        combiner.supply.origin.retire(why)  # first, as it lays its draws open until then
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
@@ -120,19 +120,19 @@ class TagRegistry(Generic[L]):
     def shut(self) -> None:
         """Lay nothing open any more, until a caller asks again."""
         for combiner in list(self.combiners.values()):
-            if combiner.supply.hand is not None:
-                combiner.supply.hand.shut(SHUT_WITHIN)
+            if combiner.supply.state.hand is not None:
+                combiner.supply.state.hand.shut(SHUT_WITHIN)
 
     def spend(self) -> None:
         """In a forked child: spend what lies open, also what was about to be laid where `next` looks."""
         for combiner in list(self.combiners.values()):
-            if combiner.supply.hand is not None:
-                combiner.supply.hand.spend()
+            if combiner.supply.state.hand is not None:
+                combiner.supply.state.hand.spend()
 
     def settle(self) -> None:
         """Lay open again what each tag lays open."""
         for combiner in list(self.combiners.values()):
-            combiner.supply.settle()
+            combiner.supply.origin.lay_open()
 
     def keep(self, records: Sequence[Tag]) -> None:
         """Look after these tags from now on, drawn from here or not; no more after others that were kept before."""
@@ -143,7 +143,7 @@ class TagRegistry(Generic[L]):
         for record in records:
             combiner = self.combiner(record.tag)
             try:
-                combiner.supply.record = record
+                combiner.supply.origin.know(record)
                 combiner.supply.kept = True
             except ConfigurationError as error:  # without its key, say, and none of the others' business
                 self.troubled(combiner, error)

@@ -30,9 +30,8 @@ from ipaddress import ip_address
 from typing import TypeVar
 
 from issuer.clock import Deadline
-from issuer.core.single_flight import Flight
-from issuer.core.steps import Steps, ask
-from issuer.core.supply.source import Job
+from issuer.core.steps import Flight, Steps, ask
+from issuer.core.supply.runtime import Job
 from issuer.errors import ConfigurationError, IssuerError, brief
 from issuer.strategies.options import Scalar
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from issuer.clock import Deadline
+from issuer.core.single_flight import SingleFlight
 from issuer.core.steps import Ask, Steps, asking
 from issuer.errors import IssuerError, StrategyFailed, Unavailable, brief
 from issuer.forks import living
@@ -17,7 +18,6 @@ from issuer.persistence.contract import Store
 from issuer.persistence.errors import StoreError
 from issuer.persistence.records import HIGHEST
 from issuer.strategies.contract import Context
-from issuer.strategies.once import Once
 from issuer.strategies.registry import make
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class StrategyRunner:
     def _begin(self) -> None:
         self.strategy = make(self._name, self._context)
         self._prepared = False
-        self._preparing = Once("the strategy's preparation", self._context.tag, self._context.flight)
+        self._preparing = SingleFlight(self._context.flight)
         #: Held by the thread that is in a method that may block.
         self._turn = threading.Lock()
         self._highest = 0
@@ -102,7 +102,8 @@ class StrategyRunner:
                 if preparing is self._preparing:
                     self._prepared = True
 
-            yield from preparing.do(prepare, lambda: self._prepared or self._closed, deadline)
+            tag, what = self._context.tag, "the strategy's preparation"
+            yield from preparing.do(prepare, lambda: self._prepared or self._closed, deadline, tag=tag, what=what)
         if self._closed:
             raise self._closed_error()
 

@@ -7,10 +7,12 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 from issuer.clock import Deadline
+from issuer.core.single_flight import SingleFlight
 from issuer.core.steps import Steps, send, sleep
 from issuer.errors import (
     ClockBehind,
@@ -29,7 +31,6 @@ from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.layout import Layout
 from issuer.strategies.local import AHEAD, Copied, Fixed
 from issuer.strategies.machines import LEASE, Clock, Leased, Machines, Tenure, ordinal
-from issuer.strategies.once import Once
 from issuer.strategies.options import Scalar, check_names, number, text, whole
 from issuer.strategies.ticks import OVER, Ticks
 
@@ -70,7 +71,7 @@ class Snowflake(Strategy):
             raise ConfigurationError(f"the present is outside of the layout: {self.layout}", tag=context.tag)
         self._machines = machines or self._source()
         self._ticks = Ticks(self.layout, self._clock)
-        self._holding = Once("a machine number", context.tag, context.flight)
+        self._once = partial(SingleFlight(context.flight).do, tag=context.tag, what="a machine number")
         self._closed = False
 
     @classmethod
@@ -254,16 +255,16 @@ class Snowflake(Strategy):
             if tenure is not None:
                 yield from self._take_over(tenure)
 
-        yield from self._holding.do(obtain, lambda: self._ticks.tenure is not None, deadline)
+        yield from self._once(obtain, lambda: self._ticks.tenure is not None, deadline)
 
     def sweep(self, deadline: Deadline) -> Steps[None]:
         """Renew the machine number when that is due; get another one if it is lost."""
         tenure = self._ticks.tenure
         if tenure is None or self._clock.elapsed() >= tenure.due:
-            yield from self._holding.do(self._obtain, lambda: self._ticks.tenure is not tenure, deadline)
+            yield from self._once(self._obtain, lambda: self._ticks.tenure is not tenure, deadline)
 
     def _hold(self, deadline: Deadline) -> Steps[None]:
-        yield from self._holding.do(self._obtain, lambda: self._closed or self._ticks.turn() != OVER, deadline)
+        yield from self._once(self._obtain, lambda: self._closed or self._ticks.turn() != OVER, deadline)
         if self._closed:
             raise IssuerError(f"tag {self.context.tag!r}: this issuer is closed", tag=self.context.tag)
         if self._ticks.turn() == OVER:  # trying again at once would ask again and again

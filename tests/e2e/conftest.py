@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from issuer.api import blocking
 from issuer.cli import completion, main
-from issuer.core.supply import source
+from issuer.core.supply import mode
 from issuer.persistence.opening import open_store
 from tests import programs
 from tests.servers.absent import absent
@@ -52,7 +52,7 @@ KEYS = {"ISSUER_KEYS": "k1=0123456789abcdef,k2=fedcba9876543210"}
 #: a caller's way is told on stderr. The first is above what the doctor asks for.
 PATIENT = {"ISSUER_TIMEOUT": "100", "ISSUER_STORE_TIMEOUT": "60", "ISSUER_REDIS_TIMEOUT": "60", "ISSUER_INSIST": "100"}
 #: Likewise what is no setting: how long a close, a look whose the hash is, and a Tab may take.
-CONSTANTS = ((blocking, "CLOSING"), (source, "PATIENCE_ALONE"), (completion, "PATIENCE"))
+CONSTANTS = ((blocking, "CLOSING"), (mode, "PATIENCE_ALONE"), (completion, "PATIENCE"))
 
 
 @pytest.fixture

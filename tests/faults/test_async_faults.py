@@ -77,7 +77,7 @@ def test_who_shares_a_draw_and_has_less_time_than_others_is_told_why_nothing_cam
             # A machine that stands still may leave those with less no time of their own: somebody else has asked.
             patient = asyncio.ensure_future(ids.next("a", timeout=60))
             line = ids._registry.combiner("a")
-            await eventually(lambda: line.supply._redis_trouble, message="Redis was asked in vain")
+            await eventually(lambda: line.supply.shortage.redis_trouble, message="Redis was asked in vain")
             calls = [outcome(ids.next("a", timeout=timeout)) for timeout in (1.2, 0.3, 0.6, 0.9)]
             for error in await asyncio.gather(*calls):
                 assert re.search("Error 111|closed", str(error)), error

@@ -15,7 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 import issuer
 from issuer.api import asyncio as async_facade
-from issuer.core.supply import refill
+from issuer.core.supply import fetcher
 from issuer.drivers.asyncio.connections import Link
 from issuer.persistence.memory import MemoryStore
 from tests.audit import repeats
@@ -217,7 +217,7 @@ def test_a_fork_costs_the_parents_loop_none_of_its_connections(
 
 @pytest.mark.live
 def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refill, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of six segments
+    monkeypatch.setattr(fetcher, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of six segments
 
     async def main() -> None:
         theirs = AsyncIOScheduler(timezone="UTC")

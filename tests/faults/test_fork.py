@@ -13,7 +13,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import Issuer
-from issuer.core.supply import refill
+from issuer.core.supply import fetcher
 from issuer.persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Awaited, Connect
@@ -151,7 +151,7 @@ def test_a_child_is_not_stopped_by_locks_that_threads_of_the_parent_hold(tmp_pat
 
 @pytest.mark.live
 def test_a_child_does_not_wait_for_a_scheduler_of_its_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refill, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of five segments
+    monkeypatch.setattr(fetcher, "UNCLAIMED", 60.0)  # what a caller waits for it, for each of five segments
     theirs = BackgroundScheduler(timezone="UTC")
     theirs.start()
     try:

@@ -8,6 +8,7 @@ import pytest
 import issuer
 from issuer.clock import Deadline
 from issuer.core.supply import supply
+from issuer.core.supply.mode import Mode
 from issuer.gateway.scripts import script
 from issuer.persistence.memory import MemoryStore
 from tests.audit import repeats
@@ -150,9 +151,9 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
 ) -> None:
     with connect(redis=proxy.url, store=other._config.store, lease=50) as ids:
         mine, theirs = [ids.next("a") for _ in range(12)], [other.next("a")]
-        until(lambda: len(supply_of(ids).hand.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
+        until(lambda: len(supply_of(ids).state.hand.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
         for _ in range(2):
-            leases = supply_of(ids).hand.held  # type: ignore[union-attr]  # it has one
+            leases = supply_of(ids).state.hand.held  # type: ignore[union-attr]  # it has one
             left = sum(lease.high - lease.low for lease in leases) - (mine[-1] - leases[0].low)
             before = other.inspect("a").store.max
             proxy.refuse()
@@ -163,11 +164,11 @@ def test_with_redis_away_leases_are_served_to_their_end_then_segments_and_then_r
             assert mine[-1] > before
             theirs += other.take("a", 70)
             proxy.pass_through()
-            until(lambda: ids.tick() >= 0 and not supply_of(ids)._direct, timeout=60)
+            until(lambda: ids.tick() >= 0 and supply_of(ids).origin.mode is not Mode.DIRECT, timeout=60)
             theirs += other.take("a", 70)
             mine += [ids.next("a") for _ in range(60)]
             theirs += other.take("a", 70)
-            until(lambda: len(supply_of(ids).hand.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
+            until(lambda: len(supply_of(ids).state.hand.held) == 2, timeout=60)  # type: ignore[union-attr]  # it has one
         assert repeats(mine + theirs) == []
         assert mine == sorted(mine)
         assert theirs == sorted(theirs)

@@ -5,12 +5,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import issuer
+from issuer.api.scheduler import Scheduler
 from issuer.clock import Deadline
 from issuer.core.steps import Steps, sleep
 from issuer.core.supply import supply
@@ -138,8 +140,8 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
 
             def leased_meanwhile(*args: Any) -> Any:
                 reply = node.draw(*args)  # noqa: B023
-                line.supply.ahead = 1000  # noqa: B023 - as a stream of another thread does
-                line.supply.record = store.get("a", timeout=10)  # noqa: B023
+                line.supply.origin.ahead = 1000  # noqa: B023 - as a stream of another thread does
+                line.supply.origin.know(store.get("a", timeout=10))  # noqa: B023
                 line._node = NOWHERE  # noqa: B023
                 if came:  # noqa: B023
                     thread = threading.Thread(target=lambda: numbers.append(ids.next("a")))  # noqa: B023
@@ -170,17 +172,17 @@ def test_what_was_issued_from_leases_is_remembered_when_the_tag_is_leased_no_mor
 
 
 def test_a_lease_that_nobody_has_begun_to_fetch_is_not_fetched_after_close(
-    fake_server: FencedFakeServer, store: MemoryStore, other: issuer.Issuer
+    fake_server: FencedFakeServer, store: MemoryStore, other: issuer.Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = issuer.connect(redis=fake_server.client(), store=store, lease=10)
     jobs: list[Any] = []
 
-    def taken(job: Any) -> bool:
+    def taken(_: Scheduler, work: Any, *args: Any) -> bool:
         """What a pool does whose threads are all at work."""
-        jobs.append(job)
+        jobs.append(partial(work, *args))
         return True
 
-    ids._scheduler.background = taken  # type: ignore[method-assign]  # for this test
+    monkeypatch.setattr(Scheduler, "background", taken)
+    ids = issuer.connect(redis=fake_server.client(), store=store, lease=10)
     assert [ids.next("a") for _ in range(4)] == [1, 2, 3, 4]
     assert len(jobs) == 1
     ids.close()

@@ -16,6 +16,7 @@ from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.recovery import floor
 from issuer.core.supply import supply
+from issuer.core.supply.mode import Mode
 from issuer.persistence.errors import Unavailable
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import Reservation
@@ -105,7 +106,7 @@ def test_a_range_reserved_beside_a_hand_back_halts_nothing(
     def returned() -> bool:
         line = ids._registry.combiner("a")
         line.run(line.supply.rejoin(), Deadline(20))
-        return not line.supply._direct
+        return line.supply.origin.mode is not Mode.DIRECT
 
     if when.startswith("asked"):
         store.beside = lambda: until(returned)
@@ -337,7 +338,7 @@ def test_numbers_that_are_drawn_as_a_process_returns_to_redis_keep_it_direct(
     fake_server.connected = True
     other.take("a", 15)  # from Redis, which has a segment between those of this process
     line = ids._registry.combiner("a")
-    flights: Any = line.supply._segments
+    flights: Any = line.supply.refill.segments.flights
     floors = 0
 
     def then_drawn(*args: Any, **options: Any) -> Any:

@@ -30,8 +30,8 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
         ("api.blocking", "CLOSING"),
         ("api.asyncio", "CLOSING"),
         ("core.supply.supply", "HURRY"),
-        ("core.supply.source", "PATIENCE"),
-        ("core.supply.source", "PATIENCE_ALONE"),
+        ("core.supply.mode", "PATIENCE"),
+        ("core.supply.mode", "PATIENCE_ALONE"),
     ):
         monkeypatch.setattr(f"issuer.{module}.{name}", 40.0)
 

@@ -171,7 +171,7 @@ def late_thread(**servers: Any) -> list[Draw]:
         first, late = (threading.Thread(target=lambda: draws.append(drawn(lambda: ids.next("a")))) for _ in range(2))
         line._turn.acquire()
         first.start()
-        until(lambda: line._batch.claimed, 60)
+        until(lambda: line._batch.started, 60)
         line._turn.release()
         assert executed.wait(60)
         draws.append(drawn(lambda: other.next("a")))

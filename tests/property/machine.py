@@ -25,6 +25,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Ask, Send, Steps
 from issuer.core.supply.extend import Election, Extension, extend
 from issuer.core.supply.local_buffer import LocalBuffer
+from issuer.core.supply.mode import Mode
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import redis_key
@@ -69,7 +70,8 @@ def lay_open(ids: Issuer) -> None:
 
     def opened(tag: str) -> Combiner:
         line = make(tag)
-        line.supply._runtime = replace(line.supply._runtime, scheduled=True)
+        for part in (line.supply, line.supply.origin):
+            part._runtime = replace(part._runtime, scheduled=True)
         return line
 
     ids._make_combiner = ids._registry._make = opened  # type: ignore[method-assign]  # for the roster after a fork, too
@@ -128,7 +130,7 @@ class IssuerMachine(RuleBasedStateMachine):
         assert record is not None
         line = self.ids[process]._registry.combiners.get(tag)
         kind, retired = self.kinds[process], 0
-        if kind != "direct" and line is not None and not line.supply._direct:
+        if kind != "direct" and line is not None and line.supply.origin.mode is not Mode.DIRECT:
             ahead = kind in AHEAD and tag == "trend"
             retired = self.knows.get(process, 0) if ahead else self.retired[tag]
         for number in numbers:
@@ -193,8 +195,8 @@ class IssuerMachine(RuleBasedStateMachine):
     @rule(process=processes)
     def leases_are_looked_at(self, process: int) -> None:
         line = self.ids[process]._registry.combiners.get("trend")
-        if line is not None and line.supply.hand is not None and not line.supply._direct:
-            self.attempt(lambda: line.run(line.supply._check(line.supply.hand), Deadline(5)))
+        if line is not None and line.supply.state.hand is not None and line.supply.origin.mode is not Mode.DIRECT:
+            self.attempt(lambda: line.run(line.supply._check(line.supply.state.hand), Deadline(5)))
             self.knows[process] = self.retired["trend"]
 
     @rule(process=processes)
@@ -220,7 +222,7 @@ class IssuerMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.in_flight) < 3)
     @rule(process=processes, tag=tags)
     def an_extension_hangs(self, process: int, tag: str) -> None:
-        seen = self.operated_by(process)._registry.combiner(tag).supply.seen
+        seen = self.operated_by(process)._registry.combiner(tag).supply.state.seen
         self.server.time_offset += 10  # whoever was elected before counts as lost
         record = self.store.get(tag, timeout=1)
         if record is None:
@@ -281,10 +283,10 @@ class IssuerMachine(RuleBasedStateMachine):
         born = self.ids[child]
         for tag, line in self.ids[parent]._registry.combiners.items():
             supply, twin = line.supply, born._registry.combiner(tag).supply
-            if supply.record is not None:
-                twin.record = supply.record
-            twin.seen, twin._direct = supply.seen, supply._direct
-            twin.hand = None if supply.hand is None else twin_of(supply.hand, born._open)
+            if supply.state.record is not None:
+                twin.origin.know(supply.state.record)
+            twin.state.seen, twin.origin.mode = supply.state.seen, supply.origin.mode
+            twin.state.hand = None if supply.state.hand is None else twin_of(supply.state.hand, born._open)
         if parent in self.streams:
             self.streams[child] = itertools.chain(born._open.get("trend", ()), born.stream("trend"))
         born._after_fork()

@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from issuer import Issuer
 from issuer.clock import Deadline
-from issuer.core.supply.source import Source
+from issuer.core.supply.state import TagState
 from issuer.gateway import scripts, tag_scripts
 from issuer.gateway.scripts import Script
 from tests.property.machine import PROCESSES, IssuerMachine, twin_of
@@ -56,9 +56,9 @@ class HandedBackAndKept(IssuerMachine):
 
     def stop(self, process: int, kind: str) -> None:  # noqa: ARG002 - it stays what it is
         for line in self.ids[process]._registry.combiners.values():
-            kept = None if line.supply.hand is None else twin_of(line.supply.hand, self.ids[process]._open)
+            kept = None if line.supply.state.hand is None else twin_of(line.supply.state.hand, self.ids[process]._open)
             line.run(line.supply.close(Deadline(1)), Deadline(1))
-            line.supply.hand, line.supply.ended = kept, None
+            line.supply.state.hand, line.supply.state.ended = kept, None
 
 
 class Leasing(IssuerMachine):
@@ -111,7 +111,7 @@ def without(name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> N
     mutant = Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
     monkeypatch.setattr(tag_scripts, "script", lambda asked: mutant if asked == name else scripts.script(asked))
     # A process that has seen higher numbers refuses the lower ones, and is the first to know.
-    monkeypatch.setattr(Source, "went_back", lambda *_: False)
+    monkeypatch.setattr(TagState, "went_back", lambda *_: False)
 
 
 def hunt(machine: type[IssuerMachine]) -> None:

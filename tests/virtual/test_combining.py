@@ -55,7 +55,7 @@ def lay_bomb(spot: str, line: Combiner, monkeypatch: pytest.MonkeyPatch) -> None
         # Who leads gives a time-out, by name; others look whether it is free.
         monkeypatch.setattr(line._turn, "acquire", lambda *args, **named: (taken if named else plain)(*args, **named))
     else:
-        owner = Batch if where in ("claim", "land") else line
+        owner = Batch if where in ("start", "finish") else line
         monkeypatch.setattr(owner, where, bomb(getattr(owner, where)))
 
 
@@ -75,7 +75,7 @@ def among(made: World, ids: Issuer, spot: str, count: int, monkeypatch: pytest.M
 
 
 SPOTS = [
-    f"{when} {where}" for where in ("claim", "the turn", "_close", "_draw", "land") for when in ("before", "after")
+    f"{when} {where}" for where in ("start", "the turn", "_close", "_draw", "finish") for when in ("before", "after")
 ]
 
 

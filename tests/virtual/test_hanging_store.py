@@ -12,8 +12,8 @@ from issuer.api.scheduler import SWEEP_EVERY
 from issuer.clock import LONGEST_PAUSE
 from issuer.core.recovery import identity
 from issuer.core.single_flight import LATEST_RETRY
+from issuer.core.supply.mode import Origin
 from issuer.core.supply.ownership import PATIENCE, PATIENCE_ALONE
-from issuer.core.supply.source import Source
 from issuer.operations.registry import IDLE_AFTER
 from tests.virtual.test_outages import BACK, GRACE
 from tests.virtual.world import World
@@ -91,7 +91,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(made: World, mode: str, caplog
         made.store.hang()
         ids.take("a", 50)
         made.turns.sleep(30.0)
-        assert ids._registry.combiner("a").supply._segments._failures > 2
+        assert ids._registry.combiner("a").supply.refill.segments.flights.failures > 2
         assert [each.levelname for each in caplog.records if "no segment comes" in each.message] == ["WARNING"]
         made.store.resume()
         made.turns.until(lambda: "segments come again" in caplog.text)
@@ -222,14 +222,14 @@ def test_a_leased_process_that_begins_while_the_store_hangs_draws_at_once(
         assert ids.next("a") == 102
         made.store.resume()
         if scheduler:
-            made.turns.until(lambda: ids.next("a") and ids._registry.combiner("a").supply.hand is not None)
+            made.turns.until(lambda: ids.next("a") and ids._registry.combiner("a").supply.state.hand is not None)
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_leases_are_checked_without_the_store(made: World, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
     """With the guard taken out, which keeps the id of the store, the check waits for it."""
     if not kept:
-        monkeypatch.setattr(Source, "_identity", lambda self: self._public(identity()))
+        monkeypatch.setattr(Origin, "identity", lambda self: self.public(identity()))
     with made.connect(lease=50, timeout=10, scheduler=None) as ids:
         ids.create("a", step=1000, order="trend")
         ids.next("a")

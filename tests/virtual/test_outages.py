@@ -13,6 +13,7 @@ from issuer import Issuer, clock
 from issuer.clock import LONGEST_PAUSE
 from issuer.core import single_flight as flight
 from issuer.core.supply import supply
+from issuer.core.supply.mode import Mode
 from issuer.drivers import breaker
 from issuer.drivers.asyncio.combiner import LOOK_EVERY
 from issuer.drivers.exchange import SHORTEST
@@ -168,7 +169,9 @@ def test_a_dead_redis_costs_one_time_out_however_many_tags_there_are(made: World
         assert slow_calls(made, ids, every) + slow_calls(made, ids, every) == (fault == "blackhole")
         assert len(made.wire.tried) - before <= 2 * (made.now - began)  # the scheduler's trials, once a sweep
         made.wire.pass_through()
-        made.turns.until(lambda: not any(line.supply._direct for line in ids._registry.combiners.values()), 3.0)
+        made.turns.until(
+            lambda: not any(line.supply.origin.mode is Mode.DIRECT for line in ids._registry.combiners.values()), 3.0
+        )
         for tag in every:
             numbers = [ids.next(f"t{tag}") for _ in range(3)]
             assert numbers == sorted(set(numbers))
@@ -253,4 +256,4 @@ def test_with_both_away_what_is_held_is_served_then_refused_and_it_goes_on(
         numbers += [waiting.number, *ids.take("a", 200)]
         assert numbers == sorted(set(numbers))
         assert max(numbers) <= made.store.top("a")
-        made.turns.until(lambda: not ids._registry.combiner("a").supply._direct, 3.0)
+        made.turns.until(lambda: ids._registry.combiner("a").supply.origin.mode is not Mode.DIRECT, 3.0)

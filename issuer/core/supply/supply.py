@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from issuer import gateway
@@ -13,11 +14,14 @@ from issuer.core.requests import check_reserving
 from issuer.core.scheme_record import turn
 from issuer.core.steps import Steps, send, sleep, wait
 from issuer.core.supply import direct, lease
+from issuer.core.supply.fetcher import Shortage
 from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import LocalBuffer, Place
+from issuer.core.supply.local_buffer import Place
+from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.peek import upcoming
 from issuer.core.supply.refill import Refill
-from issuer.core.supply.source import Runtime
+from issuer.core.supply.runtime import Runtime
+from issuer.core.supply.state import Hand, TagState
 from issuer.errors import (
     ConfigurationError,
     FenceError,
@@ -42,12 +46,21 @@ HURRY = 0.05
 LEARN_AFTER = 60.0
 
 
-class Supply(Refill):
+class Supply:
     """Hands out a tag's numbers where one round trip won't do, and looks after what the process holds of it."""
 
     def __init__(self, tag: str, key: str, runtime: Runtime) -> None:
         """`key` is the tag's hash in Redis."""
-        super().__init__(tag, key, runtime)
+        self.state = TagState(tag, key)
+        self.origin = Origin(self.state, runtime)
+        self.shortage = Shortage(self.state, runtime)
+        self.refill = Refill(self.state, runtime, self.origin, self.shortage)
+        #: When it was last asked for numbers the long way, on the monotonic clock.
+        self.used_at = monotonic()
+        self._noticed = 0
+        #: Extended by every sweep, used or not.
+        self.kept = False
+        self._runtime = runtime
         self._checked_at = 0.0
         self._unknown_until = 0.0
         self._swept_at = -1
@@ -60,59 +73,53 @@ class Supply(Refill):
 
         `first`: what a draw of n from Redis has brought already.
         """
+        state, shortage, numbers = self.state, self.shortage, None
         self.used_at = monotonic()
-        self.waiting.add(deadline)
+        shortage.waiting.add(deadline)
         try:
-            if (
-                self._record is None
-                and self._runtime.lease
-                and self._runtime.redis
-                and monotonic() > self._unknown_until
-            ):
-                # In a hurry: Redis may hold numbers, and they don't wait for a store that hangs.
-                known = yield from self._identity_soon()
-                learnt = known and (yield from self._try_to_learn(deadline, within=HURRY))
-                if not learnt:
-                    self._unknown_until = monotonic() + CHECK_AFTER
-                    self._runtime.attend()  # a sweep has more time for it
-            numbers = yield from self._obtained(n, deadline, first)
+            if state.record is None and self._runtime.lease and self._runtime.redis:
+                yield from self._acquaint(deadline)
+            while numbers is None:
+                hand = state.hand
+                if hand is None or isinstance(first, gateway.Drawn):
+                    numbers = yield from self._from_redis(n, deadline, first)
+                    first = None
+                    if numbers is None and state.hand is None:
+                        yield from self.refill.segments.wait_for(deadline, n)
+                else:
+                    numbers = yield from self._from_buffer(hand, n, deadline)
         finally:
-            self.waiting.discard(deadline)
-        if self._lacking_since is not None:
-            self.supplied()
+            shortage.waiting.discard(deadline)
+        if shortage.since is not None:
+            shortage.supplied()
         return numbers
 
-    def _obtained(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range]:
-        while True:
-            self._refuse_if_ended()
-            hand = self.hand
-            if hand is None or isinstance(first, gateway.Drawn):
-                drawn = yield from self._from_redis(n, deadline, first)
-                first = None
-                if drawn is not None:
-                    return drawn
-                if self.hand is None:
-                    yield from self.await_segment(deadline, n)
-                continue
-            numbers = yield from self._from_buffer(hand, n, deadline)
-            if numbers is not None:
-                return numbers
+    def _acquaint(self, deadline: Deadline) -> Steps[None]:
+        """Read the record of a tag that may be leased, once a second at most.
 
-    def _from_buffer(self, hand: LocalBuffer[Lease | Reservation], n: int, deadline: Deadline) -> Steps[range | None]:
+        In a hurry: Redis may hold numbers, and they don't wait for a store that hangs.
+        """
+        if monotonic() > self._unknown_until:
+            known = yield from self.origin.identity_soon()
+            learnt = known and (yield from self.origin.try_to_learn(deadline, within=HURRY))
+            if not learnt:
+                self._unknown_until = monotonic() + CHECK_AFTER
+                self._runtime.attend()  # a sweep has more time for it
+
+    def _from_buffer(self, hand: Hand, n: int, deadline: Deadline) -> Steps[range | None]:
         """Draw from the local buffer, waiting in its row for a piece; None: the process has another one by now."""
-        place, taken = None, None
+        place, taken, state = None, None, self.state
         try:
-            while taken is None and self.hand is hand:
-                self._refuse_if_ended()
-                if not self._direct and monotonic() - self._checked_at > (
-                    CHECK_LATE if self._runtime.scheduled else CHECK_AFTER
-                ):
+            while taken is None and state.hand is hand:
+                state.refuse_if_ended()
+                late = CHECK_LATE if self._runtime.scheduled else CHECK_AFTER
+                if self.origin.mode is not Mode.DIRECT and monotonic() - self._checked_at > late:
                     yield from self._check(hand, probe=False)
                 taken = hand.take(n, place)
                 if taken is None and place is None:
                     place = Place(n)
                 elif taken is None and place is not None:
-                    yield from self.await_segment(deadline, n) if self._direct else self.await_lease(deadline, n)
+                    yield from self.refill.of_buffer.wait_for(deadline, n)
                     # Also if the issuer was closed meanwhile, or Redis came back: what was put aside counts as issued.
                     taken = place.taken
         except IssuerError:
@@ -124,57 +131,75 @@ class Supply(Refill):
                 hand.leave(place)
         if taken is None:
             return None
-        if self.hand is hand and hand.due:
-            self.warn_if_near(taken[1])
-            self.prefetch(n - (taken[1] - taken[0]))
+        if state.hand is hand and hand.due:
+            self.refill.warn_if_near(taken[1])
+            self.refill.of_buffer.prefetch(n - (taken[1] - taken[0]))
         return range(taken[0] + 1, taken[1] + 1)
 
     def _from_redis(self, n: int, deadline: Deadline, first: gateway.Drawn | Unavailable | None) -> Steps[range | None]:
-        attempt, drawn_as = 0, None
-        while self.hand is None or isinstance(first, gateway.Drawn):
-            self._refuse_if_ended()
+        attempt, drawn_as, state, origin = 0, None, self.state, self.origin
+        while state.hand is None or isinstance(first, gateway.Drawn):
+            state.refuse_if_ended()
             try:
                 if isinstance(first, Unavailable):
                     raise first
                 if first is None or first.status == "notmaster":  # perhaps another server is, meanwhile
                     # Trend tags can serve direct, so their first try never acts as the breaker's probe.
-                    probe = attempt > 0 or (self._record is not None and self._record.order == "strict")
-                    yield from self.refuse_foreign(probe=probe)
-                    drawn_as, before = self.scheme_id, self.seen
-                    first = yield from send(gateway.draw(self.key, n, self.window, drawn_as), probe=probe)
-                    if first.status == "ok":
-                        yield from self.refuse_backwards(first.low, before)
+                    probe = attempt > 0 or (state.record is not None and state.record.order == "strict")
+                    yield from origin.refuse_foreign(probe=probe)
+                    drawn_as, before = state.scheme_id, state.seen
+                    first = yield from send(gateway.draw(state.key, n, self.refill.window, drawn_as), probe=probe)
+                    if first.status == "ok" and state.went_back(first.low, before):
+                        yield from origin.refuse_backwards(first.low, before)
                 drawn = first
-                self._note_redis(None)
+                if self.shortage.redis_trouble:
+                    self.shortage.redis_back()
             except RedisUnavailable as error:
                 first = None
-                self._note_redis(error)
-                if not (yield from self._go_direct(deadline)):
-                    self._note_lack(error, monotonic())
-                    # A strict tag waits for Redis: a failover takes 2-3 s.
-                    yield from sleep(min(pause(attempt), deadline.left()))
-                    attempt += 1
-                    if deadline.left() <= 0:
-                        late = RedisUnavailable(str(error), tag=self.tag, retry_after=error.retry_after)
-                        raise late from error
+                attempt = yield from self._outlast(error, attempt, deadline)
                 continue
             if drawn.status == "scheme":
                 # Changed, or not known here yet. Only if the store says what was said is it the hash that lags behind.
-                yield from self.learn()
-                if self.scheme_id != drawn_as:
+                yield from origin.learn()
+                if state.scheme_id != drawn_as:
                     first = None
                     continue
-            return self._unless_in_hand(drawn, n)
+            return self._accept(drawn, n)
         return None
 
-    def _unless_in_hand(self, drawn: gateway.Drawn, n: int) -> range | None:
-        """Return what a draw of n brought, None if that is a gap: by now there are numbers in hand.
+    def _outlast(self, error: RedisUnavailable, attempt: int, deadline: Deadline) -> Steps[int]:
+        """Redis gave no answer: go direct, or wait a little; return how many attempts were in vain."""
+        self.shortage.redis_silent(error)
+        if not (yield from self.origin.go_direct(deadline)):
+            self.shortage.lack(error, monotonic())
+            # A strict tag waits for Redis: a failover takes 2-3 s.
+            yield from sleep(min(pause(attempt), deadline.left()))
+            attempt += 1
+            if deadline.left() <= 0:
+                raise RedisUnavailable(str(error), tag=self.state.tag, retry_after=error.retry_after) from error
+        return attempt
 
-        They may have been drawn before it, and the next caller would get lower ones than this one.
+    def _accept(self, drawn: gateway.Drawn, n: int) -> range | None:
+        """Take note of what a draw of n brought; None if a segment has to come first, or if the numbers are a gap.
+
+        A gap where there are numbers in hand by now: they may have been drawn before it, and the next caller would get
+        lower ones than this one. Raises FenceError, CorruptState.
         """
-        numbers, hand = self.accept(drawn, n), self.hand
-        if numbers is None or hand is None or hand.pass_by(drawn.low, drawn.high):
-            return numbers
+        state, shortage = self.state, self.shortage
+        if drawn.status == "ok":
+            if shortage.loss:
+                shortage.loss_over(drawn.low)
+            state.seen = max(state.seen, drawn.high)
+            if (drawn.extend or n > 1) and (near := state.near_limit(drawn.high)):  # a sweep looks as well
+                self._runtime.emit(near)
+            if drawn.extend:
+                self.refill.elected(n - (drawn.high - drawn.low))
+            hand = state.hand
+            passed = hand is None or hand.pass_by(drawn.low, drawn.high)
+            return range(drawn.low + 1, drawn.high + 1) if passed else None
+        if drawn.status in ("notmaster", "corrupt"):
+            raise refused(drawn, state.tag, state.key)
+        shortage.none_drawn(drawn.status)
         return None
 
     def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int]:
@@ -183,111 +208,101 @@ class Supply(Refill):
         `kept`: the Redis key of the caller's. Where numbers are drawn ahead, this one is drawn from Redis all the same:
         only there every process can see what the key has had.
         """
+        attempt, state = 0, self.state
         if not self._runtime.redis:
             way_out = "name Redis, or leave the key out"
-            problem = f"tag {self.tag!r}: the number of a key is kept in Redis, and none is set: {way_out}"
-            raise ConfigurationError(problem, tag=self.tag)
+            problem = f"tag {state.tag!r}: the number of a key is kept in Redis, and none is set: {way_out}"
+            raise ConfigurationError(problem, tag=state.tag)
         self.used_at = monotonic()
-        self.waiting.add(deadline)
-        attempt = 0
+        self.shortage.waiting.add(deadline)
         try:
             while True:
-                self._refuse_if_ended()
+                state.refuse_if_ended()
                 try:
                     number = yield from self._once(kept, ttl, deadline)
                 except RedisUnavailable as error:
                     if deadline.left() <= 0:
-                        raise RedisUnavailable(str(error), tag=self.tag, retry_after=error.retry_after) from error
+                        raise RedisUnavailable(str(error), tag=state.tag, retry_after=error.retry_after) from error
                 else:
                     if number is not None:
-                        self.supplied()
+                        self.shortage.supplied()
                         return number
-                    if not self._direct:
+                    if self.origin.mode is not Mode.DIRECT:
                         continue
                 # Redis is away, or back, but no segment comes to it before this process has rejoined it.
                 yield from sleep(min(pause(attempt), deadline.left()))
                 attempt += 1
         finally:
-            self.waiting.discard(deadline)
+            self.shortage.waiting.discard(deadline)
 
     def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int | None]:
         """Draw for the key; None: now it makes sense to ask again."""
-        yield from self.refuse_foreign(probe=True)
-        drawn_as, before = self.scheme_id, self.seen
-        seen = before if self.strict else 0
-        call = gateway.once(self.key, kept, self.window, scheme=drawn_as, ttl=ttl, seen=seen)
+        state = self.state
+        yield from self.origin.refuse_foreign(probe=True)
+        drawn_as, before = state.scheme_id, state.seen
+        seen = before if state.strict else 0
+        call = gateway.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
         drawn = yield from send(call)
-        if turn(drawn.scheme) > turn(self.scheme_id):
+        if turn(drawn.scheme) > turn(state.scheme_id):
             # Drawn by a process that knows a later scheme: with ours it would have the value of another number.
-            record = yield from self.learn()
-            if turn(drawn.scheme) > turn(self.scheme_id):
-                raise StoreBehind(self.tag, max=record.max, scheme=drawn.scheme)
-        if drawn.status == "older":
-            yield from self.refuse_backwards(drawn.number, before)
+            record = yield from self.origin.learn()
+            if turn(drawn.scheme) > turn(state.scheme_id):
+                raise StoreBehind(state.tag, max=record.max, scheme=drawn.scheme)
+        if drawn.status == "older" and state.went_back(drawn.number, before):
+            yield from self.origin.refuse_backwards(drawn.number, before)
         if drawn.status in ("again", "ok"):
-            self.seen = max(self.seen, drawn.number)
+            state.seen = max(state.seen, drawn.number)
             if drawn.extend:
-                self.elected()
+                self.refill.elected()
             return drawn.number
         if drawn.status in ("notmaster", "corrupt"):
-            raise refused(drawn, self.tag, self.key)
+            raise refused(drawn, state.tag, state.key)
         if drawn.status == "scheme":
-            yield from self.learn()
-            if self.scheme_id != drawn_as:
+            yield from self.origin.learn()
+            if state.scheme_id != drawn_as:
                 return None
-        if self._direct:
+        if self.origin.mode is Mode.DIRECT:
             yield from self.rejoin()
-        yield from self.await_segment(deadline)
+        yield from self.refill.segments.wait_for(deadline)
         return None
 
     def upcoming(self) -> Steps[int]:
         """Return the counter that the next draw will bring, if no other caller draws before. Consumes nothing."""
-        hand = self.hand
+        hand = self.state.hand
         held = None if hand is None else hand.upcoming
         if held is not None:
             return held
-        record = yield from self.counted()
+        record = yield from self.origin.counted()
         if self._runtime.redis:
-            yield from self.refuse_foreign(probe=True)
-        return (yield from self._public(upcoming(record, self.key if self._runtime.redis else None)))
+            yield from self.origin.refuse_foreign(probe=True)
+        return (yield from self.origin.public(upcoming(record, self.state.key if self._runtime.redis else None)))
 
     def reserve(self, n: int) -> Steps[range]:
         """Reserve exactly n numbers of a trend tag in the store for the caller alone, past both buffers."""
-        check_reserving(self._record or (yield from self.learn()), n)
-        reserved = yield from self._public(
-            direct.reserve(
-                self.tag,
-                seen=self.taken(),
-                n=n,
-                exact=True,
-                reason="reserve",
-                application=self._runtime.application,
-                emit=self._runtime.emit,
-            )
-        )
+        state, label, emit = self.state, self._runtime.application, self._runtime.emit
+        check_reserving(state.record or (yield from self.origin.learn()), n)
+        seen = state.taken()
+        steps = direct.reserve(state.tag, seen=seen, n=n, exact=True, reason="reserve", application=label, emit=emit)
+        reserved = yield from self.origin.public(steps)
         try:
             check_reserving(reserved.tag, n)
         except InvalidArgument:
             # Changed since the record was read: these counters are no numbers that users may see.
-            yield from self._give_back((reserved,), reserved.low)
+            yield from self.origin.give_back((reserved,), reserved.low)
             raise
-        self._reserved = max(self._reserved, reserved.high)
+        state.reserved = max(state.reserved, reserved.high)
         return range(reserved.low + 1, reserved.high + 1)
 
     def warm(self, deadline: Deadline) -> Steps[None]:
         """Return when there are numbers to draw."""
-        if self._record is None:
-            yield from self.learn()
-        if self._has_numbers():
-            return
-        while not (yield from self.await_segment(deadline)):
-            if self._has_numbers():
+        if self.state.record is None:
+            yield from self.origin.learn()
+        state = self.state
+        while self.origin.mode is not Mode.DIRECT or state.hand is None or state.hand.due:
+            if (yield from self.refill.segments.wait_for(deadline)):
                 return
 
-    def _has_numbers(self) -> bool:
-        return self._direct and self.hand is not None and not self.hand.due
-
-    def _check(self, hand: LocalBuffer[Lease | Reservation], *, probe: bool = True) -> Steps[None]:
+    def _check(self, hand: Hand, *, probe: bool = True) -> Steps[None]:
         """Drop the leases if the hash has moved since they were drawn.
 
         What can't be checked is served all the same: its numbers are this process's alone.
@@ -297,59 +312,85 @@ class Supply(Refill):
         if not leases:
             return
         try:
-            store_id = yield from self._identity()
-            steps = lease.moved(self.tag, self.key, leases, store_id, scheme=self.scheme_id, probe=probe)
-            gone = yield from self._public(steps)
+            store_id = yield from self.origin.identity()
+            state = self.state
+            steps = lease.moved(state.tag, state.key, leases, store_id, scheme=state.scheme_id, probe=probe)
+            gone = yield from self.origin.public(steps)
         except FenceError:
             gone = True
         except Unavailable as error:
-            self._runtime.emit(Failed(self.tag, "check", error))
+            self._runtime.emit(Failed(self.state.tag, "check", error))
             return
         if gone:
             hand.empty()
-            self._runtime.emit(LeaseDropped(self.tag))
+            self._runtime.emit(LeaseDropped(self.state.tag))
+
+    def overdue(self) -> IssuerError:
+        """Return the error for a caller whose time is over while others ask for it."""
+        if self.refill.segments.flights.flight is not None:
+            return self.refill.segments.late()
+        late = f"tag {self.state.tag!r}: {self.shortage.redis_trouble or 'Redis has not answered in time'}"
+        return RedisUnavailable(late, tag=self.state.tag, retry_after=self.shortage.redis_retry)
+
+    @property
+    def open(self) -> Iterable[int]:
+        """The numbers that are laid open, perhaps none."""
+        return () if self.state.hand is None else self.state.hand.open
 
     # ------------------------------------------------------------------ what the scheduler does
+
+    def notice_use(self) -> None:
+        """Take note of draws since the last time, which don't look at the clock themselves."""
+        if self.state.seen != self._noticed:
+            self._noticed, self.used_at = self.state.seen, monotonic()
+
+    def fetch(self, deadline: Deadline) -> Steps[int]:
+        """Fetch the next segment now, if one is due. Returns how many were loaded: 0 or 1."""
+        if self.origin.mode is not Mode.DIRECT:
+            yield from self.origin.identity_soon()
+        if not (yield from self.refill.due()):
+            return 0
+        flight, leads = self.refill.segments.flights.join()
+        return (yield from self.refill.segments.fly(flight, deadline)) if leads else 0
 
     def sweep(self) -> Steps[None]:
         """Look after the tag: its leases, the way back to Redis, and what is due in the background.
 
         Of the store it asks nothing that Redis alone could tell: the store may be away.
         """
-        if self._direct and self._runtime.redis:
+        hand = self.state.hand
+        if self.origin.mode is Mode.DIRECT:
             yield from self.rejoin()
-        elif self._runtime.redis and self.hand is not None:
-            yield from self._sweep_leases(self.hand)
-        if (yield from self._due()):
-            self.prefetch_segment()
+        elif hand is not None:
+            issued = hand.issued
+            if issued == self._swept_at:
+                hand.shut()  # a quiet tag's leases are checked when it is used again
+            else:
+                self.used_at = monotonic()
+                yield from self._check(hand)
+            self._swept_at = issued
+        if (yield from self.refill.due()):
+            self.refill.segments.prefetch()
 
     def refresh(self) -> Steps[None]:
         """Read the tag's record, if that was long ago, and the store's id, if it isn't known."""
         if self.stale:
-            yield from self.learn()
+            yield from self.origin.learn()
 
     @property
     def stale(self) -> bool:
         """Whether the tag's record should be read, or the store asked for its id."""
-        return self._record is None or not self._runtime.identity.known or monotonic() - self._learnt_at > LEARN_AFTER
-
-    def _sweep_leases(self, hand: LocalBuffer[Lease | Reservation]) -> Steps[None]:
-        """Check the leases of a tag in use; those of a quiet one when it is used again."""
-        issued = hand.issued
-        if issued == self._swept_at:
-            hand.shut()
-        else:
-            self.used_at = monotonic()
-            yield from self._check(hand)
-        self._swept_at = issued
+        state = self.state
+        return state.record is None or not self._runtime.identity.known or monotonic() - state.learnt_at > LEARN_AFTER
 
     def rejoin(self) -> Steps[None]:
         """Redis is back: skip there what was issued here, draw from Redis again, and give back what is left."""
-        hand = self.hand
-        if not self._direct or not self._runtime.redis or hand is None:
+        state, origin, flights = self.state, self.origin, self.refill.segments.flights
+        hand = state.hand
+        if origin.mode is not Mode.DIRECT or not self._runtime.redis or hand is None:
             return
-        flight, leads = self._segments.enter()
-        mine = leads and flight.claim()
+        flight, leads = flights.join()
+        mine = leads and flight.start()
         if not mine and hand.held:
             return
         # If it isn't mine, another caller asks the store for a segment, and has nothing to serve meanwhile. Should it
@@ -358,32 +399,32 @@ class Supply(Refill):
         refusal: IssuerError | None = None
         rejoined = False
         try:
-            store_id = yield from self._identity()
+            store_id = yield from origin.identity()
             # Redis must take a write before anything is given up for it: out of memory, or short of replicas, it still
             # answers reads.
-            yield from self._public(floor(self.tag, self.key, hand.issued, "keep", store_id))
+            yield from origin.public(floor(state.tag, state.key, hand.issued, "keep", store_id))
             left = hand.empty()
             issued = hand.issued
-            yield from self._public(floor(self.tag, self.key, issued, "keep", store_id))
-            with self._mode_lock:
-                current = self._segments.is_current(flight) or not mine
+            yield from origin.public(floor(state.tag, state.key, issued, "keep", store_id))
+            with origin.lock:
+                current = flights.is_current(flight) or not mine
                 if current and not hand.held and hand.issued == issued:
-                    self.seen = max(self.seen, issued)
-                    self._direct = False
-                    self._settle()
+                    state.seen = max(state.seen, issued)
+                    origin.leave_direct()
                     rejoined = True
             if rejoined:
-                self._note_redis(None)
-                self._runtime.emit(Rejoined(self.tag, issued))
+                if self.shortage.redis_trouble:
+                    self.shortage.redis_back()
+                self._runtime.emit(Rejoined(state.tag, issued))
         except RedisUnavailable as error:
-            self._runtime.emit(Failed(self.tag, "rejoin", error))
+            self._runtime.emit(Failed(state.tag, "rejoin", error))
         except IssuerError as error:  # its hash is corrupt or another store's by now, or the store is away
             refusal = error
         finally:
-            if mine or not self._direct:
-                self._segments.land(flight, progress=True)
+            if mine or origin.mode is not Mode.DIRECT:
+                flights.finish(flight, progress=True)
         # Last: callers that draw from Redis by now don't wait for a store that may be away.
-        yield from self._give_back(*left)
+        yield from origin.give_back(*left)
         if refusal is not None:
             raise refusal
 
@@ -392,14 +433,17 @@ class Supply(Refill):
     @property
     def disposable(self) -> bool:
         """Whether nothing is lost with it: the tag was never seen, no caller waits, no flight may bring it numbers."""
-        busy = self.waiting or self._segments.flight or self._leases.flight
-        return self._record is None and not busy and (self.hand is None or not self.hand.held)
+        return self.state.record is None and not self._busy and (self.state.hand is None or not self.state.hand.held)
 
     @property
     def idle(self) -> bool:
         """Whether this process holds nothing of the tag, and no caller waits for any: all its numbers are in Redis."""
-        busy = self.waiting or self._segments.flight or self._leases.flight or self._election.mine
-        return not busy and self.hand is None
+        return not self._busy and not self.refill.election.mine and self.state.hand is None
+
+    @property
+    def _busy(self) -> bool:
+        refill = self.refill
+        return bool(self.shortage.waiting or refill.segments.flights.flight or refill.leases.flights.flight)
 
     def end(self) -> None:
         """Serve nothing from now on; `close` gives back what is held now.
@@ -407,25 +451,28 @@ class Supply(Refill):
         At once, not when the flights have ended: meanwhile another thread may fork, and parent and child would both go
         on with a stream of what lies open (seen).
         """
-        if self.ended is None:
-            self._left = self.retire(self.closed_error())
+        if self.state.ended is None:
+            self._left = self.origin.retire(self.closed_error())
+
+    def closed_error(self) -> IssuerError:
+        """Return the error for callers once the issuer is closed."""
+        return IssuerError(f"tag {self.state.tag!r}: this issuer is closed", tag=self.state.tag)
 
     def close(self, deadline: Deadline) -> Steps[None]:
         """End the flights under way, which give back what they bring, then give back what this process held."""
         self.end()
-        for board in (self._segments, self._leases):
-            flight = board.flight
+        for fetcher in (self.refill.segments, self.refill.leases):
+            flight = fetcher.flights.flight
             if flight is None:
                 continue
-            if flight.claim():
+            if flight.start():
                 # Its job has not begun, and finds nothing to do now.
-                flight.land(progress=False)
+                flight.finish(progress=False)
             else:
                 yield from wait(flight, deadline.left())
-        if self._election.mine and deadline.left() > 0:
+        if self.refill.election.mine and deadline.left() > 0:
             # Won by a draw, and its flight was cancelled or never began. Left alone it would stand for the window, and
             # the next caller that runs out of numbers would wait for it.
             with suppress(IssuerError):
-                yield from self.fetch()
-        held, used = self._left
-        yield from self._give_back(held, used)
+                yield from self.fetch(deadline)
+        yield from self.origin.give_back(*self._left)

@@ -8,17 +8,14 @@ from typing import TypeVar
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
-from issuer.core.single_flight import renewed
-from issuer.core.steps import Steps
-from issuer.core.supply.lease import Lease
-from issuer.core.supply.local_buffer import LocalBuffer
-from issuer.core.supply.source import Runtime
+from issuer.core.steps import Steps, renewed
+from issuer.core.supply.runtime import Runtime
+from issuer.core.supply.state import Hand
 from issuer.core.supply.supply import Supply
 from issuer.drivers.asyncio.connections import Node
 from issuer.drivers.asyncio.runner import Runner
 from issuer.drivers.exchange import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable
-from issuer.persistence.records import Reservation
 from issuer.settings import seconds
 from issuer.strategies.serving import StrategyRunner
 
@@ -107,6 +104,7 @@ class Combiner:
         """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
+        self.state = self.supply.state
         #: The runner of the tag's strategy, if that has no counter.
         self.serving: StrategyRunner | None = None
         self._key = key
@@ -128,8 +126,8 @@ class Combiner:
         self._in_a_row = 0
 
     def _pack(self) -> None:
-        self._packed_as = self.supply.scheme_id
-        self._draws = gateway.Draws(self._key, self.supply.window, self._packed_as)
+        self._packed_as = self.state.scheme_id
+        self._draws = gateway.Draws(self._key, self.supply.refill.window, self._packed_as)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
@@ -139,8 +137,8 @@ class Combiner:
 
         Raises InvalidArgument, and RuntimeError, at once or when it is awaited, if another loop runs than its own.
         """
-        if self.supply.hand is not None:
-            return self._from_hand(self.supply.hand, timeout)
+        if self.state.hand is not None:
+            return self._from_hand(self.state.hand, timeout)
         alarm = None if timeout is None else monotonic() + seconds(timeout, "timeout", zero=True)
         if self._server is None:
             self._begin()
@@ -150,7 +148,7 @@ class Combiner:
         queue.until.append(self._until if alarm is None else alarm)
         return future
 
-    async def _from_hand(self, hand: LocalBuffer[Lease | Reservation], timeout: float | None) -> int:
+    async def _from_hand(self, hand: Hand, timeout: float | None) -> int:
         self._check_loop()
         await self.give_turn()
         for number in hand.open:
@@ -167,7 +165,7 @@ class Combiner:
 
     async def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
-        if self.supply.hand is not None:
+        if self.state.hand is not None:
             return await self.run(self.supply.obtain(n, deadline), deadline)
         return await self._draw(n, deadline)
 
@@ -183,9 +181,9 @@ class Combiner:
         """One round trip; what it doesn't bring goes the long way."""
         first: gateway.Drawn | RedisUnavailable | None = None
         node, redis = self._node, self._redis
-        if node is not None and redis is not None and self.supply.hand is None:
+        if node is not None and redis is not None and self.state.hand is None:
             packed = self._one if n == 1 else self._draws.of(n)
-            before = self.supply.seen
+            before = self.state.seen
             try:
                 reply = await redis.draw(node, packed, deadline)
             except RedisUnavailable as error:
@@ -199,23 +197,23 @@ class Combiner:
         self._node = None
         numbers = await self.run(self.supply.obtain(n, deadline, first), deadline)
         if redis is not None:
-            if self.supply.owned:
+            if self.state.owned:
                 self._node = redis.node(self._key)
-            if self._packed_as != self.supply.scheme_id:
+            if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers
 
     def _taken(self, reply: list[bytes], before: int) -> range | gateway.Drawn | None:
         """Return a reply's numbers, or all of it if it says more. `before`: the highest seen when it was sent."""
-        supply = self.supply
+        state = self.state
         if reply[0] == b"ok":
             low, high = int(reply[1]), int(reply[2])
-            if supply.went_back(low, before):
+            if state.went_back(low, before):
                 return None  # drawn once more, with a look at the hash
             # No election; and no numbers in hand, see Supply.obtain.
-            if len(reply) == 3 and supply.hand is None:  # noqa: PLR2004
-                if high > supply.seen:  # noqa: PLR1730 - `max` takes three times as long
-                    supply.seen = high
+            if len(reply) == 3 and state.hand is None:  # noqa: PLR2004
+                if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
+                    state.seen = high
                 return range(low + 1, high + 1)
         return gateway.drawn(reply)
 
@@ -226,7 +224,7 @@ class Combiner:
         """How many callers wait now."""
         queued = sum(not future.done() for queue in (self._served, self._queue) for future in queue.futures)
         # Of those in the supply one stands for all that share its draw.
-        return max(queued, len(self.supply.waiting))
+        return max(queued, len(self.supply.shortage.waiting))
 
     def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self.loop:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from issuer.clock import Deadline
-from issuer.core.single_flight import Flight
-from issuer.core.steps import Ask, Sleep, Step, Steps, Wait, public
+from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
+from issuer.core.supply.runtime import Job
 from issuer.drivers.asyncio.connections import Connections, drive
 from issuer.drivers.store_pool import GRACE, StorePool
 from issuer.errors import ConfigurationError
@@ -18,36 +18,32 @@ from issuer.persistence.contract import Store
 T = TypeVar("T")
 
 
-class Gate:
+class TaskLatch:
     """Wakes tasks of one loop."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("event",)
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self.event = asyncio.Event()
 
     def wake(self) -> None:
         """Wake every waiter, later ones too."""
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Return when woken."""
-        await self._event.wait()
+        self.event.set()
 
 
 def new_flight() -> Flight:
     """Make a flight whose waiters are tasks."""
-    return Flight(Gate(), asyncio.current_task)
+    return Flight(TaskLatch(), asyncio.current_task)
 
 
 async def waited(flight: Flight, seconds: float) -> bool:
     """Wait for the flight's end, `seconds` seconds at most; return whether it came."""
-    gate: Gate = flight.landing  # type: ignore[assignment]  # made by `new_flight`
+    latch: TaskLatch = flight.latch  # type: ignore[assignment]  # made by `new_flight`
     try:
         async with asyncio.timeout(seconds):
-            await gate.wait()
+            await latch.event.wait()
     except TimeoutError:
-        return flight.landed
+        return bool(flight.finished)
     return True
 
 
@@ -72,6 +68,11 @@ class Runner:
         way goes on in its thread, and what it reserves is a gap.
         """
         return await drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
+
+    async def work(self, window: float, job: Job) -> None:
+        """Run a job of the scheduler, within `window` seconds from now."""
+        deadline = Deadline(window)
+        await drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
     async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:

@@ -8,13 +8,12 @@ from typing import Self, TypeVar
 
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
-from issuer.core.single_flight import Flight, renewed
-from issuer.core.steps import Steps
-from issuer.core.supply.refill import UNCLAIMED
-from issuer.core.supply.source import Runtime
+from issuer.core.steps import Flight, Steps, renewed
+from issuer.core.supply.fetcher import UNCLAIMED
+from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.supply import Supply
 from issuer.drivers.blocking.connections import NOWHERE
-from issuer.drivers.blocking.runner import Gate, Runner, waited
+from issuer.drivers.blocking.runner import Runner, ThreadLatch, waited
 from issuer.drivers.exchange import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
 from issuer.strategies.serving import StrategyRunner
@@ -46,9 +45,9 @@ class Batch(Flight):
     __slots__ = ("got", "lock", "low", "passed", "passing", "seats")
 
     def __init__(self) -> None:
-        gate = Gate()
-        super().__init__(gate, threading.get_ident)
-        self.lock = gate.lock
+        latch = ThreadLatch()
+        super().__init__(latch, threading.get_ident)
+        self.lock = latch.lock
         self.seats = itertools.count(1)
         self.low = 0
         self.got = 0
@@ -80,6 +79,8 @@ class Combiner:
         """`key` is the tag's hash in Redis; `timeout`: seconds that a call may wait if it doesn't say it itself."""
         self.tag = tag
         self.supply = Supply(tag, key, runtime)
+        self.state = self.supply.state
+        self._waiting = self.supply.shortage.waiting
         #: The runner of the tag's strategy, if that has no counter.
         self.serving: StrategyRunner | None = None
         self._key = key
@@ -103,11 +104,11 @@ class Combiner:
         self._passing: threading.Lock | None = None
         if runner.redis is not None:
             # Last of all: from now on other threads draw from it.
-            self.supply.lay_open(self)
+            self.supply.origin.lay_open(self)
 
     def _pack(self) -> None:
-        self._packed_as = self.supply.scheme_id
-        self._draws = gateway.Draws(self._key, self.supply.window, self._packed_as)
+        self._packed_as = self.state.scheme_id
+        self._draws = gateway.Draws(self._key, self.supply.refill.window, self._packed_as)
         self._one = self._draws.one
 
     # ------------------------------------------------------------------ drawing
@@ -130,23 +131,23 @@ class Combiner:
                     number = batch.number(seat)
                     lock.release()
                     if number:
-                        return number if self.supply.scheme is None else self.supply.value(number)
-            return self.supply.value(self._shared(Deadline.until(until), batch, seat))
-        supply = self.supply
-        before = supply.seen
+                        return number if self.state.scheme is None else self.state.value(number)
+            return self.state.value(self._shared(Deadline.until(until), batch, seat))
+        state = self.state
+        before = state.seen
         try:
             reply = self._node.draw(self._one, self._seconds)
-            if reply is not None and len(reply) == NUMBERS and supply.hand is None and supply.scheme is None:
+            if reply is not None and len(reply) == NUMBERS and state.hand is None and state.scheme is None:
                 high = int(reply[2])
-                if high > supply.seen:
-                    supply.seen = high
+                if high > state.seen:
+                    state.seen = high
                     return high
-                if not supply.went_back(high - 1, before):
+                if not state.went_back(high - 1, before):
                     return high
-            return supply.value(self._long(1, Deadline(self._timeout), reply, before)[1])
+            return state.value(self._long(1, Deadline(self._timeout), reply, before)[1])
         except TimeoutError as error:
             late = self._unanswered(error, self._seconds)
-            return supply.value(self._long(1, Deadline(self._timeout - self._seconds), late, before)[1])
+            return state.value(self._long(1, Deadline(self._timeout - self._seconds), late, before)[1])
         finally:
             turn.release()
 
@@ -156,7 +157,7 @@ class Combiner:
 
     def next(self, deadline: Deadline) -> int:
         """Draw one number, waiting until the deadline."""
-        if self.supply.hand is not None:
+        if self.state.hand is not None:
             return self.run(self.supply.obtain(1, deadline), deadline)[0]
         turn = self._turn
         if self._queued or not turn.acquire(False):  # noqa: FBT003 - as above
@@ -169,7 +170,7 @@ class Combiner:
 
     def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
-        if self.supply.hand is not None:
+        if self.state.hand is not None:
             return self.run(self.supply.obtain(n, deadline), deadline)
         if n == 1:
             number = self.next(deadline)
@@ -187,17 +188,17 @@ class Combiner:
         """One round trip; what it doesn't bring goes the long way. Returns low and high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
-        before = self.supply.seen
+        before = self.state.seen
         try:
             reply = self._node.draw(packed, seconds)
         except TimeoutError as error:
             return self._long(n, deadline, self._unanswered(error, seconds), before)
-        if reply is None or len(reply) != NUMBERS or self.supply.hand is not None:
+        if reply is None or len(reply) != NUMBERS or self.state.hand is not None:
             return self._long(n, deadline, reply, before)
         low, high = int(reply[1]), int(reply[2])
-        if self.supply.went_back(low, before):
+        if self.state.went_back(low, before):
             return self._long(n, deadline, reply, before)
-        self.supply.seen = max(self.supply.seen, high)
+        self.state.seen = max(self.state.seen, high)
         return low, high
 
     def _long(
@@ -209,13 +210,13 @@ class Combiner:
         """
         self._node = NOWHERE
         drawn = gateway.drawn(first) if isinstance(first, list) else first
-        if isinstance(drawn, gateway.Drawn) and drawn.status == "ok" and self.supply.went_back(drawn.low, before):
+        if isinstance(drawn, gateway.Drawn) and drawn.status == "ok" and self.state.went_back(drawn.low, before):
             drawn = None  # drawn once more, with a look at the hash
-        numbers = self.run(self.supply.obtain(n, deadline, drawn), deadline)
+        numbers = self._runner.run(self.supply.obtain(n, deadline, drawn), deadline, self.tag)
         if self._redis is not None:
-            if self.supply.owned:
+            if self.state.owned:
                 self._node = self._redis.node(self._key)
-            if self._packed_as != self.supply.scheme_id:
+            if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]
 
@@ -229,20 +230,20 @@ class Combiner:
     @property
     def waiting(self) -> int:
         """How many callers wait now; of those that share a draw only the leader, and those that have waited 0.25 s."""
-        return len(self.supply.waiting)
+        return len(self._waiting)
 
     def _shared(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         """Get a number out of a batch. If this seat got none, by a short grant or a lost leader, sit down again."""
         try:
             return self._sat(deadline, batch, seat)
         finally:
-            self.supply.waiting.discard(deadline)
+            self._waiting.discard(deadline)
 
     def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         while deadline.left() > SHORTEST:
-            self.supply.waiting.add(deadline)  # again each time: a draw that takes the long way ends by discarding it
+            self._waiting.add(deadline)  # again each time: a draw that takes the long way ends by discarding it
             try:
-                if batch.claim():
+                if batch.start():
                     self._lead(batch, deadline)
                 else:
                     waited(batch, deadline.left() - SHORTEST)
@@ -250,13 +251,14 @@ class Combiner:
                 if batch.ours:
                     # No thread may be left waiting for a leader that was interrupted; the others sit down again.
                     self._close(batch)
-                    batch.land(progress=False)
+                    batch.finish(progress=False)
                 raise
             number = batch.number(seat)
             if number:
                 return number
-            if batch.error is not None and (self.supply.given_up or not isinstance(batch.error, Unavailable)):
-                raise renewed(batch.error)
+            error = batch.error
+            if error is not None and (self.supply.refill.segments.given_up or not isinstance(error, Unavailable)):
+                raise renewed(error)
             batch = self._batch
             seat = next(batch.seats)
         # Too late to wait for others.
@@ -282,12 +284,12 @@ class Combiner:
                 # A thread that comes back sits down, instead of drawing alone while the others still pass.
                 self._queued = True
         except IssuerError as error:
-            batch.land(progress=False, error=error)
+            batch.finish(progress=False, error=error)
             raise
         finally:
             if mine:
                 turn.release()
-        batch.land(progress=True)
+        batch.finish(progress=True)
 
     def _close(self, batch: Batch) -> int:
         """Take no more callers; return how many sit in it. A late one finds no number for its seat."""

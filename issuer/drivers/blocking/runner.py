@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from issuer import clock
 from issuer.clock import Deadline
-from issuer.core.single_flight import Flight
-from issuer.core.steps import Ask, Sleep, Step, Steps, Wait, public
+from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
+from issuer.core.supply.runtime import Job
 from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import ConfigurationError
@@ -21,8 +21,8 @@ T = TypeVar("T")
 LOOK_AGAIN = 1.0
 
 
-class Gate:
-    """Wakes threads: a lock in C, held until the landing, then passed on from waiter to waiter.
+class ThreadLatch:
+    """Wakes threads: a lock in C, held until the flight has ended, then passed on from waiter to waiter.
 
     Not threading.Event, which is Python: an interrupt inside of it can leave its own lock held, and then all
     waiters wait for ever.
@@ -39,26 +39,22 @@ class Gate:
         """Wake every waiter, later ones too."""
         self.lock.release()
 
-    def wait(self, seconds: float) -> None:
-        """Return when woken, or after `seconds` seconds."""
-        if self.lock.acquire(timeout=seconds):
-            self.lock.release()
-
 
 def new_flight() -> Flight:
     """Make a flight whose waiters are threads."""
-    return Flight(Gate(), threading.get_ident)
+    return Flight(ThreadLatch(), threading.get_ident)
 
 
 def waited(flight: Flight, seconds: float) -> bool:
     """Wait for the flight's end, `seconds` seconds at most; return whether it came."""
     end = Deadline(seconds)
-    while not flight.landed:
+    latch: ThreadLatch = flight.latch  # type: ignore[assignment]  # made by this driver
+    while not flight.finished:
         left = end.left()
         if left <= 0:
             return False
-        gate: Gate = flight.landing  # type: ignore[assignment]  # made by this driver
-        gate.wait(min(left, LOOK_AGAIN))
+        if latch.lock.acquire(timeout=min(left, LOOK_AGAIN)):
+            latch.lock.release()
     return True
 
 
@@ -81,6 +77,11 @@ class Runner:
     def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error."""
         return drive(public(steps, tag, self.store), partial(self._result, deadline=deadline, tag=tag))
+
+    def work(self, window: float, job: Job) -> None:
+        """Run a job of the scheduler, within `window` seconds from now."""
+        deadline = Deadline(window)
+        drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:

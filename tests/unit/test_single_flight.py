@@ -7,12 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from issuer.clock import Deadline
+from issuer.core.single_flight import SingleFlight
 from issuer.core.steps import Step, Wait
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 from issuer.persistence.memory import MemoryStore
 from issuer.strategies.machines import blocking
-from issuer.strategies.once import Once
 from tests.unit.refusals import refused
 from tests.waiting import until
 
@@ -25,7 +25,7 @@ class Crew(Runner):
 
     def __init__(self, pool: ThreadPoolExecutor, works: list[IssuerError | None]) -> None:
         super().__init__(MemoryStore(), None, 1.0)
-        self.once = Once("it", "orders", new_flight)
+        self.flights = SingleFlight(new_flight)
         self.works = works
         self.done = False
         self.tried = 0
@@ -35,7 +35,7 @@ class Crew(Runner):
 
     def ask(self) -> Future[None]:
         deadline = Deadline(WAIT)
-        steps = self.once.do(lambda: blocking(self._find), lambda: self.done, deadline)
+        steps = self.flights.do(lambda: blocking(self._find), lambda: self.done, deadline, tag="orders", what="it")
         return self._pool.submit(lambda: self.run(steps, deadline))
 
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:

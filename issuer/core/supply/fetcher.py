@@ -1,0 +1,269 @@
+"""Fetching of segments, or of leases: one caller or the scheduler fetches the next one, the others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from issuer.clock import LONGEST_PAUSE, Deadline, monotonic
+from issuer.core.events import (
+    CallersServed,
+    CallersWait,
+    ExtensionLate,
+    Failed,
+    FenceTripped,
+    NumbersLost,
+    RedisBack,
+    RedisSilent,
+    StoreBack,
+    StoreSilent,
+)
+from issuer.core.single_flight import SingleFlight
+from issuer.core.steps import Flight, Steps, renewed, sleep, wait
+from issuer.core.supply.mode import Mode, Origin
+from issuer.core.supply.runtime import Runtime
+from issuer.core.supply.state import TagState
+from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable, Unavailable
+
+#: If the scheduler has not begun a flight after this many seconds, a caller that waits for it takes it over.
+UNCLAIMED = 0.25
+
+#: A store that gave no answer in less is perhaps only slow: a caller in a hurry must not keep others from it.
+EVIDENCE = 0.25
+
+#: Once callers have waited for this many seconds observers hear of it, whatever they wait for.
+NOTABLE = 1.0
+
+#: Gets a piece, by the deadline; returns how many came, 0 or 1, and whether asking again makes sense at once.
+Fetch = Callable[[Flight, Deadline], Steps[tuple[int, bool]]]
+
+
+class Shortage:
+    """Tells observers of a shortage once, and of its end."""
+
+    def __init__(self, state: TagState, runtime: Runtime) -> None:
+        #: The deadlines of callers that wait for numbers. A driver adds those that wait for another's.
+        self.waiting: set[Deadline] = set()
+        #: Since when callers have waited in vain, on the monotonic clock; and whether observers have heard of it.
+        self.since: float | None = None
+        self._told = False
+        #: When it made sense to ask Redis again, when it was asked last in vain.
+        self.redis_retry = LONGEST_PAUSE
+        #: Why Redis gave nothing when it was asked last; "" if it did, or wasn't asked yet. And since when it doesn't.
+        self.redis_trouble = ""
+        self._redis_silent_since = 0.0
+        #: Why Redis has lost this tag's numbers, until they come again: what it answered to a draw.
+        self.loss = ""
+        #: The highest number seen when a caller found all segments used up.
+        self._ran_out_at = 0
+        self._state = state
+        self._runtime = runtime
+
+    def lack(self, why: IssuerError | None, since: float, *, late: bool = False) -> None:
+        """Say why callers wait, once an outage: the loader may be another process, which says it elsewhere.
+
+        `since`: when they began to, on the monotonic clock; `late`: one of them waits no longer.
+        """
+        if not self.waiting:
+            return
+        if self.since is None:
+            self.since = since
+        if not self._told and (late or monotonic() - self.since >= NOTABLE):
+            self._told = True
+            cause = why or f"no segment came from the store {self._runtime.store}, which another process may be asking"
+            self._runtime.emit(CallersWait(self._state.tag, str(cause)))
+
+    def supplied(self) -> None:
+        """Take note that a caller has got numbers; say it if observers have heard that callers wait."""
+        since, told = self.since, self._told
+        if since is not None:
+            self.since, self._told = None, False
+            if told:
+                self._runtime.emit(CallersServed(self._state.tag, monotonic() - since))
+
+    def none_drawn(self, status: str) -> None:
+        """Say why a draw brought no numbers, though this process has seen some: they are used up, or Redis lost them.
+
+        Lost: the hash is gone, or of another reign.
+        """
+        taken = self._state.taken()
+        if status == "exhausted" and taken > self._ran_out_at:
+            self._ran_out_at = taken
+            self._runtime.emit(ExtensionLate(self._state.tag, taken))
+        elif status in ("empty", "fenced") and taken and not self.loss:
+            self.loss = status
+            self._runtime.emit(FenceTripped(self._state.tag, status))
+
+    def loss_over(self, low: int) -> None:
+        """Say what the loss has cost, as numbers above `low` come."""
+        loss, self.loss = self.loss, ""
+        seen = self._state.taken()
+        self._runtime.emit(NumbersLost(self._state.tag, loss, low, seen, max(0, low - seen)))
+
+    def redis_silent(self, error: RedisUnavailable) -> None:
+        """Take note that Redis gives no answer to draws; say it once."""
+        fresh = not self.redis_trouble
+        self.redis_retry, self.redis_trouble = error.retry_after, str(error)
+        if fresh:
+            self._redis_silent_since = monotonic()
+            self._runtime.emit(RedisSilent(self._state.tag, error))
+
+    def redis_back(self) -> None:
+        """Say that Redis answers again."""
+        self.redis_trouble = ""
+        self._runtime.emit(RedisBack(self._state.tag, monotonic() - self._redis_silent_since))
+
+
+class Fetcher:
+    """Fetches pieces of one kind for all callers of a tag, one at a time.
+
+    The scheduler fetches segments, whose caller only waits; a lease is one round trip, which its caller makes itself.
+    """
+
+    def __init__(
+        self, runtime: Runtime, origin: Origin, shortage: Shortage, fetch: Fetch, segments: Fetcher | None = None
+    ) -> None:
+        """`segments`: the fetcher of the segments that leases come from; None: of segments itself."""
+        self.flights = SingleFlight(runtime.flight, longest=runtime.window + 1)
+        self._tag = origin.tag
+        self._runtime = runtime
+        self._origin = origin
+        self._shortage = shortage
+        self._fetch = fetch
+        self._segments = segments or self
+
+    def wait_for(self, deadline: Deadline, wanted: int = 0) -> Steps[bool]:
+        """Wait until a piece may have come, or fetch it if no other caller does. Returns whether one has come.
+
+        `wanted`: how many numbers the caller wants. Raises at the deadline. If the store has been away for longer than
+        a caller shall insist, and another caller or job finds out when it is back, raises at once.
+        """
+        leased = self._segments is not self
+        if not leased and self.flights.failures and self.given_up and self.prefetch(wanted):
+            raise self.late()
+        flight, leads = self.flights.join(wanted)
+        try:
+            if leads and leased:
+                yield from self.fly(flight, deadline, in_person=True)
+            elif leads:
+                yield from self._lead(flight, deadline)
+            if not flight.started:
+                # The scheduler's pool is full, or the interpreter exits. A caller without time left doesn't take it
+                # over: it would fail the flight for those that have more.
+                finished = yield from wait(flight, min(UNCLAIMED, deadline.left()))
+                if not finished and deadline.left() > 0:
+                    yield from self.fly(flight, deadline, in_person=True)
+        except BaseException:
+            # Interrupted: the others must not wait for us.
+            if flight.ours or not flight.started:
+                self.flights.finish(flight, progress=False)
+            raise
+        return (yield from self._outcome(flight, deadline))
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the store has been away for longer than callers wait for it."""
+        silence = self._segments.flights.silence
+        return silence is not None and silence >= self._runtime.insist
+
+    def _lead(self, flight: Flight, deadline: Deadline) -> Steps[None]:
+        rest = self.flights.pause() if self.flights.failures else 0.0
+        if rest:
+            yield from sleep(min(rest, deadline.left()))
+        if rest and deadline.left() <= 0:
+            # It never began, so it is no failure: counted as one, callers in a hurry would stretch the pause without
+            # end.
+            flight.finish(progress=False)
+        elif not self._runtime.background(partial(self.fly, flight)):
+            if deadline.left() > 0 and flight.start():
+                yield from self.fly(flight, deadline, in_person=True)
+            else:
+                flight.finish(progress=False)
+
+    def _outcome(self, flight: Flight, deadline: Deadline) -> Steps[bool]:
+        finished = yield from wait(flight, min(deadline.left(), self.flights.left(flight)))
+        if not finished and deadline.left() <= 0:
+            raise self.late()
+        if flight.error is not None and not isinstance(flight.error, Unavailable):
+            raise renewed(flight.error)
+        if not flight.progress:
+            if isinstance(flight.error, RedisUnavailable) and self._origin.mode is not Mode.DIRECT:
+                self._shortage.redis_silent(flight.error)
+                if (yield from self._origin.go_direct(deadline)):
+                    return False
+            if deadline.left() <= 0 or self.given_up:
+                raise self.late()
+            self._shortage.lack(flight.error or self.flights.trouble, flight.begun)
+        return flight.progress
+
+    def late(self) -> IssuerError:
+        """Return the error for a caller that waits no longer."""
+        segments, own = self._segments.flights, self.flights.trouble
+        if segments is not self.flights and isinstance(own, StoreUnavailable):
+            # It waited for a segment itself, and says what for.
+            return renewed(own)
+        trouble = segments.trouble or own
+        if isinstance(trouble, RedisUnavailable):
+            late: Unavailable = RedisUnavailable(str(trouble), tag=self._tag, retry_after=trouble.retry_after)
+        else:
+            reason = str(trouble) if trouble else f"no segment came from the store {self._runtime.store}"
+            silence = segments.silence
+            when = "at the deadline" if silence is None else f"and the store has been away for {silence:.3g} s"
+            late = StoreUnavailable(
+                f"tag {self._tag!r}: nothing left in hand {when}: {reason}",
+                tag=self._tag,
+                retry_after=segments.retry_after(),
+            )
+        late.__cause__ = trouble
+        self._shortage.lack(trouble, monotonic(), late=trouble is not None)
+        return late
+
+    def prefetch(self, wanted: int = 0) -> bool:
+        """Fetch the next piece in the background, if a scheduler is there to do it. Never waits.
+
+        `wanted`: how many numbers a caller wants of it. Returns whether one comes without the caller's doing: it is
+        being fetched, or will be after a pause, or begins to be.
+        """
+        if self.flights.flight is not None or (self.flights.failures and self.flights.pause()):
+            return True
+        if not self._runtime.scheduled:
+            return False
+        flight, leads = self.flights.join(wanted)
+        if leads and not self._runtime.background(partial(self.fly, flight)):
+            flight.finish(progress=False)
+            return False
+        return True
+
+    def fly(self, flight: Flight, deadline: Deadline, *, in_person: bool = False) -> Steps[int]:
+        """Fetch a piece and finish the flight, also after an error, unless another caller does. Returns how many came.
+
+        `in_person`: the caller that waits for it does; it may be in a hurry.
+        """
+        loaded, flights, emit = 0, self.flights, self._runtime.emit
+        if not flight.start():
+            return loaded
+        away = isinstance(flights.trouble, StoreUnavailable)
+        try:
+            loaded, progress = yield from self._fetch(flight, deadline)
+        except IssuerError as error:
+            if isinstance(error, StoreUnavailable) and not away:
+                emit(StoreSilent(self._tag, error, self._runtime.scheduled))
+            elif away and not isinstance(error, Unavailable):
+                emit(StoreBack(self._tag, error))
+            emit(Failed(self._tag, "fetch", error))
+            in_a_hurry = in_person and deadline.left() <= 0 and monotonic() - flight.begun < EVIDENCE
+            flights.finish(flight, progress=False, error=error, in_a_hurry=in_a_hurry)
+        except Exception as error:
+            unforeseen = IssuerError(f"tag {self._tag!r}: extension failed: {error!r}", tag=self._tag)
+            unforeseen.__cause__ = error
+            flights.finish(flight, progress=False, error=unforeseen)
+            raise
+        except BaseException:
+            # An interrupt is this thread's own affair: the waiters try again.
+            flights.finish(flight, progress=False)
+            raise
+        else:
+            flights.finish(flight, progress=progress)
+            if away and progress:
+                emit(StoreBack(self._tag, None))
+        return loaded
