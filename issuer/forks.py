@@ -7,9 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from issuer.persistence.forks import in_uwsgi_master, notice, register, under_way
+from issuer.persistence.forks import in_uwsgi_master, leave_signals, notice, register, under_way
 
-__all__ = ["PARENTS", "in_uwsgi_master", "living", "notice", "register", "under_way"]
+__all__ = ["PARENTS", "in_uwsgi_master", "leave_signals", "living", "notice", "register", "under_way"]
 
 log = logging.getLogger("issuer")
 

@@ -12,6 +12,7 @@ import atexit
 import ctypes
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -70,6 +71,16 @@ def in_uwsgi_master() -> bool:
     """
     worker_id = getattr(sys.modules.get("uwsgi"), "worker_id", None)
     return callable(worker_id) and worker_id() == 0
+
+
+def leave_signals() -> None:
+    """In a thread of ours: leave signals to the main thread, if uWSGI handles them.
+
+    Its handlers are C's, and end the interpreter in the thread that they hit. One that is stopped just then isn't the
+    main one, and a thread of a pool that waits for the pool's end, which is its own, raises RuntimeError (seen).
+    """
+    if "uwsgi" in sys.modules:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def under_way() -> bool:

@@ -23,7 +23,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
 
-from issuer.forks import in_uwsgi_master
+from issuer.forks import in_uwsgi_master, leave_signals
 
 log = logging.getLogger("issuer.api.scheduler")
 
@@ -72,6 +72,10 @@ class _Background(BackgroundScheduler):  # type: ignore[misc]  # APScheduler has
         self._thread = threading.Thread(target=self._main_loop, name="APScheduler", daemon=self._daemon)
         self._thread.start()
 
+    def _main_loop(self) -> None:
+        leave_signals()
+        super()._main_loop()
+
     def _process_jobs(self) -> float | None:
         if self.state != STATE_RUNNING:
             return None
@@ -98,7 +102,7 @@ class Threads:
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="issuer")
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="issuer", initializer=leave_signals)
         # Looked up only now: gevent may have put its own there since this module was imported, as `gunicorn --preload`
         # has it, and what waits for Python's own would hold all greenlets up.
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -106,6 +110,7 @@ class Threads:
         threading.Thread(target=self._pass_on, name="issuer-jobs", daemon=True).start()
 
     def _pass_on(self) -> None:
+        leave_signals()
         while (job := self._jobs.get()) is not None:
             try:
                 self._pool.submit(job).add_done_callback(_tell)

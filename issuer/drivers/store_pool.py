@@ -10,7 +10,7 @@ from typing import Any
 
 from issuer.clock import Deadline
 from issuer.errors import StoreUnavailable
-from issuer.forks import in_uwsgi_master
+from issuer.forks import in_uwsgi_master, leave_signals
 from issuer.persistence.contract import Store
 
 Question = Callable[[Store, float], object]
@@ -73,7 +73,7 @@ class StorePool:
             self._jobs = queue.SimpleQueue()
         self._jobs.put((self._store, question, Deadline(timeout), tell, contextvars.copy_context()))
         if self._jobs.qsize() and len(self._threads) < MOST:
-            thread = threading.Thread(target=self._work, args=(self._jobs,), name="issuer-store", daemon=True)
+            thread = threading.Thread(target=self._begin, args=(self._jobs,), name="issuer-store", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -84,6 +84,10 @@ class StorePool:
                     self._work(self._jobs)
             else:
                 self._threads.append(thread)
+
+    def _begin(self, jobs: Any) -> None:
+        leave_signals()
+        self._work(jobs)
 
     def _work(self, jobs: Any) -> None:
         while (job := jobs.get()) is not None:
