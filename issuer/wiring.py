@@ -34,7 +34,7 @@ from issuer.plugins.contract import AsyncPlugin, Plugin
 from issuer.plugins.hooks import named
 from issuer.plugins.rejected import Handler, Rejections
 from issuer.strategies.contract import Instance
-from issuer.strategies.registry import known
+from issuer.strategies.registry import strategy_names
 
 if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler
@@ -238,7 +238,7 @@ def _check_hooks(hooks: Hooks) -> None:
         raise ConfigurationError(f"instance is an issuer.strategies.Instance or None, not {brief(hooks.instance)}")
     if hooks.alarm is not None and not callable(hooks.alarm):
         raise ConfigurationError(f"alarm is a function of an error, or None, not {brief(hooks.alarm)}")
-    there = known() if hooks.plugins.strategies else []
+    there = strategy_names() if hooks.plugins.strategies else []
     for plugin in hooks.plugins.plugins:
         for name in sorted({*(plugin.strategies or ())} - {*there}):
             raise ConfigurationError(

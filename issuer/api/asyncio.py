@@ -254,7 +254,7 @@ class AsyncIssuer:
         while True:
             # With numbers in hand nothing below waits: the loop's other tasks get their turn here.
             await asyncio.sleep(0)
-            await self._attempt(tag, self._issuing.draw_ahead(tag, self._deadline(timeout)))
+            await self._attempt(tag, self._issuing.lease_for_stream(tag, self._deadline(timeout)))
             yield await self.next(tag, timeout=timeout)
             if self._chain is not None:
                 continue

@@ -237,7 +237,7 @@ class Issuer:
 
     def _pieces(self, tag: str, timeout: float | None) -> Iterator[Iterable[int]]:
         while True:
-            self._attempt(tag, self._issuing.draw_ahead(tag, self._deadline(timeout)))
+            self._attempt(tag, self._issuing.lease_for_stream(tag, self._deadline(timeout)))
             yield (self.next(tag, timeout=timeout),)
             if self._chain is None:
                 # Looked up now: a fork may have come in between, and this is not the parent's line.

@@ -16,7 +16,7 @@ from issuer.errors import IssuerError, SchemeError, brief
 from issuer.numbers.given import Restart
 from issuer.persistence.records import Tag
 from issuer.strategies.layout import OPTIONS, Layout
-from issuer.strategies.registry import known
+from issuer.strategies.registry import strategy_names
 from issuer.terminal import stamp_utc
 from issuer.views import snowflake
 
@@ -58,7 +58,7 @@ def _zones(_context: click.Context, _param: click.Parameter, incomplete: str) ->
 
 
 def _strategies(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in known() if name.startswith(incomplete)]
+    return [name for name in strategy_names() if name.startswith(incomplete)]
 
 
 def _key_names(context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

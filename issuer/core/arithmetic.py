@@ -16,7 +16,7 @@ REFILL_AFTER_USED = Fraction(20, 100)
 QUICK, SLOW = 0.05, 1.0
 
 
-def drawn_ahead(before: int, lasted: float, *, least: int, segment: int) -> int:
+def stream_lease(before: int, lasted: float, *, least: int, segment: int) -> int:
     """Return how many numbers to draw ahead after `before` of them have lasted `lasted` seconds.
 
     A fifth of a segment at most, or `least`: with more at once segments would be used up before the next one is there.

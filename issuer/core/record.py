@@ -8,7 +8,7 @@ from issuer.persistence.errors import TagPresent
 from issuer.persistence.records import Tag, TagSettings
 
 
-def known(tag: str, *, make: bool = False) -> Steps[Tag]:
+def read_record(tag: str, *, make: bool = False) -> Steps[Tag]:
     """Return the tag's record; UnknownTag if it isn't there. `make` it if it never was: a deleted one stays deleted."""
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is None and make:

@@ -103,7 +103,7 @@ class Topology(ABC):
 
     def retry_after(self, key: str) -> float:
         """Seconds after which it makes sense to ask again for what holds the key; above 0."""
-        waits = [self.breaker(address).retry_after() for address in (self.known(key), None)]
+        waits = [self.breaker(address).retry_after() for address in (self.last_owner(key), None)]
         return max(0.005, *waits)
 
     def silent(self, address: Address, why: object, seconds: float) -> bool:
@@ -115,7 +115,7 @@ class Topology(ABC):
         return True
 
     @abstractmethod
-    def known(self, key: str) -> Address | None:
+    def last_owner(self, key: str) -> Address | None:
         """Return the server that held the key last, None if that has to be found out."""
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Fixed(Topology):
     moves = False
     HERE = Address()
 
-    def known(self, key: str) -> Address | None:  # noqa: ARG002 - it holds every key
+    def last_owner(self, key: str) -> Address | None:  # noqa: ARG002 - it holds every key
         """Return that server."""
         return self.HERE
 
@@ -187,7 +187,7 @@ class Sentinels(Topology):
         self._name = master
         self._master: Address | None = None
 
-    def known(self, key: str) -> Address | None:  # noqa: ARG002 - the master holds every key
+    def last_owner(self, key: str) -> Address | None:  # noqa: ARG002 - the master holds every key
         """Return the master."""
         return self._master
 
@@ -252,7 +252,7 @@ class Cluster(Topology):
         self._nodes = deque(nodes)
         self._slots: dict[int, Address] = {}
 
-    def known(self, key: str) -> Address | None:
+    def last_owner(self, key: str) -> Address | None:
         """Return the owner of the key's slot."""
         return self._slots.get(key_slot(key.encode()))
 
@@ -267,7 +267,7 @@ class Cluster(Topology):
                 trouble = error
             else:
                 self._learn(node, shards)
-                address = self.known(key)
+                address = self.last_owner(key)
                 if address is not None:
                     return address
             self._nodes.rotate(-1)
@@ -358,7 +358,7 @@ def _found(route: Topology, key: str, *, probe: bool, anew: bool) -> Talks[tuple
 
     Raises Refused, RedisUnavailable.
     """
-    known = route.known(key)
+    known = route.last_owner(key)
     if known is not None and not anew:
         trial = route.breaker(known).admit(probe=probe)
         if not (trial and route.moves):

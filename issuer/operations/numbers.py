@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from issuer.clock import Deadline
 from issuer.core import parts, scheme_record
 from issuer.core.issued import Issued
-from issuer.core.record import known
+from issuer.core.record import read_record
 from issuer.core.requests import whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps, ask, renewed
@@ -191,11 +191,11 @@ class Issuing(Generic[L]):
         except OtherStrategyError:
             yield from self.generated(combiner, 1, deadline)
 
-    def draw_ahead(self, tag: str, deadline: Deadline) -> Calls[None]:
+    def lease_for_stream(self, tag: str, deadline: Deadline) -> Calls[None]:
         """Have a stream's numbers drawn ahead, if they may be."""
         combiner = self._combiner(tag)
         if combiner.serving is None:
-            yield partial(combiner.run, combiner.supply.origin.draw_ahead(STREAM_LEASE), deadline)
+            yield partial(combiner.run, combiner.supply.origin.lease_for_stream(STREAM_LEASE), deadline)
 
     def generated(self, combiner: L, n: int, deadline: Deadline) -> Calls[list[int]]:
         """Get numbers of the tag's strategy, which has no counter."""
@@ -263,7 +263,7 @@ class Issuing(Generic[L]):
         try:
             record = yield from self._record(tag, make=False)
         except SchemeError:  # without one of its keys nothing can be drawn; what the others have made can be read
-            record = yield from known(tag)
+            record = yield from read_record(tag)
         with _named(tag):
             scheme = self._config.reader(record)
             found = scheme.decode(shown) if isinstance(shown, int) else scheme.parse(shown)
@@ -303,11 +303,11 @@ class Issuing(Generic[L]):
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
         """Tell which machine numbers of the tag were ever used; see Issuer.machines."""
-        return (yield from aside.look((yield from known(check_found(tag))), self._config.prefix))
+        return (yield from aside.look((yield from read_record(check_found(tag))), self._config.prefix))
 
     def set_aside(self, tag: str) -> Steps[list[MachineNumber]]:
         """Set aside those that were used in the future; see Issuer.set_aside."""
-        return (yield from aside.set_aside((yield from known(check_found(tag))), self._config.prefix))
+        return (yield from aside.set_aside((yield from read_record(check_found(tag))), self._config.prefix))
 
     def _generate(self, combiner: L, n: int, deadline: Deadline) -> Steps[list[int]]:
         """Get n numbers of a strategy that has no counter."""
@@ -360,7 +360,7 @@ class Issuing(Generic[L]):
 
     def _make(self, part: _Part[L]) -> Steps[None]:
         """Make the part: of a restart key that comes for the first time, or one that was deleted, above its numbers."""
-        record = yield from known(part.record.tag)
+        record = yield from read_record(part.record.tag)
 
         settings = replace(
             record.settings,

@@ -9,7 +9,7 @@ from typing import Any
 
 from issuer import gateway
 from issuer.core import parts, recovery, requests, scheme_record
-from issuer.core.record import known
+from issuer.core.record import read_record
 from issuer.core.steps import Steps, ask, send
 from issuer.core.supply.ownership import refuse_foreign
 from issuer.errors import (
@@ -63,7 +63,7 @@ def create(
         except (TagPresent, TagExists):  # another process was quicker
             if not exist_ok:
                 raise
-            there = yield from known(tag)
+            there = yield from read_record(tag)
         else:
             if own and found is None:
                 yield from founded(record)
@@ -219,7 +219,7 @@ def _shards(
         try:
             yield from ask(lambda store, timeout: store.create(name, settings, timeout=timeout))  # noqa: B023 - called at once
         except TagPresent:
-            if not parts.is_part(found := (yield from known(name)), tag):
+            if not parts.is_part(found := (yield from read_record(name)), tag):
                 raise parts.stranger(found, tag) from None
 
 
@@ -231,7 +231,7 @@ def configure(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     moves = (last, asked.start, asked.above)
     if key is not None and (asked.given or any(each is not None for each in moves)):
         yield from refuse_foreign((tag,), config.key)  # what follows changes the store, and then the hash
-    before = yield from known(tag)
+    before = yield from read_record(tag)
     yield from parts.check_whole(before)
     _check_skipping(before, asked)
     _check_counters(tag, scheme_record.strategy(before.scheme), asked, last)
@@ -287,7 +287,7 @@ class _Change:
             except LimitTooLow as error:
                 raise self._too_low(before, _seen(ways, error.max)) from error
             except VersionMoved:
-                before = yield from known(self.tag)
+                before = yield from read_record(self.tag)
             else:
                 return before, after
         raise VersionMoved(self.tag)

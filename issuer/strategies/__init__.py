@@ -6,7 +6,7 @@ makes numbers of time, machine and sequence: `layout` puts them together, `machi
 
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.layout import Layout, Parts
-from issuer.strategies.registry import known, make, register
+from issuer.strategies.registry import make, register, strategy_names
 from issuer.strategies.serving import StrategyRunner
 from issuer.strategies.snowflake import Snowflake
 
@@ -18,7 +18,7 @@ __all__ = [
     "Snowflake",
     "Strategy",
     "StrategyRunner",
-    "known",
     "make",
     "register",
+    "strategy_names",
 ]

@@ -10,12 +10,12 @@ from issuer.errors import ConfigurationError, brief
 Scalar = str | int | float | bool
 
 
-def check_names(strategy: str, options: Mapping[str, Scalar], known: Collection[str]) -> None:
+def check_names(strategy: str, options: Mapping[str, Scalar], allowed: Collection[str]) -> None:
     """Raise ConfigurationError if there is an option of another name."""
     for name in options:
-        if name not in known:
+        if name not in allowed:
             raise ConfigurationError(
-                f"strategy {strategy!r} has no option {brief(name)}; there are {', '.join(sorted(known)) or 'none'}"
+                f"strategy {strategy!r} has no option {brief(name)}; there are {', '.join(sorted(allowed)) or 'none'}"
             )
 
 

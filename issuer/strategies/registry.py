@@ -64,7 +64,7 @@ def register(name: str, factory: Factory) -> None:
     _registered[name] = factory
 
 
-def known() -> list[str]:
+def strategy_names() -> list[str]:
     """Return the names that a tag may give."""
     return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=GROUP))})
 
@@ -78,7 +78,9 @@ def factory(name: object) -> Factory:
         return found
     points = entry_points(group=GROUP, name=name)
     if not points:
-        raise SchemeError(f"no strategy {brief(name)}; there are {', '.join(known())}", setting="strategy", value=name)
+        raise SchemeError(
+            f"no strategy {brief(name)}; there are {', '.join(strategy_names())}", setting="strategy", value=name
+        )
     try:
         loaded: Factory = next(iter(points)).load()
     except Exception as error:

@@ -140,7 +140,7 @@ def test_a_number_drawn_from_redis_is_a_gap_once_a_lease_has_come_and_before_tha
 
             def leased_meanwhile(*args: Any) -> Any:
                 reply = node.draw(*args)  # noqa: B023
-                line.supply.origin.ahead = 1000  # noqa: B023 - as a stream of another thread does
+                line.supply.origin.stream_lease = 1000  # noqa: B023 - as a stream of another thread does
                 line.supply.origin.know(store.get("a", timeout=10))  # noqa: B023
                 line._node = NOWHERE  # noqa: B023
                 if came:  # noqa: B023

@@ -5,7 +5,7 @@ from math import ceil
 
 import pytest
 
-from issuer.core.arithmetic import BURST, QUICK, SLOW, drawn_ahead, mark, rate, runway, telling
+from issuer.core.arithmetic import BURST, QUICK, SLOW, mark, rate, runway, stream_lease, telling
 from issuer.persistence.records import HIGHEST, LEASE_MOST, LedgerEntry
 
 NEAR_2_53 = range(2**53 - 12, 2**53 + 13)
@@ -74,6 +74,6 @@ def test_of_what_few_numbers_a_young_tag_gave_nobody_can_tell_its_rate() -> None
 
 def test_what_is_used_up_quickly_is_drawn_ahead_in_twice_the_number_within_a_fifth_of_a_segment() -> None:
     moments = (0, QUICK, SLOW, 2 * SLOW)
-    assert [drawn_ahead(8000, lasted, least=1000, segment=100_000) for lasted in moments] == [16_000, 8000, 8000, 4000]
-    assert [drawn_ahead(9000, 0, least=1000, segment=each) for each in (50_000, 1000)] == [10_000, 1000]
-    assert drawn_ahead(LEASE_MOST, 0, least=1000, segment=HIGHEST) == LEASE_MOST
+    assert [stream_lease(8000, lasted, least=1000, segment=100_000) for lasted in moments] == [16_000, 8000, 8000, 4000]
+    assert [stream_lease(9000, 0, least=1000, segment=each) for each in (50_000, 1000)] == [10_000, 1000]
+    assert stream_lease(LEASE_MOST, 0, least=1000, segment=HIGHEST) == LEASE_MOST

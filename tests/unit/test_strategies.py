@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from issuer.errors import ConfigurationError, SchemeError
-from issuer.strategies import Instance, Strategy, known, register
+from issuer.strategies import Instance, Strategy, register, strategy_names
 from issuer.strategies.contract import own_ip
 from tests.strategies import Desk
 from tests.unit.refusals import refused
@@ -28,7 +28,7 @@ def test_an_installed_package_brings_strategies_by_its_entry_points(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[issuer.strategies]\ntens = brought:Tens\nlost = nowhere:Strategy\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert {"tens", "lost"} <= set(known())
+    assert {"tens", "lost"} <= set(strategy_names())
     with Desk("tens") as desk:
         assert desk.take(3) == [10, 20, 30]
     refused(ConfigurationError, "^strategy: the entry point of 'lost' can't be loaded", Desk, "lost")

@@ -103,10 +103,10 @@ def test_a_stream_draws_more_ahead_while_it_is_used_up_quickly_and_fewer_again(m
         stream = ids.stream("a")
         numbers = list(islice(stream, 100))
         origin = ids._registry.combiners["a"].supply.origin
-        assert origin.ahead == 1000
+        assert origin.stream_lease == 1000
         numbers += islice(stream, STEP)
-        assert origin.ahead == STEP // 5  # more would use segments up before the next one is there
-        while origin.ahead > 1000:
+        assert origin.stream_lease == STEP // 5  # more would use segments up before the next one is there
+        while origin.stream_lease > 1000:
             made.turns.sleep(2.0)
             numbers += islice(stream, STEP // 5)
             assert len(numbers) < 10 * STEP

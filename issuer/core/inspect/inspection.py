@@ -8,7 +8,7 @@ from typing import Any
 
 from issuer import gateway
 from issuer.core import arithmetic, parts, scheme_record
-from issuer.core.record import known
+from issuer.core.record import read_record
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState, RedisUnavailable
 from issuer.persistence.records import LedgerEntry, Order, StepMode, Tag, now_ms
@@ -109,7 +109,7 @@ def tags() -> Steps[list[Tag]]:
 
 def inspect(tag: str, key: str | None) -> Steps[Inspection]:
     """Read the store's record and, unless `key` is None, the tag's hash."""
-    record = yield from known(tag)
+    record = yield from read_record(tag)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
     state, remaining, trouble, period = None, None, None, None
     if key is not None:

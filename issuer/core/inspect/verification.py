@@ -30,7 +30,7 @@ from issuer.core.inspect.discrepancies import (
     Turns,
     TwoHashes,
 )
-from issuer.core.record import known
+from issuer.core.record import read_record
 from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
@@ -130,7 +130,7 @@ class Audit:
 
     def _read_max(self) -> Steps[bool]:
         """Read the record; return whether the tag is strict."""
-        record = yield from known(self._tag)
+        record = yield from read_record(self._tag)
         self._max, self._created = record.max, record.created
         return record.order == "strict"
 
@@ -314,7 +314,7 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
     """Find the reservation of the number; see Issuer.who. `key_of`: the tag's hash in Redis, None if there is none."""
     number, key = whole(number, "number", 1, HIGHEST), key_of(check_found(tag))
     hash = None if key is None else (yield from _peeked(key))
-    record = yield from known(tag)
+    record = yield from read_record(tag)
     position: Position = (number, -1, "")
     at: Position | None = position
     holding: list[LedgerEntry] = []

@@ -17,7 +17,7 @@ from issuer.core.arithmetic import mark
 from issuer.core.error_mapping import refused
 from issuer.core.events import Emit, unobserved
 from issuer.core.periods import PERIOD_BITS
-from issuer.core.record import known
+from issuer.core.record import read_record
 from issuer.core.recovery import floor
 from issuer.core.scheme_record import last_counter
 from issuer.core.steps import Steps, ask, send
@@ -145,7 +145,7 @@ def _caught_up(tag: str, key: str, store_id: str, found: str) -> Steps[Tag]:
     What was loaded under the older scheme is dropped then, unless it makes the same values: a gap. Counters that are
     reserved under the new one lie above all of it.
     """
-    record = yield from known(tag)
+    record = yield from read_record(tag)
     if scheme_record.turn(record.scheme_id) < scheme_record.turn(found):
         # A change is in the store before it is in the hash: this store went back to before it.
         yield from ask(lambda store, timeout: store.halt(tag, timeout=timeout))

@@ -12,7 +12,7 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core import arithmetic
 from issuer.core.events import NotGivenBack, WentDirect
-from issuer.core.record import known
+from issuer.core.record import read_record
 from issuer.core.recovery import identity
 from issuer.core.scheme_record import (
     PARTS,
@@ -60,8 +60,8 @@ class Origin:
         self.born = ""
         #: How many numbers a stream has asked to draw ahead, of a trend tag for which neither tag nor issuer says it:
         #: the least, and the present number.
-        self._ahead_least = 0
-        self.ahead = 0
+        self._stream_least = 0
+        self.stream_lease = 0
         #: When the last lease came, on the monotonic clock.
         self._leased_at = 0.0
         self._draws: Iterator[int] | None = None
@@ -108,27 +108,27 @@ class Origin:
         record = self._state.record
         if record is None or record.order == "strict" or not countable(record.scheme):
             return 0
-        return record.lease if record.lease is not None else self._runtime.lease or self.ahead
+        return record.lease if record.lease is not None else self._runtime.lease or self.stream_lease
 
-    def draw_ahead(self, n: int) -> Steps[None]:
+    def lease_for_stream(self, n: int) -> Steps[None]:
         """From now on draw n numbers ahead, if it is a trend tag and neither the tag nor the issuer says how many.
 
-        More while they are used up quickly; see arithmetic.drawn_ahead.
+        More while they are used up quickly; see arithmetic.stream_lease.
         """
-        if self._ahead_least != n:
+        if self._stream_least != n:
             if self._state.record is None:
                 yield from self.learn()
             with self.lock:
-                self.ahead = self._ahead_least = n
+                self.stream_lease = self._stream_least = n
                 self._settle()
 
     def leased(self) -> None:
         """Take note of a lease that has come: how long the one before has lasted tells how long the next should be."""
         now, record = monotonic(), self._state.record
         lasted, self._leased_at = now - self._leased_at, now
-        if self._ahead_least and record is not None:
-            least = self._ahead_least
-            self.ahead = arithmetic.drawn_ahead(self.ahead, lasted, least=least, segment=record.segment)
+        if self._stream_least and record is not None:
+            least = self._stream_least
+            self.stream_lease = arithmetic.stream_lease(self.stream_lease, lasted, least=least, segment=record.segment)
 
     # ------------------------------------------------------------------ the record
 
@@ -153,10 +153,10 @@ class Origin:
 
     def learn(self, *, make: bool = True) -> Steps[Tag]:
         """Read the tag's record, making the tag if that is allowed, here and in general. Raises UnknownTag."""
-        if not self._runtime.identity.known:
+        if not self._runtime.identity.id:
             yield from self.identity()
         try:
-            record = yield from self.public(known(self._state.tag, make=make and self._runtime.auto_create))
+            record = yield from self.public(read_record(self._state.tag, make=make and self._runtime.auto_create))
             self.know(record)
         except UnknownTag:
             if self._runtime.redis:
@@ -220,8 +220,8 @@ class Origin:
     def identity(self) -> Steps[str]:
         """Return the store's id, waiting for it if need be."""
         store = self._runtime.identity
-        store.known = store.known or (yield from self.public(identity()))
-        return store.known
+        store.id = store.id or (yield from self.public(identity()))
+        return store.id
 
     def identity_soon(self) -> Steps[str]:
         """Return the store's id, "" if it isn't known and the store doesn't say it soon."""
@@ -233,7 +233,7 @@ class Origin:
             except Unavailable:
                 if monotonic() - began > patience / 2:  # not a caller without time, or an answer that came at once
                     store.in_vain()
-        return store.known
+        return store.id
 
     def refuse_foreign(self, *, probe: bool) -> Steps[None]:
         """Before a draw: raise ForeignHash if the tag's hash was armed for another store. `probe`: see Send.
@@ -243,7 +243,7 @@ class Origin:
         """
         if self._state.owned:
             return
-        if self._runtime.identity.known or (yield from self.identity_soon()):
+        if self._runtime.identity.id or (yield from self.identity_soon()):
             yield from self.look(probe=probe)
         self._runtime.attend()
 
@@ -251,9 +251,9 @@ class Origin:
         """Return the tag's hash. Raises ForeignHash if it isn't ours, as far as the store's id is known."""
         state, store = self._state, self._runtime.identity
         hash = yield from send(gateway.read_hash(state.key), probe=probe)
-        if store.known:
+        if store.id:
             try:
-                state.owned = ownership.check(state.tag, state.key, hash, store.known)
+                state.owned = ownership.check(state.tag, state.key, hash, store.id)
             except ForeignHash as error:
                 self._drop(error)
                 raise

@@ -24,17 +24,17 @@ ASK_AGAIN = 5.0
 class Identity:
     """The id of an issuer's store, once it is known: it never changes, and draws must not wait for the store."""
 
-    __slots__ = ("_asked_at", "known")
+    __slots__ = ("_asked_at", "id")
 
     def __init__(self) -> None:
         #: "" as long as the store has not said it.
-        self.known = ""
+        self.id = ""
         self._asked_at = -inf
 
     @property
     def wanted(self) -> bool:
         """Whether a caller should ask for it now."""
-        return not self.known and monotonic() - self._asked_at > ASK_AGAIN
+        return not self.id and monotonic() - self._asked_at > ASK_AGAIN
 
     def in_vain(self) -> None:
         """Take note that a caller has waited for it in vain."""

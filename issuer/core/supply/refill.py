@@ -136,15 +136,15 @@ class Refill:
     def _lease(self, flight: Flight, deadline: Deadline) -> Steps[tuple[int, bool]]:
         """Draw a lease from Redis into the local buffer."""
         state, runtime, origin = self._state, self._runtime, self._origin
-        hand, ahead = state.hand, origin.lease_size()
+        hand, least = state.hand, origin.lease_size()
         if hand is None or origin.mode is Mode.DIRECT or not hand.due:
             return 0, True
-        if not ahead:  # the tag is leased no more
+        if not least:  # the tag is leased no more
             origin.lay_open()
             return 0, True
         granted = 0
         for _ in range(ATTEMPTS):
-            piece = yield from self._drawn_ahead(ahead, min(flight.wanted, LEASE_MOST), deadline)
+            piece = yield from self._drawn_lease(least, min(flight.wanted, LEASE_MOST), deadline)
             with origin.lock:
                 welcome = (
                     state.ended is None
@@ -171,9 +171,9 @@ class Refill:
             advice="corrupt_state.recover",
         )
 
-    def _drawn_ahead(self, ahead: int, wanted: int, deadline: Deadline) -> Steps[Lease]:
-        """Draw a lease of `ahead` numbers, more if a caller wants more."""
-        n, state, origin = max(ahead, wanted), self._state, self._origin
+    def _drawn_lease(self, least: int, wanted: int, deadline: Deadline) -> Steps[Lease]:
+        """Draw a lease of `least` numbers, more if a caller wants more."""
+        n, state, origin = max(least, wanted), self._state, self._origin
         while True:
             yield from origin.refuse_foreign(probe=False)
             drawn = yield from send(gateway.lease(state.key, n, self.window, state.scheme_id), probe=False)

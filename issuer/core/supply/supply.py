@@ -381,7 +381,7 @@ class Supply:
     def stale(self) -> bool:
         """Whether the tag's record should be read, or the store asked for its id."""
         state = self.state
-        return state.record is None or not self._runtime.identity.known or monotonic() - state.learnt_at > LEARN_AFTER
+        return state.record is None or not self._runtime.identity.id or monotonic() - state.learnt_at > LEARN_AFTER
 
     def rejoin(self) -> Steps[None]:
         """Redis is back: skip there what was issued here, draw from Redis again, and give back what is left."""

@@ -180,7 +180,7 @@ class Connections:
 
     def node(self, key: str) -> Node | None:
         """Return the server that holds the key, if a call has been there before."""
-        address = self._route.known(key)
+        address = self._route.last_owner(key)
         return None if address is None else self._nodes.get(address)
 
     async def draw(self, node: Node, packed: bytes, deadline: Deadline) -> Any:

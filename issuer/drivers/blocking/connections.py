@@ -120,7 +120,7 @@ class Connections:
 
     def node(self, key: str) -> Node:
         """Return the server that holds the key, as far as it is known; NOWHERE otherwise."""
-        address = self._route.known(key)
+        address = self._route.last_owner(key)
         return NOWHERE if address is None else self._nodes.get(address, NOWHERE)
 
     def unanswered(self, node: Node, error: TimeoutError, seconds: float, tag: str) -> RedisUnavailable:
