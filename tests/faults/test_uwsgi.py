@@ -1,5 +1,6 @@
 """Under a real uWSGI, which forks in C without a word to Python, no number comes twice and strict order holds."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,11 @@ MODES = {
 WORKERS = 3
 
 
+def _ends_with_us() -> None:
+    """Let the kernel kill this process when the test's own has ended, however."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 @contextmanager
 def served(options: list[str], redis: str, folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     port = free_port()
@@ -45,16 +51,35 @@ def served(options: list[str], redis: str, folder: Path) -> Iterator[tuple[int, 
         "PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, sys.path)]),
     }
     line = [str(PROGRAM), "--http-socket", f"{LOOPBACK}:{port}", "--master", "--processes", str(WORKERS)]
-    line += ["--module", "tests.faults.uwsgi_app", "--need-app", "--die-on-term", "--listen", "64", *options]
+    line += [
+        "--module",
+        "tests.faults.uwsgi_app",
+        "--need-app",
+        "--die-on-term",
+        "--no-orphans",
+        "--listen",
+        "64",
+        *options,
+    ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(line, env=environment, stdout=log, stderr=log, cwd=REPOSITORY)
+        process = subprocess.Popen(
+            line,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            cwd=REPOSITORY,
+            start_new_session=True,
+            preexec_fn=_ends_with_us,  # noqa: PLW1509 - it calls the kernel only
+        )
         try:
             until(lambda: answers(port, process), timeout=240, message="uWSGI answers", ignoring=(OSError,))
             yield port, process
             process.send_signal(signal.SIGTERM)
             process.wait(240)
         finally:
-            process.kill()
+            # Of a test that failed, too: workers outlive a master that is killed.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
