@@ -175,11 +175,7 @@ def issue(
 
 
 def peek(
-    tag: str,
-    *,
-    shard_key: str | bytes | None = None,
-    restart_key: str | None = None,
-    timeout: float | None = None,
+    tag: str, *, shard_key: str | bytes | None = None, restart_key: str | None = None, timeout: float | None = None
 ) -> Issued:
     """Return what `issue` will return next, consuming nothing, by the default issuer; see Issuer.peek."""
     return default().peek(tag, shard_key=shard_key, restart_key=restart_key, timeout=timeout)

@@ -50,12 +50,7 @@ def document(entry: LedgerEntry) -> Document:
 
 
 def rows(
-    segments: Collection[Document],
-    tag: str,
-    count: int,
-    *,
-    beyond: Position | None = None,
-    upward: bool = False,
+    segments: Collection[Document], tag: str, count: int, *, beyond: Position | None = None, upward: bool = False
 ) -> list[Document]:
     """Return `count` entries as they are stored; see `Store.segments`."""
     found = segments.find({"tag": tag, **_following(beyond, upward=upward)})

@@ -152,10 +152,7 @@ class Tasks:
     def scheduler(self) -> BaseScheduler:
         """Make a scheduler whose timer is the loop's."""
         return AsyncIOScheduler(
-            event_loop=self._loop,
-            timezone=UTC,
-            logger=logging.getLogger(JOBS),
-            executors={EXECUTOR: self._executor},
+            event_loop=self._loop, timezone=UTC, logger=logging.getLogger(JOBS), executors={EXECUTOR: self._executor}
         )
 
     def alive(self, scheduler: BaseScheduler) -> bool:

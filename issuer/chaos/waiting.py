@@ -13,10 +13,7 @@ _LONGEST_PAUSE = 0.05
 
 
 def until(
-    condition: Callable[[], T],
-    timeout: float = 20.0,
-    message: str = "",
-    ignoring: tuple[type[Exception], ...] = (),
+    condition: Callable[[], T], timeout: float = 20.0, message: str = "", ignoring: tuple[type[Exception], ...] = ()
 ) -> T:
     """Call `condition` until it returns something true, and return that.
 

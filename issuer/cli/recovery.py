@@ -117,9 +117,7 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
     help="Count what this journal says, too; may be given again.",
 )
 @click.option(
-    "--spare-sound",
-    is_flag=True,
-    help="With --all: leave alone what looks sound. Not if Redis's data was put back.",
+    "--spare-sound", is_flag=True, help="With --all: leave alone what looks sound. Not if Redis's data was put back."
 )
 @json_option("Print a JSON list; talk goes to stderr.")
 @click.pass_context

@@ -41,10 +41,7 @@ _HELP_OF_CHANGES = {
 }
 
 #: What an option has beside that, or in place of what its setting's range says.
-_MORE: dict[str, dict[str, Any]] = {
-    "step": {"type": _Step()},
-    "limit": {"type": str, "shell_complete": _limit_names},
-}
+_MORE: dict[str, dict[str, Any]] = {"step": {"type": _Step()}, "limit": {"type": str, "shell_complete": _limit_names}}
 
 
 def _option(name: str, setting: Setting, *, new: bool) -> Callable[[_F], _F]:

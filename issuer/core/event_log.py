@@ -14,10 +14,7 @@ from issuer.core.scheme_record import counted, spanned, without_raising
 log = logging.getLogger("issuer.extension")
 
 #: What has happened to the tag's numbers in Redis, by the cause of a loss; what is missing, by the work that failed.
-_LOSSES = {
-    "empty": "Redis has lost its hash",
-    "fenced": "Redis failed over, was restarted or went back in time",
-}
+_LOSSES = {"empty": "Redis has lost its hash", "fenced": "Redis failed over, was restarted or went back in time"}
 _FAILED = {"fetch": "nothing came", "check": "leases not checked", "rejoin": "Redis is still away"}
 
 #: The events that are logged: level, text behind the tag, and the text's values, by name or made of the event.

@@ -12,10 +12,7 @@ from issuer.errors import InvalidArgument, brief
 from issuer.gateway.keys import check_found
 from issuer.persistence import journal
 from issuer.persistence.journal import Journals
-from issuer.persistence.records import (
-    HIGHEST,
-    Tag,
-)
+from issuer.persistence.records import HIGHEST, Tag
 
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000

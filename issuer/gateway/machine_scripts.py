@@ -42,16 +42,7 @@ class Released:
 
 
 def machine_claim(
-    key: str,
-    number: int,
-    holder: str,
-    token: str,
-    ceiling: int,
-    *,
-    lease: float,
-    margin: float,
-    first: int,
-    store: str,
+    key: str, number: int, holder: str, token: str, ceiling: int, *, lease: float, margin: float, first: int, store: str
 ) -> Call[Claimed]:
     """`machine_claim`: lease that number for `lease` seconds.
 

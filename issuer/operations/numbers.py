@@ -151,14 +151,7 @@ class Issuing(Generic[L]):
         return self.around(tag, 1, how, deadline, lambda: self._drive(draw()), as_drawn=as_drawn)
 
     def around(
-        self,
-        tag: str,
-        n: int,
-        how: DrawOptions,
-        deadline: Deadline,
-        draw: Callable[[], Any],
-        *,
-        as_drawn: bool = False,
+        self, tag: str, n: int, how: DrawOptions, deadline: Deadline, draw: Callable[[], Any], *, as_drawn: bool = False
     ) -> Calls[list[int]]:
         """Draw, with any plugins around it. `as_drawn`: refuse plugins that change numbers."""
         numbers: list[int]

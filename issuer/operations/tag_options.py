@@ -110,8 +110,6 @@ def _lease(tag: str, lease: int, order: Order | None) -> int:
     size = whole(lease, "lease", 0, LEASE_MOST)
     if size and order == "strict":
         raise InvalidArgument(
-            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for trend tags",
-            tag=tag,
-            value=lease,
+            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for trend tags", tag=tag, value=lease
         )
     return size

@@ -168,12 +168,7 @@ class _InTurn:
     """A question that one thread at a time may ask."""
 
     def __init__(
-        self,
-        question: Callable[[Store, float], object],
-        turn: threading.Lock,
-        deadline: Deadline,
-        name: str,
-        tag: str,
+        self, question: Callable[[Store, float], object], turn: threading.Lock, deadline: Deadline, name: str, tag: str
     ) -> None:
         self._question, self._turn, self._deadline, self._name, self._tag = question, turn, deadline, name, tag
 

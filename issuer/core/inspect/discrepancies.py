@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from issuer.persistence.records import LedgerEntry
@@ -27,7 +27,8 @@ class Discrepancy:
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
         """The ledger entries concerned, with process, host and time."""
-        return ()
+        held = (getattr(self, each.name) for each in fields(self))
+        return tuple(each for each in held if isinstance(each, LedgerEntry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,6 @@ class Overlap(Discrepancy):
     def numbers(self) -> tuple[int, int]:
         """The numbers that both hold."""
         return max(self.one.low, self.other.low) + 1, min(self.one.high, self.other.high)
-
-    @property
-    def entries(self) -> tuple[LedgerEntry, ...]:
-        """Both."""
-        return self.one, self.other
 
     def __str__(self) -> str:
         first, last = self.numbers
@@ -67,11 +63,6 @@ class AboveMax(Discrepancy):
     def numbers(self) -> tuple[int, int]:
         """Those above `max`."""
         return max(self.entry.low, self.max) + 1, self.entry.high
-
-    @property
-    def entries(self) -> tuple[LedgerEntry, ...]:
-        """The one."""
-        return (self.entry,)
 
     def __str__(self) -> str:
         first, last = self.numbers
@@ -177,11 +168,6 @@ class TwoHashes(Discrepancy):
 
     one: LedgerEntry
     other: LedgerEntry
-
-    @property
-    def entries(self) -> tuple[LedgerEntry, ...]:
-        """One of each."""
-        return self.one, self.other
 
     def __str__(self) -> str:
         return (

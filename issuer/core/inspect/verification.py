@@ -52,13 +52,7 @@ MOST = 100
 CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
 
 #: Of each pair of fields of a sound hash the first is at most the second.
-ORDERED = (
-    ("cur", "max"),
-    ("mark", "max"),
-    ("max", "next_cur"),
-    ("next_cur", "next_max"),
-    ("next_mark", "next_max"),
-)
+ORDERED = (("cur", "max"), ("mark", "max"), ("max", "next_cur"), ("next_cur", "next_max"), ("next_mark", "next_max"))
 
 #: The number of entries that end next above a number, and are looked through for those that hold it. In a sound ledger
 #: the first one that isn't empty holds it, or none does.

@@ -53,13 +53,7 @@ def reserve(
                     reason,
                     emit,
                     lambda store, timeout: store.reserve(
-                        tag,
-                        n,
-                        at_least=seen,
-                        exact=exact,
-                        reason=reason,
-                        application=application,
-                        timeout=timeout,
+                        tag, n, at_least=seen, exact=exact, reason=reason, application=application, timeout=timeout
                     ),
                 )
             )

@@ -101,7 +101,7 @@ class Examination:
         for replica in gateway.replicas(info):
             seen.append((yield from _replica(replica, info)))  # noqa: PERF401 - a comprehension can't yield
         self.facts.servers.append(
-            replace(facts, info=info, settings=settings, clock=clock, clock_error=denied, replicas=tuple(seen)),
+            replace(facts, info=info, settings=settings, clock=clock, clock_error=denied, replicas=tuple(seen))
         )
 
     def _draw(self) -> Steps[None]:

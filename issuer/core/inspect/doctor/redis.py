@@ -320,18 +320,5 @@ def _number(info: Mapping[str, str], name: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-CHECKS = (
-    reachable,
-    info_allowed,
-    kind,
-    role,
-    replid,
-    draws,
-    eviction,
-    memory,
-    persistence,
-    min_replicas,
-    read_only,
-    lag,
-    clock,
-)
+_REACHED = (reachable, info_allowed, kind, role, replid, draws)
+CHECKS = (*_REACHED, eviction, memory, persistence, min_replicas, read_only, lag, clock)
