@@ -155,7 +155,7 @@ def test_no_number_comes_twice_under_uwsgi(mode: str, redis_url: str, tmp_path: 
             ready(tmp_path, mode, 1)
             seen.drive(port)
             # Each worker by and by; a thread that has just begun may hear one for a moment.
-            until(lambda: [hearing(port) for _ in range(10)] == [[]] * 10, 240, "signals are left to the main thread")
+            until(lambda: [hearing(port) for _ in range(10)] == [[]] * 10, 60, "signals are left to the main thread")
             before = {*seen.processes, *(asked(port, "direct", 0)[0] for _ in range(20))}
             process.send_signal(signal.SIGHUP)
             until(lambda: asked(port, "direct", 0)[0] not in before, timeout=240, ignoring=(OSError, ValueError))
