@@ -32,7 +32,9 @@ class Mutation:
 
     def applied(self, root: Path) -> None:
         path = root / self.file
-        path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        assert self.old in text, f"{self.file} was changed meanwhile"
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
     def undone(self, root: Path) -> None:
         (root / self.file).write_bytes((REPOSITORY / self.file).read_bytes())
