@@ -212,7 +212,8 @@ def test_a_fork_costs_the_parents_loop_none_of_its_connections(
     if not kept:
         monkeypatch.setattr(async_facade, "PARENTS", deque(maxlen=0))
     run(main(), 60)
-    assert (dropped == []) is kept
+    # Before 3.11.5 and 3.12 what is collected closes nothing.
+    assert (dropped == []) is (kept or not hasattr(asyncio.StreamWriter, "__del__"))
 
 
 @pytest.mark.live
