@@ -5,7 +5,7 @@ A failover by order takes 1 s; else about 2 s, 6 s when a vote was split. Every 
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ _DOWN_AFTER, _FAILOVER_TIMEOUT, _FOR_EVER = 700, 2000, 3_600_000
 # isn't promoted. One that stood still for two seconds, as a busy machine may, trusts nothing that it sees for the
 # tilt-period, half a minute by itself: so long nobody would be promoted.
 _HASTE = {"info-period": 500, "publish-period": 200, "ping-period": 300, "tilt-period": 1000}
+# News of a failover are spread at once, whatever the publish-period. For four of them a Sentinel that isn't in charge
+# bears a replica that calls itself a master; then it makes it a replica again. If that is less than a freeze and a tilt
+# last, the promotion is undone before the one in charge has seen it, and nobody is a master any more.
+_PATIENCE = {"publish-period": 2000}
 # Redis 6.2 can't be told. A master that is new to a Sentinel counts as down if it isn't asked within the down-after:
 # with less than a second the Sentinels depose one healthy master after the other.
 _UNHURRIED_DOWN_AFTER = 1500
@@ -54,12 +58,20 @@ class Sentinel(RedisServer):
     def hurry(self, name: str) -> None:
         """Make it ask its neighbours more often than once a second; if it can't, make it patient with this master."""
         with self.client() as client:
-            try:
-                client.execute_command("SENTINEL", "DEBUG", *(part for pair in _HASTE.items() for part in pair))
-            except redis.ResponseError:
-                if int(client.sentinel_master(name)["down-after-milliseconds"]) > _UNHURRIED_DOWN_AFTER:
-                    return
-                client.execute_command("SENTINEL", "SET", name, "down-after-milliseconds", _UNHURRIED_DOWN_AFTER)
+            if self._set(_HASTE) or client.sentinel_master(name)["down-after-milliseconds"] > _UNHURRIED_DOWN_AFTER:
+                return
+            client.execute_command("SENTINEL", "SET", name, "down-after-milliseconds", _UNHURRIED_DOWN_AFTER)
+
+    def calm(self) -> None:
+        """Let it bear a failover that others are in charge of, as it does by itself."""
+        self._set(_PATIENCE)
+
+    def _set(self, periods: Mapping[str, int]) -> bool:
+        """Return whether it can be told."""
+        with self.client() as client, contextlib.suppress(redis.ResponseError):
+            client.execute_command("SENTINEL", "DEBUG", *(part for pair in periods.items() for part in pair))
+            return True
+        return False
 
 
 class SentinelServers(Group):
@@ -200,6 +212,8 @@ class SentinelServers(Group):
             sentinel.start()
             sentinel.hurry(self.name)
         until(self._settled, _START_TIMEOUT, f"{self!r} knows all its members", ignoring=_AWAY)
+        for sentinel in self.sentinels:
+            sentinel.calm()
         self._fresh = self._state()
 
     def _state(self) -> list[Any]:
