@@ -26,7 +26,7 @@ from issuer.persistence.errors import (
     TagPresent,
     VersionMoved,
 )
-from issuer.persistence.scheme_json import PLAIN, continued, frozen, problem
+from issuer.persistence.scheme_json import PLAIN, FrozenObject, continued, frozen, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -297,7 +297,8 @@ class Tag:
 
     def __post_init__(self) -> None:
         """Take a scheme of one's own: the caller may go on to change the one that was given."""
-        object.__setattr__(self, "scheme", frozen(self.scheme))
+        if type(self.scheme) is not FrozenObject:
+            object.__setattr__(self, "scheme", frozen(self.scheme))
 
     @classmethod
     def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:

@@ -138,7 +138,7 @@ class AsyncIssuer:
             combiner.left = True
             raise
         except RuntimeError:
-            # Another loop's line? Asking for the loop before each draw costs 0.4 us of 2.4: a system call up to 3.11.
+            # Another loop's combiner? To ask for the loop before each draw costs 0.4 us of 2.4: a system call to 3.11.
             if combiner.loop is get_running_loop():
                 raise
             combiner = self._combiner(tag)

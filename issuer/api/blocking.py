@@ -240,7 +240,7 @@ class Issuer:
             self._attempt(tag, self._issuing.lease_for_stream(tag, self._deadline(timeout)))
             yield (self.next(tag, timeout=timeout),)
             if self._chain is None:
-                # Looked up now: a fork may have come in between, and this is not the parent's line.
+                # Looked up now: a fork may have come in between, and this is not the parent's combiner.
                 yield self._registry.combiner(tag).supply.open
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:

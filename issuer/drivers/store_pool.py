@@ -14,7 +14,9 @@ from issuer.forks import in_uwsgi_master, leave_signals
 from issuer.persistence.contract import Store
 
 Question = Callable[[Store, float], object]
-Tell = Callable[[object, BaseException | None], None]
+#: An answer, or the error that came instead.
+Answer = tuple[object, BaseException | None]
+Tell = Callable[[Answer], None]
 
 #: Threads at most: as many calls of a store that is mute may be under way at once.
 MOST = 16
@@ -56,8 +58,8 @@ class StorePool:
         timeout = self.seconds(deadline, tag)
         if in_uwsgi_master():  # a thread would be missing in its workers
             return question(self._store, timeout)
-        answers: Any = queue.SimpleQueue()
-        self.submit(question, timeout, lambda answer, error: answers.put((answer, error)))
+        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.submit(question, timeout, answers.put)
         try:
             answer, error = answers.get(timeout=timeout + GRACE)
         except queue.Empty:
@@ -98,9 +100,9 @@ class StorePool:
             try:
                 answer = context.run(question, store, left)
             except BaseException as error:  # noqa: BLE001 - the caller's to judge
-                tell(None, error)
+                tell((None, error))
             else:
-                tell(answer, None)
+                tell((answer, None))
             del job, store, question, tell, context
 
     def close(self) -> None:

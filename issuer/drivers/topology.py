@@ -6,7 +6,7 @@ Written once for both drivers: a call is a generator that yields each exchange w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -94,16 +94,12 @@ class Topology(ABC):
         self.checked: set[Address] = set()
         #: The servers that have run a script as a master.
         self.ruled: set[Address] = set()
-        self._breakers: dict[Address | None, Breaker] = {}
-
-    def breaker(self, address: Address | None) -> Breaker:
-        """Return the server's breaker; None: the breaker of the search for the holder of a key."""
-        breaker = self._breakers.get(address)
-        return self._breakers.setdefault(address, Breaker()) if breaker is None else breaker
+        #: Each server's breaker; None: that of the search for the holder of a key.
+        self.breakers: defaultdict[Address | None, Breaker] = defaultdict(Breaker)
 
     def retry_after(self, key: str) -> float:
         """Seconds after which it makes sense to ask again for what holds the key; above 0."""
-        waits = [self.breaker(address).retry_after() for address in (self.last_owner(key), None)]
+        waits = [self.breakers[address].retry_after() for address in (self.last_owner(key), None)]
         return max(0.005, *waits)
 
     def silent(self, address: Address, why: object, seconds: float) -> bool:
@@ -111,7 +107,7 @@ class Topology(ABC):
         self.lost(address)
         if seconds < EVIDENCE:
             return False
-        self.breaker(address).silent(why, monotonic() - seconds)
+        self.breakers[address].silent(why, monotonic() - seconds)
         return True
 
     @abstractmethod
@@ -319,38 +315,53 @@ def _untold(trouble: Exception | None, what: str) -> Exception:
     return RedisUnavailable(f"{what}: {trouble}")
 
 
-def _watched(breaker: Breaker, talks: Talks[T]) -> Talks[T]:
-    """Run the talks, and tell the breaker whether the server has answered."""
-    began = monotonic()
+def _judge(breaker: Breaker, error: Exception, began: float) -> None:
+    """Tell the breaker what the error of a call that began at that moment says of the server."""
+    match error:
+        case Outdated():
+            return
+        case Unreached() | RedisUnavailable():
+            breaker.silent(error, began)
+        case redis.TimeoutError():
+            if monotonic() - began >= EVIDENCE:
+                breaker.silent(error, began)
+        case redis.ConnectionError() | OSError():
+            # Cut while it was in use, or it is still loading: whether the server is gone, the next connection tells.
+            if breaker.open:
+                breaker.silent(error, began)
+        case _:
+            breaker.answered()
+
+
+def _asked(route: Topology, talk: Exchange, *, trusts: bool) -> Talks[Any]:
+    """Return the reply, and tell the server's breaker whether it has answered.
+
+    `trusts`: only of a server that can be trusted with numbers, as it says once; or FenceError.
+    """
+    breaker, began = route.breakers[talk.address], monotonic()
     try:
-        value = yield from talks
-    except Outdated:
-        raise
-    except (Unreached, RedisUnavailable) as error:
-        breaker.silent(error, began)
-        raise
-    except redis.TimeoutError as error:
-        if monotonic() - began >= EVIDENCE:
-            breaker.silent(error, began)
-        raise
-    except (redis.ConnectionError, OSError) as error:
-        # Cut while it was in use, or it is still loading: whether the server is gone, the next connection tells.
-        if breaker.open:
-            breaker.silent(error, began)
-        raise
-    except Exception:
-        breaker.answered()
+        if trusts and talk.address not in route.checked:
+            check_server((yield Exchange(talk.address, gateway.server_info(), connects=talk.connects)))
+            route.checked.add(talk.address)
+        reply = yield talk
+    except Exception as error:
+        _judge(breaker, error, began)
         raise
     breaker.answered()
-    return value
+    return reply
 
 
-def _told(route: Topology, talk: Exchange, *, trusts: bool) -> Talks[Any]:
-    """Return the reply. `trusts`: only of a server that can be trusted with numbers, as it says once; or FenceError."""
-    if trusts and talk.address not in route.checked:
-        check_server((yield Exchange(talk.address, gateway.server_info(), connects=talk.connects)))
-        route.checked.add(talk.address)
-    return (yield talk)
+def _searched(route: Topology, key: str, *, probe: bool) -> Talks[Address]:
+    """Find out which server holds the key, if the servers that know it may be asked now."""
+    breaker, began = route.breakers[None], monotonic()
+    breaker.admit(probe=probe)
+    try:
+        found = yield from route.find(key)
+    except Exception as error:
+        _judge(breaker, error, began)
+        raise
+    breaker.answered()
+    return found
 
 
 def _found(route: Topology, key: str, *, probe: bool, anew: bool) -> Talks[tuple[Address, bool]]:
@@ -360,21 +371,19 @@ def _found(route: Topology, key: str, *, probe: bool, anew: bool) -> Talks[tuple
     """
     known = route.last_owner(key)
     if known is not None and not anew:
-        trial = route.breaker(known).admit(probe=probe)
+        trial = route.breakers[known].admit(probe=probe)
         if not (trial and route.moves):
             return known, not route.asks_before_connecting
         route.lost(known)  # it was silent, and by now perhaps another one is in its place
-    search = route.breaker(None)
     try:
-        search.admit(probe=probe)
-        found = yield from _watched(search, route.find(key))
+        found = yield from _searched(route, key, probe=probe)
     except (Refused, RedisUnavailable):
         if known is None or not anew:
             raise
         # Sentinels that don't answer make no other master either.
         found = known
     if found != known:
-        route.breaker(found).admit(probe=probe)
+        route.breakers[found].admit(probe=probe)
     return found, True
 
 
@@ -389,7 +398,7 @@ def route_call(route: Topology, call: gateway.Call[T], *, probe: bool = True) ->
         address, connects = yield from _found(route, call.key, probe=probe, anew=anew)
         try:
             talk = Exchange(address, call, connects=connects)
-            reply: T = yield from _watched(route.breaker(address), _told(route, talk, trusts=True))
+            reply: T = yield from _asked(route, talk, trusts=True)
         except Outdated:
             anew = True
             continue
@@ -445,9 +454,8 @@ def look_elsewhere(route: Topology, call: gateway.Call[T]) -> Talks[list[Sightin
 
 def _attempted(route: Topology, talk: Exchange) -> Talks[Any]:
     """Return the reply, or the error of a node that can be done without: a silent one is not asked again soon."""
-    breaker = route.breaker(talk.address)
     try:
-        breaker.admit(probe=False)
-        return (yield from _watched(breaker, _told(route, talk, trusts=False)))
+        route.breakers[talk.address].admit(probe=False)
+        return (yield from _asked(route, talk, trusts=False))
     except Exception as error:  # noqa: BLE001 - whatever it is that answers there
         return error

@@ -97,7 +97,7 @@ PLAIN = DrawOptions()
 
 @dataclass(frozen=True, slots=True)
 class _Part(Generic[L]):
-    """The origin of a number: the line of the tag itself, or of one of its parts; and the tag's record."""
+    """The origin of a number: the combiner of the tag itself, or of one of its parts; and the tag's record."""
 
     combiner: L
     record: Tag
@@ -199,7 +199,7 @@ class Issuing(Generic[L]):
         return numbers
 
     def failed(self, tag: str, error: IssuerError) -> None:
-        """Where no number can be given: drop the line of a tag that isn't there, and call the rejected handler.
+        """Where no number can be given: drop the combiner of a tag that isn't there, and call the rejected handler.
 
         Not if it is only that this issuer was closed.
         """
@@ -211,7 +211,7 @@ class Issuing(Generic[L]):
 
     def _issue(self, tag: str, how: DrawOptions, deadline: Deadline) -> Steps[Issued]:
         while True:
-            part = yield from self._part(tag, how)  # again each time: a deleted tag's line gives nothing any more
+            part = yield from self._part(tag, how)  # again each time: a deleted tag's combiner gives nothing any more
             try:
                 counter = yield from self._counter(part, how, deadline)
                 scheme = self._config.texts(part.combiner.supply.state.record or part.record)
@@ -318,7 +318,7 @@ class Issuing(Generic[L]):
             raise
 
     def _part(self, tag: str, how: DrawOptions, *, make: bool = True) -> Steps[_Part[L]]:
-        """Find the line that the number comes from. Raises InvalidArgument if a key is missing, or is one too many."""
+        """Find the combiner that the number comes from. Raises InvalidArgument if a key is missing or one too many."""
         record = yield from self._record(tag, make=make)
         shards = record.scheme.get("shards")
         for setting, name in scheme_record.PARTS.items():
@@ -354,7 +354,6 @@ class Issuing(Generic[L]):
     def _make(self, part: _Part[L]) -> Steps[None]:
         """Make the part: of a restart key that comes for the first time, or one that was deleted, above its numbers."""
         record = yield from read_record(part.record.tag)
-
         settings = replace(
             record.settings,
             above=0,

@@ -51,10 +51,10 @@ SHUT_WITHIN = 0.1
 
 
 class TagRegistry(Generic[L]):
-    """One line per tag, made at its first use."""
+    """One combiner per tag, made at its first use."""
 
     def __init__(self, make: Callable[[str], L], open: MutableMapping[str, Iterator[int]]) -> None:
-        """`open`: what is laid open of the tags' numbers; it goes with the line."""
+        """`open`: what is laid open of the tags' numbers; it goes with the combiner."""
         self._make = make
         self._open = open
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class TagRegistry(Generic[L]):
         self.closed = False
 
     def combiner(self, tag: str) -> L:
-        """Return the tag's line. Raises InvalidArgument, and IssuerError if this issuer is closed."""
+        """Return the tag's combiner. Raises InvalidArgument, and IssuerError if this issuer is closed."""
         try:
             return self.combiners[tag]
         except (KeyError, TypeError):
@@ -81,7 +81,7 @@ class TagRegistry(Generic[L]):
             return combiner
 
     def forget_if_unknown(self, tag: object) -> None:
-        """Drop the line of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
+        """Drop the combiner of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
 
         It isn't retired: a caller that has just begun to wait at it may know better, after an outage. But a strategy at
         work gives no numbers any more, and the next sweep has it give back what it took.
@@ -91,14 +91,14 @@ class TagRegistry(Generic[L]):
             self._remove(combiner)
 
     def drop(self, tag: str) -> L | None:
-        """Forget a tag that was deleted; return its line, which gives no numbers any more."""
+        """Forget a tag that was deleted; return its combiner, which gives no numbers any more."""
         combiner = self.combiners.get(tag)
         if combiner is not None:
             self._end(combiner, UnknownTag(tag))
         return combiner
 
     def _end(self, combiner: L, why: IssuerError) -> None:
-        """Forget a line: it gives no numbers any more, and callers that wait at it get the error."""
+        """Forget a combiner: it gives no numbers any more, and callers that wait at it get the error."""
         combiner.supply.origin.retire(why)  # first, as it lays its draws open until then
         self._remove(combiner)
 
@@ -112,7 +112,7 @@ class TagRegistry(Generic[L]):
                     self._leaving.append(combiner)
 
     def lay_open(self, combiner: L, numbers: Iterator[int]) -> None:
-        """Let `next` find these, unless the line was dropped meanwhile."""
+        """Let `next` find these, unless the combiner was dropped meanwhile."""
         with self._lock:
             if self.combiners.get(combiner.tag) is combiner and not under_way():
                 self._open[combiner.tag] = numbers
@@ -151,7 +151,7 @@ class TagRegistry(Generic[L]):
                 self._unable.pop(record.tag, None)
 
     def in_use(self) -> list[L]:
-        """Return the lines that a sweep has to look after."""
+        """Return the combiners that a sweep has to look after."""
         for combiner in list(self.combiners.values()):
             combiner.supply.notice_use()
         since = Deadline(-IDLE_AFTER).at
@@ -168,10 +168,10 @@ class TagRegistry(Generic[L]):
             return used + self._leaving
 
     def _forget_parts(self, since: float) -> None:
-        """Drop the lines of parts that weren't used since then, of which this process holds nothing.
+        """Drop the combiners of parts that weren't used since then, of which this process holds nothing.
 
-        There may be a part for each customer: 5 KB apiece, for ever. A caller that still has hold of a line draws from
-        Redis with it as before.
+        There may be a part for each customer: 5 KB apiece, for ever. A caller that still has hold of a combiner
+        draws from Redis with it as before.
         """
         for combiner in list(self.combiners.values()):
             supply = combiner.supply
@@ -194,7 +194,7 @@ class TagRegistry(Generic[L]):
         if isinstance(error, UnknownTag):
             self.forget_if_unknown(combiner.tag)
         if isinstance(error, ForeignHash):
-            self._end(combiner, error)  # the next caller has a new line, which looks before it draws
+            self._end(combiner, error)  # the next caller has a new combiner, which looks before it draws
         if isinstance(error, Unavailable):
             log.debug("tag %r: sweep: %s", combiner.tag, error)
             return
@@ -206,7 +206,7 @@ class TagRegistry(Generic[L]):
         self._sparing.say(log.warning, combiner.tag, str(error), "tag %r: sweep: %s", combiner.tag, error)
 
     def close(self) -> list[L] | None:
-        """Make no more lines; return those that there are, None if it was closed before."""
+        """Make no more combiners; return those that there are, None if it was closed before."""
         with self._lock:
             if self.closed:
                 return None

@@ -328,7 +328,7 @@ class IssuerMachine(RuleBasedStateMachine):
         self.server.connected = True
         for ids in (*self.ids, self.operator):
             if ids._runner.redis is not None:  # by now everybody's trial has found out
-                ids._runner.redis._route._breakers.clear()
+                ids._runner.redis._route.breakers.clear()
 
     @rule()
     def the_clock_of_redis_jumps_back(self) -> None:

@@ -11,7 +11,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
 from issuer.drivers.asyncio.connections import Connections, drive
-from issuer.drivers.store_pool import GRACE, StorePool
+from issuer.drivers.store_pool import GRACE, Answer, StorePool
 from issuer.errors import ConfigurationError
 from issuer.persistence.contract import Store
 
@@ -92,7 +92,8 @@ class Runner:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[object] = loop.create_future()
 
-        def settle(answer: object, error: BaseException | None) -> None:
+        def settle(found: Answer) -> None:
+            answer, error = found
             if answered.done():  # too late, or its caller was cancelled
                 return
             if error is not None:
@@ -100,9 +101,9 @@ class Runner:
             else:
                 answered.set_result(answer)
 
-        def tell(answer: object, error: BaseException | None) -> None:
+        def tell(found: Answer) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(settle, answer, error)
+                loop.call_soon_threadsafe(settle, found)
 
         self.pool.submit(step.question, timeout, tell)
         try:
