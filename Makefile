@@ -84,7 +84,7 @@ ready: .venv/.dev wire
 
 .venv/.dev: pyproject.toml .venv/.made
 	@echo "Installing the development tools"
-	@$(PY) $(PIP) -e . --group dev
+	@$(PY) $(PIP) -e ".[server]" --group dev
 	@touch $@
 
 # Apart from .venv: what the benchmark compares with, and what makes the site, is nothing that the tests may come to

@@ -28,7 +28,7 @@ from issuer.core.inspect.discrepancies import (
     TwoHashes,
 )
 from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection, RedisState, StoreState, Waste
+from issuer.core.inspect.inspection import Inspection, Readiness, RedisState, StoreState, Waste
 from issuer.core.inspect.verification import Provenance
 from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
@@ -37,6 +37,7 @@ from issuer.errors import (
     ConfigurationError,
     CorruptState,
     FenceError,
+    Forbidden,
     ForeignHash,
     FormatOverflow,
     InvalidArgument,
@@ -53,14 +54,16 @@ from issuer.errors import (
     StrategyFailed,
     TagDiffers,
     TagExists,
+    TooManyRequests,
     TransformFailed,
+    Unauthenticated,
     Unavailable,
     UnknownTag,
 )
 from issuer.numbers.codec import Decoded
 from issuer.operations.numbers import TTL
 from issuer.persistence.contract import Store
-from issuer.persistence.records import LedgerEntry, Tag
+from issuer.persistence.records import LedgerEntry, LedgerPage, Tag
 from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.wiring import aconnect, connect, default
 
@@ -78,6 +81,7 @@ __all__ = [
     "Discrepancy",
     "FenceError",
     "Finding",
+    "Forbidden",
     "ForeignHash",
     "FormatOverflow",
     "Inspection",
@@ -87,6 +91,7 @@ __all__ = [
     "IssuerError",
     "JournalDamaged",
     "LedgerEntry",
+    "LedgerPage",
     "LimitReached",
     "MachineNumber",
     "MachineNumbers",
@@ -96,6 +101,7 @@ __all__ = [
     "OutsideLedger",
     "Overlap",
     "Provenance",
+    "Readiness",
     "Recovery",
     "RedisAboveMax",
     "RedisState",
@@ -111,8 +117,10 @@ __all__ = [
     "Tag",
     "TagDiffers",
     "TagExists",
+    "TooManyRequests",
     "TransformFailed",
     "TwoHashes",
+    "Unauthenticated",
     "Unavailable",
     "UnknownTag",
     "Waste",

@@ -6,10 +6,13 @@ after the tag; before the method stand arguments of `connect`; and there may be 
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from json import dumps
 from shlex import quote
 from typing import Final
+from urllib.parse import quote as escaped
 
 #: By the code of an error; after a point, what single errors of that code advise in place of it.
 ADVICE: Final[Mapping[str, str]] = {
@@ -28,6 +31,8 @@ ADVICE: Final[Mapping[str, str]] = {
         "if it stays away, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag is served "
         "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back"
     ),
+    "unauthenticated": "send one of the server's file of tokens: `Authorization: Bearer TOKEN`, or `AUTH TOKEN`",
+    "forbidden": "take another token, or change this one's line in the server's file of tokens",
     "corrupt_state.recover": "run {do:recover}",
     "corrupt_state.hash": "look at it with HGETALL, then run {do:recover}",
     "corrupt_state.older_hash": "run {do:recover}, then see who renames, moves, copies or restores keys",
@@ -59,6 +64,36 @@ def command_line(given: Sequence[str], method: str = "", tag: str = "", connecte
     command = [{"configure": "set"}.get(method, method), quote(tag)] if method else []
     line = " ".join([*map(_option, connected), *command, *map(_option, given)])
     return f"`issuer {line}`" if method else line
+
+
+#: By method, the call of HTTP, below /v1/tags.
+_CALLS: Final = {"create": ("POST", ""), "configure": ("PATCH", "/{}"), "recover": ("POST", "/{}/recover")}
+
+
+def http(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
+    """Return what a client of HTTP sends. What only the server's machine can do is what is typed there."""
+    if connected or any(each.startswith("from_journal") for each in given):
+        return command_line(given, method, tag, connected)
+    if not method:
+        return ", ".join(map(_member, given))
+    verb, path = _CALLS[method]
+    named = [] if path else [f"tag={tag!r}"]
+    if method == "recover":
+        named.append("dry_run=False")
+    body = ", ".join(map(_member, (*named, *given)))
+    return f"{verb} /v1/tags{path.format(escaped(tag, safe=''))}" + (f" {{{body}}}" if body else "")
+
+
+def _member(argument: str) -> str:
+    """Return an argument as JSON has it; a name alone as it is."""
+    name, equals, value = argument.partition("=")
+    if not equals:
+        return name
+    try:
+        shown = dumps(literal_eval(value), ensure_ascii=False)
+    except (ValueError, SyntaxError):  # N, which the reader fills in
+        shown = value
+    return f'"{name}": {shown}'
 
 
 def _option(argument: str) -> str:

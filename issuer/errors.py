@@ -7,7 +7,7 @@ none: `values` has them by name. What caused it is chained. `str()` says what is
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from issuer.advice import ADVICE, Words, filled, python
@@ -199,6 +199,28 @@ class TransformFailed(IssuerError, code="transform_failed"):
         self.plugin, self.numbers = plugin, numbers
 
 
+class Unauthenticated(IssuerError, code="unauthenticated"):
+    """A server asks for a token, and none was sent, or none that it knows. Nothing was done."""
+
+
+class Forbidden(IssuerError, code="forbidden"):
+    """A token may not do this, or not with this tag. Nothing was done.
+
+    `caller`: the name of the token; `scope`: what the call takes. `tag` None: it is about all tags.
+    """
+
+    def __init__(self, caller: str, *, scope: str, scopes: Collection[str], tag: str | None = None) -> None:
+        """`scopes`: those that the token has."""
+        if {*scope.split(" or ")}.isdisjoint(scopes):
+            wrong = f"token {caller!r} has no scope {scope}"
+        elif tag is None:
+            wrong = f"token {caller!r} isn't for all tags, as this call is"
+        else:
+            wrong = f"token {caller!r} isn't for tag {brief(tag)}"
+        super().__init__(wrong, tag=tag)
+        self.caller, self.scope = caller, scope
+
+
 class Unavailable(IssuerError, code="unavailable"):
     """A backend did not answer before the deadline.
 
@@ -210,6 +232,10 @@ class Unavailable(IssuerError, code="unavailable"):
     ) -> None:
         super().__init__(message, tag=tag, advice=advice)
         self.retry_after = retry_after
+
+
+class TooManyRequests(Unavailable, code="too_many_requests"):
+    """A token's requests of this second are used up; nothing was done."""
 
 
 class StoreUnavailable(Unavailable, code="store_unavailable"):

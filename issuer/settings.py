@@ -21,6 +21,10 @@ REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
 
+#: The most processes that serve together.
+WORKERS_MOST = 256
+_PORTS = 65536
+
 _YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
 
 _SQLITE = "sqlite:///"
@@ -128,6 +132,48 @@ def _keys(keys: object) -> dict[str, bytes]:
     return found
 
 
+def _count(value: object) -> int:
+    number = _whole(value)
+    if not 1 <= number <= WORKERS_MOST:
+        raise ConfigurationError(f"must be 1..{WORKERS_MOST}, not {number}")
+    return number
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of HOST:PORT, an IPv6 address without its brackets; ConfigurationError if it isn't one."""
+    host, colon, port = address.strip().rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or (":" in bare) is (bare == host) or not re.fullmatch("[0-9]{1,5}", port):
+        raise ConfigurationError(f"must be HOST:PORT, as in 127.0.0.1:8000 or [::1]:8000, not {brief(address)}")
+    if int(port) >= _PORTS:
+        raise ConfigurationError(f"a port is 0..{_PORTS - 1}, not {port}")
+    return bare, int(port)
+
+
+def _address(address: object) -> str:
+    """Return where to listen, "" for nowhere; ConfigurationError if it is no address."""
+    if not isinstance(address, str):
+        raise ConfigurationError(f"must be HOST:PORT, not {brief(address)}")
+    if address.strip().lower() in ("", "none"):
+        return ""
+    host_and_port(address)
+    return address.strip()
+
+
+def _log_format(value: object) -> str:
+    if value not in ("text", "json"):
+        raise ConfigurationError(f"must be text or json, not {brief(value)}")
+    return str(value)
+
+
+def _names(names: object) -> list[str]:
+    """Return the names of a list, or of a text with commas between them; ConfigurationError if that isn't one."""
+    each = names.split(",") if isinstance(names, str) else names
+    if not isinstance(each, (list, tuple)) or not all(isinstance(name, str) and name.strip() for name in each):
+        raise ConfigurationError('must be a list of names, as in ["ids.example.com"] or "ids.example.com,ids"')
+    return [name.strip() for name in each]
+
+
 def _prefix(prefix: object) -> str:
     """Return the prefix if it can stand before the braces of a Redis key; ConfigurationError otherwise."""
     if (
@@ -222,6 +268,24 @@ class Settings:
         "refuse to begin unless a store is named; for images, where a forgotten variable would have each container "
         "count from 1 in a file of its own",
     )
+    metrics = Definition(
+        False,  # noqa: FBT003 - a default
+        _flag,
+        "count for Prometheus what happens, in prometheus_client's own registry",
+    )
+    http = Definition("127.0.0.1:8000", _address, 'where `issuer serve` listens for HTTP, HOST:PORT; "none": nowhere')
+    resp = Definition("", _address, "the same for Redis's protocol")
+    workers = Definition(1, _count, "how many processes serve")
+    tokens = Definition("", _path, 'the file of tokens that callers need; "": callers need none')
+    open = Definition(
+        False,  # noqa: FBT003 - a default
+        _flag,
+        "serve other machines without tokens",
+    )
+    allowed_hosts = Definition(
+        [], _names, 'names of this server that HTTP is asked by, "*.example.com" for all below one, "*" for any'
+    )
+    log_format = Definition("text", _log_format, "how `issuer serve` logs: text or json")
 
     _values: Mapping[str, Setting]
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from issuer.core.inspect.discrepancies import Discrepancy
 from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection
+from issuer.core.inspect.inspection import Inspection, Readiness
 from issuer.core.inspect.verification import Provenance
 from issuer.core.recovery import Recovery
 from issuer.core.scheme_record import SEGMENT, strategy
 from issuer.errors import IssuerError, brief
 from issuer.numbers.codec import Decoded
-from issuer.persistence.records import LedgerEntry, Tag
+from issuer.persistence.records import LedgerEntry, LedgerPage, Tag
 from issuer.strategies.layout import Layout
 from issuer.strategies.registry import SNOWFLAKE
 from issuer.terminal import utc
@@ -60,6 +60,19 @@ def _(record: LedgerEntry) -> dict[str, Any]:
     content = asdict(record)
     del content["tag"]
     return content | {"utc": utc(record.time)}
+
+
+@view.register
+def _(record: LedgerPage) -> dict[str, Any]:
+    """Return the page without where it ends, which each edge tells in its own way."""
+    return {"segments": list(map(view, record.entries)), "damaged": [error.problem for error in record.damaged]}
+
+
+@view.register
+def _(record: Readiness) -> dict[str, Any]:
+    """Return the errors by their codes: what they say may name servers, which isn't for every caller."""
+    codes = {name: error and error.code for name, error in (("store", record.store), ("redis", record.redis))}
+    return {"ready": bool(record), **codes, "halted": list(record.halted)}
 
 
 @view.register

@@ -44,6 +44,9 @@ __all__ = ["UNSET", "aconnect", "connect", "default", "default_is_known", "mask"
 
 log = logging.getLogger("issuer")
 
+#: Has an issuer's metrics counted, or nothing.
+Measure = Callable[[Issuer | AsyncIssuer], object]
+
 #: Connections of either colour.
 T = TypeVar("T", bound=Connections | AsyncConnections)
 
@@ -73,6 +76,7 @@ def connect(
     instance: Instance | None = None,
     alarm: Callable[[IssuerError], None] | None = None,
     scheduler: Literal["background"] | BaseScheduler | None = "background",
+    metrics: bool | None = None,
     config: str | os.PathLike[str] | None = None,
 ) -> Issuer:
     """Make an Issuer; no server is contacted before the first call.
@@ -92,7 +96,8 @@ def connect(
     logged, once a minute for each tag and cause. instance: what this process is known by, for machine numbers; see
     issuer.strategies. alarm: called with an error that people should hear of, as a clock that went back. scheduler:
     "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler
-    of the caller's. config: a settings file. Objects that are passed in are not closed by the issuer.
+    of the caller's. metrics: whether to count for Prometheus what happens; see issuer.metrics, which has the extra
+    `metrics`. config: a settings file. Objects that are passed in are not closed by the issuer.
 
     Raises ConfigurationError.
     """
@@ -100,7 +105,10 @@ def connect(
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {brief(scheduler)}")
     hooks = Hooks(Chain(plugins), rejected, instance, alarm)
-    return Issuer(*_parts(redis, store, given, config, hooks, connections=_redis), scheduler)
+    settings, to_redis, measure = _parts(redis, store, given, config, hooks, connections=_redis)
+    ids = Issuer(settings, to_redis, scheduler)
+    measure(ids)
+    return ids
 
 
 def aconnect(
@@ -120,6 +128,7 @@ def aconnect(
     instance: Instance | None = None,
     alarm: Callable[[IssuerError], None] | None = None,
     scheduler: Literal["background"] | AsyncIOScheduler | None = "background",
+    metrics: bool | None = None,
     config: str | os.PathLike[str] | None = None,
 ) -> AsyncIssuer:
     """Make an AsyncIssuer: `async with issuer.aconnect() as ids:`. No server is contacted before the first call.
@@ -130,7 +139,10 @@ def aconnect(
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
     hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
-    return AsyncIssuer(*_parts(redis, store, given, config, hooks, connections=_async_redis), scheduler)
+    settings, to_redis, measure = _parts(redis, store, given, config, hooks, connections=_async_redis)
+    ids = AsyncIssuer(settings, to_redis, scheduler)
+    measure(ids)
+    return ids
 
 
 def _settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +167,7 @@ def _parts(
     hooks: Hooks,
     *,
     connections: Callable[[object, float], T | None],
-) -> tuple[IssuerConfig, T | None]:
+) -> tuple[IssuerConfig, T | None, Measure]:
     """Put together what both colours need. What can be refused without a store is refused before one is opened."""
     _check_hooks(hooks)
     events = Observers([log_event])
@@ -165,6 +177,7 @@ def _parts(
     for name, key in settings.keys.value.items():
         checked_key(name, key, settings.keys.source)
     instance = _instance(settings) if hooks.instance is None else hooks.instance
+    measure = _metrics() if settings.metrics.value else _unmeasured
     if settings.embedded:
         _tell_of_default(settings.store_url.value)
     named_store = settings.store_url.value
@@ -193,7 +206,18 @@ def _parts(
         instance=instance,
         alarm=_no_alarm if hooks.alarm is None else hooks.alarm,
     )
-    return resolved, to_redis
+    return resolved, to_redis, measure
+
+
+def _metrics() -> Measure:
+    """Return what has an issuer's metrics counted. ConfigurationError if their package isn't installed."""
+    from issuer.metrics import install
+
+    return install
+
+
+def _unmeasured(ids: Issuer | AsyncIssuer) -> None:
+    """Count nothing."""
 
 
 def _named(name: str, given: object) -> object:

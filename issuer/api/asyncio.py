@@ -21,7 +21,7 @@ from issuer.core.events import Observer
 from issuer.core.inspect import inspection
 from issuer.core.inspect.discrepancies import Discrepancy
 from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection
+from issuer.core.inspect.inspection import Inspection, Readiness
 from issuer.core.inspect.verification import Provenance, who
 from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
@@ -39,11 +39,11 @@ from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.maintenance import Rounds, Upkeep, doctor, recover, verify
+from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, verify
 from issuer.operations.numbers import PLAIN, TTL, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.records import HIGHEST, Order, Tag
+from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag
 from issuer.plugins.chain import AsyncChain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
@@ -167,6 +167,10 @@ class AsyncIssuer:
         """Issue one number, and return it with its text, period and shard; see Issuer.issue."""
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         return await self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
+
+    async def composed(self, tag: str, *, timeout: float | None = None) -> bool:
+        """Whether a number of the tag is more than its value; see Issuer.composed."""
+        return await self._attempt(tag, self._issuing.composed(tag, self._deadline(timeout)))
 
     async def peek(
         self,
@@ -321,6 +325,19 @@ class AsyncIssuer:
         self._enter()
         return await self._run(self._upkeep.inspect(tag), self._deadline(timeout), tag)
 
+    async def segments(
+        self,
+        tag: str,
+        count: int = 100,
+        *,
+        beyond: Position | None = None,
+        upward: bool = False,
+        timeout: float | None = None,
+    ) -> LedgerPage:
+        """Return a page of the tag's ledger; see Issuer.segments."""
+        steps = inspection.segments(tag, count, beyond, upward=upward)
+        return await self._run(steps, self._deadline(timeout), tag)
+
     async def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
         """Return the machine numbers of a snowflake tag that were ever used; see Issuer.machines."""
         return await self._run(self._issuing.machines(tag), self._deadline(timeout), tag)
@@ -370,6 +387,10 @@ class AsyncIssuer:
         rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
         return await self._perform(rounds, timeout)
 
+    async def ready(self, *, timeout: float | None = None) -> Readiness:
+        """Look whether numbers can be had; see Issuer.ready."""
+        return await self._perform(ready(self._config), timeout)
+
     async def doctor(
         self,
         *,
@@ -387,11 +408,13 @@ class AsyncIssuer:
     async def close(self) -> None:
         """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""
         self._enter()
+        self._config.events.come_round(at_once=True)
         combiners = self._registry.close()
         if combiners is None:
             return
         async with AsyncExitStack() as ends:
             # In the opposite order, each of them even if others fail.
+            ends.callback(self._config.events.come_round, at_once=True)
             ends.callback(_living.discard, self)
             ends.callback(self._runner.pool.close)
             if self._config.own_store:

@@ -21,7 +21,7 @@ from issuer.core.events import Observer
 from issuer.core.inspect import inspection
 from issuer.core.inspect.discrepancies import Discrepancy
 from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection
+from issuer.core.inspect.inspection import Inspection, Readiness
 from issuer.core.inspect.verification import Provenance, who
 from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
@@ -39,11 +39,11 @@ from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.maintenance import Rounds, Upkeep, doctor, recover, verify
+from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, verify
 from issuer.operations.numbers import PLAIN, TTL, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.records import HIGHEST, Order, Tag
+from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag
 from issuer.plugins.chain import Chain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
@@ -158,6 +158,14 @@ class Issuer:
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         return self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
+
+    def composed(self, tag: str, *, timeout: float | None = None) -> bool:
+        """Whether a number of the tag is more than its value: `issue` tells its text, period or shard, `next` doesn't.
+
+        As far as this process knows, which asks the store if it knows nothing of the tag, and makes it as `next` would.
+        Raises UnknownTag, StoreUnavailable.
+        """
+        return self._attempt(tag, self._issuing.composed(tag, self._deadline(timeout)))
 
     def peek(
         self,
@@ -327,6 +335,23 @@ class Issuer:
         """
         return self._run(self._upkeep.inspect(tag), self._deadline(timeout), tag)
 
+    def segments(
+        self,
+        tag: str,
+        count: int = 100,
+        *,
+        beyond: Position | None = None,
+        upward: bool = False,
+        timeout: float | None = None,
+    ) -> LedgerPage:
+        """Return a page of the tag's ledger: its segments, the highest numbers first; `upward`: the lowest first.
+
+        `count`: how many, 1..1000; there may be fewer, as damaged entries stand apart. `beyond`: the `last` of the page
+        before, None: from the start; where a page's `last` is None it was the last one. Raises UnknownTag.
+        """
+        steps = inspection.segments(tag, count, beyond, upward=upward)
+        return self._run(steps, self._deadline(timeout), tag)
+
     def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
         """Return the machine numbers of a snowflake tag that were ever used, and which of them in the future.
 
@@ -413,6 +438,14 @@ class Issuer:
         rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
         return self._perform(rounds, timeout)
 
+    def ready(self, *, timeout: float | None = None) -> Readiness:
+        """Look whether numbers can be had: whether the store and Redis answer, and which tags are halted.
+
+        Nothing is changed, and what is wrong is no error but in the result, which is true if nothing is. The store and
+        Redis have `timeout` each.
+        """
+        return self._perform(ready(self._config), timeout)
+
     def doctor(
         self,
         *,
@@ -439,12 +472,14 @@ class Issuer:
     def close(self) -> None:
         """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""
         notice()  # at the end of a child, nothing of the parent's is given back
+        self._config.events.come_round(at_once=True)
         combiners = self._registry.close()
         if combiners is None:
             return
         deadline = Deadline(CLOSING)
         with ExitStack() as ends:
             # In the opposite order, each of them even if others fail.
+            ends.callback(self._config.events.come_round, at_once=True)
             ends.callback(_living.discard, self)
             ends.callback(self._runner.pool.close)
             if self._config.own_store:

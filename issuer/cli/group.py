@@ -17,7 +17,9 @@ from issuer.cli import (
     numbers,
     recovery,
     reference,
+    serve,
     tags,
+    token,
     verification,
 )
 from issuer.cli.exits import Edge
@@ -89,6 +91,8 @@ for _command in (
     machines.machines,
     doctor.doctor,
     keeper.keeper,
+    serve.serve,
+    token.token,
     bench.bench,
     chaos.chaos,
     reference.lua,

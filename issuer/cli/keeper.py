@@ -11,17 +11,14 @@ from types import FrameType
 
 import click
 
-from issuer.api.blocking import Issuer
-from issuer.cli.exits import logged, said
+from issuer.cli.exits import logged
 from issuer.cli.session import Session
 from issuer.core.event_log import line_of
 from issuer.core.events import Event, SegmentLoaded
-from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable, Unavailable
-from issuer.terminal import numbered, plain, say
+from issuer.errors import ConfigurationError, Unavailable
+from issuer.server.watch import EVERY, Watch
+from issuer.terminal import say
 from issuer.wiring import mask
-
-#: Seconds between two looks for new tags and at the servers.
-EVERY = 2.0
 
 
 @click.command(
@@ -46,7 +43,7 @@ def keeper(session: Session) -> None:
     _on_signals(stop.set)
     issuer = session.connect(scheduler="background", makes_store=True)
     issuer.observe(_tell_segment)
-    watch = _Watch(issuer)
+    watch = Watch(issuer, _tell)
     where = f"{mask(settings.store_url.value)} in {mask(settings.redis_url.value)}"
     try:
         watch.look()
@@ -60,49 +57,6 @@ def keeper(session: Session) -> None:
     _tell("stopping")
     issuer.close()
     _tell("stopped")
-
-
-class _Watch:
-    """Looks at tags and servers, and reports what has changed since the last look."""
-
-    def __init__(self, issuer: Issuer) -> None:
-        self._issuer = issuer
-        self._tags: set[str] = set()
-        self._trouble: str | None = None
-
-    @property
-    def counted(self) -> str:
-        return numbered(len(self._tags), "tag")
-
-    def look(self) -> list[str]:
-        """Keep every tag of the store; return what has changed. Raises what keeps one of the servers from working."""
-        before, self._tags = self._tags, {record.tag for record in self._issuer.keep()}
-        # The sweep leaves unreachable servers to the callers' errors, and a keeper has no callers.
-        for tag in sorted(self._tags)[:1]:
-            trouble = self._issuer.inspect(tag).redis_error
-            if trouble is not None:
-                raise RedisUnavailable(trouble)
-        return [*(f"new tag {plain(tag)}" for tag in sorted(self._tags - before)),
-                *(f"tag {plain(tag)} is gone" for tag in sorted(before - self._tags))]  # fmt: skip
-
-    def again(self) -> None:
-        """Look, and report trouble once: when it begins, when it changes, and when it is over."""
-        try:
-            changes = self.look()
-        except IssuerError as error:
-            self.trouble(error)
-            return
-        if self._trouble is not None:
-            self._trouble = None
-            _tell(f"all is well, keeping {self.counted}")
-        for change in changes:
-            _tell(change)
-
-    def trouble(self, error: IssuerError) -> None:
-        """Report it, unless it is what was reported last."""
-        if said(error) != self._trouble:
-            self._trouble = said(error)
-            _tell(f"{self._trouble}; trying again every {EVERY:g} s")
 
 
 def _tell(message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -36,10 +37,15 @@ class Session:
     def _options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in GROUP_OPTIONS}
 
-    def settings(self) -> settings_.Settings:
-        """Return every setting with where it came from. Raises ConfigurationError."""
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, as `connect` takes them."""
+        return {name: value for name, value in self._options().items() if value is not None}
+
+    def settings(self, more: Mapping[str, Any] | None = None) -> settings_.Settings:
+        """Return every setting with where it came from. `more`: options of the command. Raises ConfigurationError."""
         named = {"redis_url": self.redis, "store_url": self.store}
-        return settings_.load({**self._options(), **named}, config=self.config)
+        return settings_.load({**self._options(), **named, **(more or {})}, config=self.config)
 
     def connect(self, scheduler: Literal["background"] | None = None, *, makes_store: bool = False) -> Issuer:
         """Return the issuer, made at the first call and closed with the command line. Raises ConfigurationError.
@@ -58,8 +64,7 @@ class Session:
                     f"there is no store {store.value} (from {store.source}): name the one that is meant; "
                     "`issuer create` makes a new one with its first tag"
                 )
-            given = {name: value for name, value in self._options().items() if value is not None}
-            self._issuer = connect(**given, scheduler=scheduler, rejected=_told)
+            self._issuer = connect(**self.given, scheduler=scheduler, rejected=_told)
             click.get_current_context().find_root().call_on_close(self._issuer.close)
         return self._issuer
 

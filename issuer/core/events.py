@@ -216,11 +216,30 @@ def unobserved(event: Event) -> None:
 class Observers:
     """Delivers events to observers. One that raises is logged, and neither the draw nor another observer notices."""
 
-    __slots__ = ("_observers", "_sparing")
+    __slots__ = ("_observers", "_rounds", "_sparing")
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
+        self._rounds: tuple[Callable[[bool], object], ...] = ()
         self._sparing = Sparing()
+
+    def come_round(self, *, at_once: bool = False) -> None:
+        """Call what reads from time to time: before each sweep over the tags in use, and when the issuer closes.
+
+        `at_once`: the issuer closes, or has closed.
+        """
+        for call in self._rounds:
+            try:
+                call(at_once)
+            except Exception as error:  # noqa: BLE001 - the sweep and the other observers go on
+                self._sparing.say(log.error, "", (id(call), type(error)), "observer %r failed", call, error=error)
+
+    def add_round(self, call: Callable[[bool], object]) -> None:
+        """Have it called about every second while tags are in use, in the thread or task that sweeps.
+
+        It gets `at_once`, see come_round.
+        """
+        self._rounds = (*self._rounds, call)
 
     def add(self, observer: Observer) -> None:
         """Deliver to this one, too, from now on."""

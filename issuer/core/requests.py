@@ -53,13 +53,29 @@ def above_of(tag: str, start: int | None, above: int | None, limit: int) -> int 
 def check_reserving(record: Tag, n: int) -> None:
     """InvalidArgument if n contiguous numbers can't be reserved of that tag."""
     tag = record.tag
-    if not countable(record.scheme):
-        why = "its numbers are in parts" if strategy(record.scheme) == SEGMENT else "its strategy makes its numbers"
-        raise InvalidArgument(f"tag {tag!r} has no counter of its own to reserve from: {why}", tag=tag, value=n)
+    _check_countable(record, n)
     if record.order == "strict":
         raise InvalidArgument(
             f"tag {tag!r} is strict, and ranges are reserved of trend tags only: use `take`", tag=tag, value=n
         )
+    _check_side_by_side(record, n)
+
+
+def check_contiguous(record: Tag, n: int) -> None:
+    """InvalidArgument if no n numbers of that tag lie side by side: its counter isn't what its users see."""
+    _check_countable(record, n)
+    _check_side_by_side(record, n)
+
+
+def _check_countable(record: Tag, n: int) -> None:
+    if not countable(record.scheme):
+        why = "its numbers are in parts" if strategy(record.scheme) == SEGMENT else "its strategy makes its numbers"
+        problem = f"tag {record.tag!r} has no counter of its own to reserve from: {why}"
+        raise InvalidArgument(problem, tag=record.tag, value=n)
+
+
+def _check_side_by_side(record: Tag, n: int) -> None:
+    tag = record.tag
     if record.scheme_id:
         raise InvalidArgument(
             f"tag {tag!r} makes numbers of its counter that don't lie side by side; `take` gives n of them",

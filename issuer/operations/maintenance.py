@@ -15,7 +15,7 @@ from issuer.core.inspect.discrepancies import Discrepancy
 from issuer.core.inspect.doctor.diagnosis import judge
 from issuer.core.inspect.doctor.examination import Examination
 from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection
+from issuer.core.inspect.inspection import Inspection, Readiness
 from issuer.core.inspect.verification import Audit
 from issuer.core.recovery import Recovery
 from issuer.core.steps import Calls, Steps, ask
@@ -96,6 +96,14 @@ def doctor(
     return judge(facts)
 
 
+def ready(config: IssuerConfig) -> Rounds[Readiness]:
+    """Look whether numbers can be had; see Issuer.ready."""
+    found: Readiness = yield inspection.look_at_store(Readiness()), None
+    if config.redis is not None:
+        found = yield inspection.look_at_redis(found), None
+    return found
+
+
 class Upkeep(Generic[L]):
     """Looks after the tags that an issuer uses."""
 
@@ -133,6 +141,7 @@ class Upkeep(Generic[L]):
     def tick(self, deadline_of: Callable[[], Deadline]) -> Calls[int]:
         """Load what is due; return the number of segments loaded. `deadline_of` makes a deadline for each tag."""
         loaded = 0
+        self._config.events.come_round()
         for combiner in self._registry.in_use():
             deadline = deadline_of()
             try:
@@ -151,6 +160,7 @@ class Upkeep(Generic[L]):
 
         Not within it: a store that hangs would keep the sweep from what Redis is back for.
         """
+        self._config.events.come_round()
         combiners = self._registry.in_use()
         for combiner in combiners:
             if self._registry.closed:

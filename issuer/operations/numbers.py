@@ -19,18 +19,20 @@ from issuer.clock import Deadline
 from issuer.core import parts, scheme_record
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
-from issuer.core.requests import whole
+from issuer.core.requests import TAKE_MOST, check_contiguous, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps, ask, renewed
 from issuer.core.supply.peek import after
 from issuer.core.supply.runtime import Runtime
 from issuer.errors import (
     ConfigurationError,
+    CorruptState,
     FormatOverflow,
     InvalidArgument,
     IssuerError,
     NotDecodable,
     SchemeError,
+    Unavailable,
     UnknownTag,
     brief,
 )
@@ -51,8 +53,17 @@ from issuer.strategies.serving import StrategyRunner
 
 log = logging.getLogger("issuer")
 
+#: How often contiguous numbers are drawn in vain. A strict tag's draw falls short at the end of a segment, which others
+#: may have nibbled at; a trend tag has its ranges from the store instead.
+CONTIGUOUS_DRAWS = 16
+CONTIGUOUS_DRAWS_OF_TREND = 3
+
 #: How long the number of a caller's key is kept, in seconds, if the caller doesn't say: a day.
 TTL = 86_400.0
+
+
+#: Settings of a scheme that give a number more than its value.
+_COMPOSED = frozenset({"format", "restart", *scheme_record.PARTS})
 
 
 @contextmanager
@@ -165,6 +176,12 @@ class Issuing(Generic[L]):
             numbers = yield partial(self._chain.around, call, draw)
         return numbers
 
+    def composed(self, tag: str, deadline: Deadline) -> Calls[bool]:
+        """Return whether the tag's numbers have a text, a period or a shard; see Issuer.composed."""
+        known = self._combiner(tag).supply.state.record
+        record: Tag = known or (yield partial(self._run, self._record(tag), deadline, tag))
+        return not _COMPOSED.isdisjoint(record.scheme)
+
     def reserve(self, tag: str, n: int, deadline: Deadline) -> Calls[range]:
         """Return n contiguous numbers; see Issuer.reserve."""
         wanted = whole(n, "n", 1, HIGHEST)
@@ -175,6 +192,37 @@ class Issuing(Generic[L]):
             yield partial(self._chain.before, _call(record, wanted, PLAIN, self._chain, as_drawn=True))
         numbers: range = yield partial(combiner.run, combiner.supply.reserve(wanted), deadline)
         return numbers
+
+    def contiguous(self, tag: str, n: int, deadline: Deadline) -> Calls[range]:
+        """Return n contiguous numbers, 1..1 000 000, drawn where `next` draws; of a strict tag too.
+
+        A draw that falls short, as at the end of a segment, is a gap. A draw out of hand ends earlier, where the next
+        one goes on. Raises InvalidArgument for a tag whose numbers aren't its counter; Unavailable if others drew in
+        between each time.
+        """
+        wanted, drawn = whole(n, "n", 1, TAKE_MOST), range(0)
+        combiner = self._combiner(tag)
+        state = combiner.supply.state
+        record = state.record or (yield partial(self._run, self._record(tag), deadline, tag))
+        if self._chain is not None:
+            yield partial(self._chain.before, _call(record, wanted, PLAIN, self._chain, as_drawn=True))
+        for _ in range(CONTIGUOUS_DRAWS if record.order == "strict" else CONTIGUOUS_DRAWS_OF_TREND):
+            check_contiguous(state.record or record, wanted)
+            missing = wanted if state.hand is None else wanted - len(drawn)
+            more: range = yield partial(combiner.draw, missing, deadline)
+            if state.scheme_id:
+                # Set since the record was read: these counters are no numbers that users may see.
+                drawn = range(0)
+                continue
+            drawn = range(drawn.start, more.stop) if drawn and drawn.stop == more.start else more
+            if len(drawn) >= wanted:
+                return drawn[-wanted:]
+        check_contiguous(state.record or record, wanted)
+        if record.order == "trend":
+            reserved: range = yield partial(combiner.run, combiner.supply.reserve(wanted), deadline)
+            return reserved
+        problem = f"tag {tag!r}: others drew between the numbers each time, so {wanted} in a row could not be had"
+        raise Unavailable(f"{problem}; ask again, or raise the tag's step", tag=tag, retry_after=0.1)
 
     def warm(self, tag: str, deadline: Deadline) -> Calls[None]:
         """Return when the tag has numbers in hand; see Issuer.warm."""
@@ -248,6 +296,42 @@ class Issuing(Generic[L]):
             strategy = scheme_record.strategy(part.record.scheme)
             raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter)
+
+    def last(self, tag: str) -> Steps[int | None]:
+        """Return the highest number issued as far as Redis knows, None if there is none.
+
+        Numbers that a process holds count as issued. Without Redis: the highest that this process has issued, or else
+        the highest that any process has reserved. Raises UnknownTag; InvalidArgument for a tag without a counter.
+        """
+        record = yield from self._record(check_found(tag), make=False)
+        if not scheme_record.countable(record.scheme):
+            problem = f"tag {tag!r} has no counter of its own, and so no highest number that is known"
+            raise InvalidArgument(problem, tag=tag, value=tag)
+        supply = self._combiner(tag).supply
+        state = supply.state
+        if self._config.redis is None:
+            ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=1, timeout=timeout))
+            counter = (state.taken() or (yield from read_record(tag)).max) if ledger else None
+        else:
+            hash = yield from supply.origin.look()
+            if hash.corrupt:
+                problem = f"Redis key {state.key}: field {hash.corrupt} is no whole number"
+                raise CorruptState(problem, tag=tag, advice="corrupt_state.recover")
+            if (hash.scheme or "") != state.scheme_id:
+                yield from supply.origin.learn(make=False)
+            counter = hash.cur
+        return state.value(counter) if counter else None
+
+    def exists(self, tag: str) -> Steps[bool]:
+        """Whether the tag is there. A deletion by another process may be a minute old before this one knows."""
+        combiner = self._registry.combiners.get(check_found(tag))
+        if combiner is not None and combiner.supply.state.record and combiner.supply.state.ended is None:
+            return True
+        try:
+            yield from read_record(tag)
+        except UnknownTag:
+            return False
+        return True
 
     def decode(self, tag: str, shown: int | str, *, who: bool = False) -> Steps[Decoded]:
         """Tell what a value or a text of the tag is made of; see Issuer.decode."""

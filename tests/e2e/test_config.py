@@ -9,6 +9,8 @@ from tests.e2e.conftest import PATIENT, Cli
 NAMES = (
     *("redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "insist", "lease", "journal"),
     *("keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files", "require_servers"),
+    "metrics",
+    *("http", "resp", "workers", "tokens", "open", "allowed_hosts", "log_format"),
 )
 
 
@@ -45,6 +47,7 @@ def test_the_table_has_a_line_for_each_setting(cli: Cli) -> None:
     assert shown["timeout"] == shown["insist"] == "5 s"
     assert (shown["port_number"], shown["ip_address"]) == ("0", "this host's")
     assert (shown["machine"], shown["rack"], shown["journal"], shown["keys"]) == ("none",) * 4
+    assert (shown["http"], shown["resp"], shown["allowed_hosts"]) == ("127.0.0.1:8000", "none", "none")
     assert shown["machine_files"] == "the temporary directory"
 
 

@@ -20,12 +20,17 @@ from issuer.numbers.template import Template
 from issuer.settings import DEFINITIONS
 from tests import programs
 from tests.e2e.conftest import PROGRAM
+from tests.server.conftest import Serve, serve
+
+__all__ = ["serve"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PATHS}
 NUMBERS = PAGES["docs/numbers.md"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Where a page has `issuer serve` listen.
+HTTP, RESP = "127.0.0.1:8000", "-p 6380 "
 #: The rows of tests/requirements.toml that a page's snippets show.
 ROWS = {
     "docs/numbers.md": ("1.12", "1.13", "1.14", "4.7", "4.8", "U.7", "N.3"),
@@ -86,8 +91,20 @@ def test_the_python_of_a_page_runs_and_gives_what_it_says(
 @pytest.mark.live
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("page", pages_with("console"))
-def test_the_commands_of_a_page_print_what_it_shows(page: str) -> None:
-    for command, shown in commands("".join(blocks(page, "console"))):
+def test_the_commands_of_a_page_print_what_it_shows(
+    page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = None
+    if HTTP in "".join(blocks(page, "console")):
+        monkeypatch.setenv("ISSUER_REDIS_URL", request.getfixturevalue("redis_url"))
+        monkeypatch.setenv("ISSUER_STORE_URL", "sqlite:///issuer.db")
+    for typed, shown in commands("".join(blocks(page, "console"))):
+        command = typed
+        if HTTP in typed or RESP in typed:
+            if served is None:  # with the store that commands before it have made
+                start: Serve = request.getfixturevalue("serve")
+                served = start("--resp", "127.0.0.1:0")
+            command = typed.replace(HTTP, f"127.0.0.1:{served.port()}").replace(RESP, f"-p {served.port('redis')} ")
         if re.fullmatch(r"issuer [^;|>]*", command):
             done = programs.run(*PROGRAM, *shlex.split(command)[1:])
         else:

@@ -11,7 +11,7 @@ import pytest
 import issuer
 from issuer import wiring
 from issuer.errors import ConfigurationError, InvalidArgument
-from issuer.settings import DEFINITIONS, STORE_VARIABLES, Setting, load, seconds
+from issuer.settings import DEFINITIONS, STORE_VARIABLES, Setting, host_and_port, load, seconds
 from tests.unit.refusals import refused
 
 #: For every setting four values that differ: from the argument, the environment, the file, and the default.
@@ -32,11 +32,19 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "rack": (1, 2, 3, -1),
     "machine_files": ("argument", "environment", "file", ""),
     "require_servers": (False, True, False, False),
+    "metrics": (True, True, True, False),
+    "http": ("127.0.0.1:1", "[::1]:2", "localhost:0", "127.0.0.1:8000"),
+    "resp": ("127.0.0.1:1", "[::1]:2", "localhost:65535", ""),
+    "workers": (1, 2, 256, 1),
+    "tokens": ("argument", "environment", "file", ""),
+    "open": (True, False, True, False),
+    "allowed_hosts": (["argument"], ["environment", "*.b"], ["file"], []),
+    "log_format": ("json", "json", "json", "text"),
 }
 NUMBERS = ("port_number", "machine", "rack")
 TIMES = ("timeout", "store_timeout", "redis_timeout")
 #: Those whose value in a file is relative to it.
-PATHS = ("journal", "machine_files")
+PATHS = ("journal", "machine_files", "tokens")
 ALL = list(VALUES)
 NAMED = {"ISSUER_STORE_URL": "memory://x"}
 
@@ -87,7 +95,8 @@ def test_argument_wins_over_environment_over_file_over_default(folder: Path, nam
     argument, environment, file, default = VALUES[name]
     variable = f"ISSUER_{name.upper()}"
     (folder / "issuer.toml").write_text(_with_store(name) + _toml(name, file))
-    environ = _environ(folder, **{variable: str(environment)})
+    said = ", ".join(environment) if isinstance(environment, list) else str(environment)
+    environ = _environ(folder, **{variable: said})
     assert load({name: argument}, environ=environ).named()[name] == Setting(argument, "argument")
     assert load({name: None}, environ=environ).named()[name] == Setting(environment, variable)
     said = f"{folder}/{file}" if name in PATHS else file
@@ -174,6 +183,20 @@ WRONG: list[tuple[str, str, Sequence[object]]] = [
     *((name, "must be a number of seconds, ", ["-1", "soon", "nan", "inf", -0.1, True, []]) for name in TIMES),
     *((name, "above 0", [0]) for name in TIMES[1:]),  # the caller's alone may be zero
     *((name, "must be a whole number, not ", ["one", "1.5", 1.5, True, []]) for name in NUMBERS),
+    *(
+        (
+            name,
+            "must be HOST:PORT",
+            ["8000", ":8000", "h:", "h:x", "h:-1", "::1:80", "[h]:1", "[::1", "[]:1", 5, ["h:1"]],
+        )
+        for name in ("http", "resp")
+    ),
+    ("http", "a port is 0..65535", ["127.0.0.1:65536"]),
+    ("workers", "must be 1..256", [0, -1, 257, "0"]),
+    ("workers", "must be a whole number", ["two", 1.5]),
+    ("open", "true or false", ["perhaps", 1]),
+    ("allowed_hosts", "must be a list of names", ["", "a,,b", [""], ["a", 5], 5]),
+    ("log_format", "must be text or json", ["xml", "", 5]),
     ("prefix", "prefix", ["", "a{b", "a}", "a\n", "\x7f", 5]),
     *((name, "scheme", ["localhost:6379"]) for name in ("redis_url", "store_url")),
 ]
@@ -193,6 +216,13 @@ def test_what_is_no_value_names_the_setting_and_its_source(folder: Path) -> None
 def test_what_has_no_name_may_be_a_secret_and_is_not_told() -> None:
     for text in ("a very secret secret", "k1=0123456789abcdef,a very secret secret"):
         assert "very" not in str(wrong("keys", text, 'as in "k1=secret,k2=secret"'))
+
+
+def test_an_address_may_be_none(folder: Path) -> None:
+    for none in ("none", "NONE", " none "):
+        assert load({"http": none, "resp": none}, environ=_environ(folder)).http.value == ""
+    assert host_and_port("[::1]:80") == ("::1", 80)
+    assert host_and_port("ids.example.com:8000") == ("ids.example.com", 8000)
 
 
 def test_redis_without_a_store_is_refused_wherever_it_was_named(folder: Path) -> None:
@@ -278,7 +308,7 @@ def test_an_argument_that_has_the_name_of_a_setting_is_that_setting_in_both_face
     taken = [
         inspect.signature(face).parameters.keys() & DEFINITIONS.keys() for face in (issuer.connect, issuer.aconnect)
     ]
-    assert taken[0] == taken[1] == {*TIMES, "prefix", "insist", "lease", "journal", "keys"}
+    assert taken[0] == taken[1] == {*TIMES, "prefix", "insist", "lease", "journal", "keys", "metrics"}
     for face in (issuer.connect, issuer.aconnect):
         ids = face(
             redis="none", store="memory://", prefix="p", timeout=7, store_timeout=6, insist=5, lease=4, scheduler=None

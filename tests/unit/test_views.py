@@ -8,9 +8,10 @@ from datetime import date
 import pytest
 
 import issuer
-from issuer.advice import ADVICE, command_line, python
+from issuer.advice import ADVICE, command_line, http, python
 from issuer.cli.exits import logged
 from issuer.errors import IssuerError
+from issuer.persistence.errors import Corrupt
 from issuer.persistence.records import fresh_version
 from issuer.views import view
 
@@ -25,6 +26,8 @@ RECORDS = [
     TAG,
     dataclasses.replace(TAG, scheme=SNOWFLAKE),
     ENTRY,
+    issuer.LedgerPage([ENTRY], [Corrupt("orders", "no number")], (5, 0, "id")),
+    issuer.Readiness(store=issuer.StoreUnavailable("away"), halted=["orders"]),
     STATE,
     SEEN,
     dataclasses.replace(SEEN, scheme=SNOWFLAKE, redis=issuer.RedisState(1, 2, 1, None, None, "f", "b"), period="x"),
@@ -64,7 +67,10 @@ ERRORS = [
     issuer.LimitReached("orders", limit=9, value=9),
     issuer.Refused("orders", plugin="Mine", reason="no"),
     issuer.TransformFailed("orders", plugin="Mine", numbers=[5]),
+    issuer.Unauthenticated("no token was sent"),
+    issuer.Forbidden("billing", scope="admin", scopes=["issue"], tag="orders"),
     issuer.Unavailable("away", retry_after=0.12345),
+    issuer.TooManyRequests("too many", retry_after=0.5),
     issuer.StoreUnavailable("away"),
     issuer.RedisUnavailable("away", tag="orders", advice="redis_unavailable.recover"),
     issuer.ClockBehind("behind", behind=5),
@@ -110,30 +116,43 @@ def test_the_view_of_an_error_has_its_code_and_what_it_carries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "in_python", "in_shell"),
+    ("code", "in_python", "in_shell", "in_http"),
     [
-        ("scheme", "stride_above: no", "--stride-above: no"),
-        ("invalid_argument", "at_least no", "--at-least no"),
+        ("scheme", "stride_above: no", "--stride-above: no", "stride_above: no"),
+        ("invalid_argument", "at_least no", "--at-least no", "at_least no"),
         (
             "unknown_tag",
             """unknown tag "it's {}" in memory://; create it with ids.create("it's {}")""",
             """unknown tag "it's {}" in memory://; create it with `issuer create 'it'"'"'s {}'`""",
+            """unknown tag "it's {}" in memory://; create it with POST /v1/tags {"tag": "it's {}"}""",
         ),
         (
             "tag_differs",
             "tag 'orders' exists: step is 6, not 5; change it with ids.configure('orders')",
             "tag 'orders' exists: step is 6, not 5; change it with `issuer set orders`",
+            "tag 'orders' exists: step is 6, not 5; change it with PATCH /v1/tags/orders",
         ),
         (
             "store_behind",
             f"{BEHIND}; its reservations are stopped until ids.recover('orders') has run",
             f"{BEHIND}; its reservations are stopped until `issuer recover orders` has run",
+            f'{BEHIND}; its reservations are stopped until POST /v1/tags/orders/recover {{"dry_run": false}} has run',
         ),
     ],
 )
-def test_an_error_says_what_to_do_in_the_words_of_its_edge(code: str, in_python: str, in_shell: str) -> None:
+def test_an_error_says_what_to_do_in_the_words_of_its_edge(
+    code: str, in_python: str, in_shell: str, in_http: str
+) -> None:
     (error,) = (each for each in ERRORS if each.code == code)
     assert (str(error), error.told(python), error.told(command_line)) == (in_python, in_python, in_shell)
+    assert error.told(http) == in_http
+
+
+def test_arguments_are_members_of_json_in_the_words_of_http() -> None:
+    said = ["order='trend'", "scramble_strict=True", "limit=N", "above=5", "at_least"]
+    assert http(said) == '"order": "trend", "scramble_strict": true, "limit": N, "above": 5, at_least'
+    assert http(["limit=N"], "configure", "a/b%#?.{}") == 'PATCH /v1/tags/a%2Fb%25%23%3F.%7B%7D {"limit": N}'
+    assert http(["from_journal=[FILE]"], "recover", "orders") == "`issuer recover orders --from-journal FILE`"
 
 
 def test_an_error_in_a_log_record_is_shown_by_the_command_line_in_its_words(caplog: pytest.LogCaptureFixture) -> None:
@@ -153,4 +172,5 @@ def test_an_advice_of_its_own_takes_the_place_of_the_codes() -> None:
     (away,) = (each for each in ERRORS if each.code == "redis_unavailable")
     assert "if it stays away, connect(redis='none').recover('orders', at_least=N) raises" in str(away)
     assert "`issuer --redis none recover orders --at-least N` raises" in away.told(command_line)
+    assert "`issuer --redis none recover orders --at-least N` raises" in away.told(http), "no client can do it"
     assert {name.partition(".")[0] for name in ADVICE} <= {error.code for error in ERRORS}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from issuer import gateway
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.record import read_record
-from issuer.core.steps import Steps, ask, send
-from issuer.errors import CorruptState, RedisUnavailable
-from issuer.persistence.records import LedgerEntry, Order, StepMode, Tag, now_ms
+from issuer.core.requests import whole
+from issuer.core.steps import Steps, ask, masters, public, send, visit
+from issuer.errors import CorruptState, FenceError, InvalidArgument, IssuerError, RedisUnavailable, brief
+from issuer.gateway.keys import check_found
+from issuer.persistence.records import HIGHEST, LedgerEntry, LedgerPage, Order, Position, StepMode, Tag, now_ms
+
+#: The most ledger entries of a page.
+PAGE_MOST = 1000
 
 #: How many of the newest reservations tell the rate.
 RATE_FROM = 5
@@ -62,6 +67,22 @@ class Waste:
     numbers: int
     of: int
     since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Readiness of an issuer, as `ready` found it.
+
+    `store`, `redis`: the error that kept each from being looked at; None: it answers, or there is no Redis. `halted`:
+    the tags whose reservations are stopped until `recover`.
+    """
+
+    store: IssuerError | None = None
+    redis: IssuerError | None = None
+    halted: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return self.store is None and self.redis is None and not self.halted
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +164,52 @@ def inspect(tag: str, key: str | None) -> Steps[Inspection]:
         parts=len((yield from parts.of(record))) if parts.has_parts(record) else None,
         period=period,
     )
+
+
+def segments(tag: str, count: int, beyond: Position | None, *, upward: bool) -> Steps[LedgerPage]:
+    """Return a page of the tag's ledger; see Issuer.segments."""
+    check_found(tag)
+    most, at = whole(count, "count", 1, PAGE_MOST), None if beyond is None else _position(tag, beyond)
+    yield from read_record(tag)
+    return (
+        yield from ask(
+            lambda store, timeout: store.segments(tag, beyond=at, upward=upward, count=most, timeout=timeout)
+        )
+    )
+
+
+def _position(tag: str, beyond: Position) -> Position:
+    """Return where a page ended; InvalidArgument if no page can have ended there."""
+    try:
+        high, low, id = beyond
+    except (TypeError, ValueError) as error:
+        problem = f"is the `last` of a page, not {brief(beyond)}"
+        raise InvalidArgument(problem, tag=tag, value=beyond, argument="beyond") from error
+    if not isinstance(id, str):
+        problem = f"is the `last` of a page, not {brief(beyond)}"
+        raise InvalidArgument(problem, tag=tag, value=beyond, argument="beyond")
+    return whole(high, "beyond", 0, HIGHEST), whole(low, "beyond", -1, HIGHEST), id
+
+
+def look_at_store(found: Readiness) -> Steps[Readiness]:
+    """Return what is to be seen of the store, beside what was found before."""
+    try:
+        halted = [each.tag for each in (yield from public(tags(), None)) if each.halted]
+    except IssuerError as error:
+        return replace(found, store=error)
+    return replace(found, halted=halted)
+
+
+def look_at_redis(found: Readiness) -> Steps[Readiness]:
+    """Return whether each server that issues numbers answers, and as a master, beside what was found before."""
+    try:
+        for server in (yield from masters()):
+            info = yield from visit(server, gateway.replication_info(""))
+            if info.get("role") != "master":
+                return replace(found, redis=FenceError("this Redis is no master: point the issuer at the master"))
+    except IssuerError as error:
+        return replace(found, redis=error)
+    return found
 
 
 def _period(record: Tag, key: str) -> Steps[str | None]:

@@ -49,9 +49,10 @@ class Shortage:
         self._told = False
         #: When it made sense to ask Redis again, when it was asked last in vain.
         self.redis_retry = LONGEST_PAUSE
-        #: Why Redis gave nothing when it was asked last; "" if it did, or wasn't asked yet. And since when it doesn't.
+        #: Why Redis gave nothing when it was asked last; "" if it did, or wasn't asked yet. And since when it doesn't,
+        #: on the monotonic clock.
         self.redis_trouble = ""
-        self._redis_silent_since = 0.0
+        self.redis_silent_since = 0.0
         #: Why Redis has lost this tag's numbers, until they come again: what it answered to a draw.
         self.loss = ""
         #: The highest number seen when a caller found all segments used up.
@@ -105,13 +106,13 @@ class Shortage:
         fresh = not self.redis_trouble
         self.redis_retry, self.redis_trouble = error.retry_after, str(error)
         if fresh:
-            self._redis_silent_since = monotonic()
+            self.redis_silent_since = monotonic()
             self._runtime.emit(RedisSilent(self._state.tag, error))
 
     def redis_back(self) -> None:
         """Say that Redis answers again."""
         self.redis_trouble = ""
-        self._runtime.emit(RedisBack(self._state.tag, monotonic() - self._redis_silent_since))
+        self._runtime.emit(RedisBack(self._state.tag, monotonic() - self.redis_silent_since))
 
 
 class Fetcher:

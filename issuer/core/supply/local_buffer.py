@@ -80,7 +80,7 @@ class LocalBuffer(Generic[P]):
     tasks that shared pieces of 2, one stood still for a minute while the others had 880 numbers.
     """
 
-    __slots__ = ("_lock", "_open", "_row", "_state", "_tag")
+    __slots__ = ("_lock", "_open", "_passed", "_row", "_state", "_tag")
 
     def __init__(self, tag: str, open: MutableMapping[str, Iterator[int]] | None) -> None:
         """`open`: where `next(tag)` looks for open numbers; None: nothing is laid open, and each call comes here."""
@@ -88,6 +88,9 @@ class LocalBuffer(Generic[P]):
         self._tag = tag
         self._open = open if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
+        #: How many numbers have left the pieces that aren't held any more. For metrics alone: an interrupt may cost
+        #: some.
+        self._passed = 0
         # While a caller is in it nothing is left.
         self._row: OrderedDict[Place, None] = OrderedDict()
 
@@ -115,6 +118,7 @@ class LocalBuffer(Generic[P]):
         if numbers:
             return numbers[0] - 1, numbers[-1]
         if held and cur >= held[0].high:
+            self._passed += held[0].high - held[0].low
             held = held[1:]
             if held:
                 cur, at = held[0].low, mark(held[0].low, held[0].high)
@@ -145,7 +149,9 @@ class LocalBuffer(Generic[P]):
         """Keep it as the next one; False if there is no room, or it isn't above what is held or was issued."""
         with self._lock:
             held, cur, at, shown, issued = self._state
+            passed = self._passed
             if held and self._used_up():
+                passed += held[0].high - held[0].low
                 held, issued = held[1:], held[0].high
                 if held:
                     cur, at, shown = held[0].low, mark(held[0].low, held[0].high), _NOTHING
@@ -154,6 +160,7 @@ class LocalBuffer(Generic[P]):
             if not held:
                 cur, at, shown = piece.low, mark(piece.low, piece.high), _NOTHING
             self._state = ((*held, piece), cur, at, shown, issued)
+            self._passed = passed
             self._serve_row()
             return True
 
@@ -173,6 +180,7 @@ class LocalBuffer(Generic[P]):
         with self._lock:
             held, cur, _, shown, issued = self._state
             left = spend(shown)
+            self._passed += (left[0] - 1 if left else cur) - held[0].low if held else 0
             used = left[0] - 1 if left else cur
             self._state = ((), 0, 0, _NOTHING, max(issued, used) if held and used > held[0].low else issued)
             return held, used
@@ -242,6 +250,20 @@ class LocalBuffer(Generic[P]):
         """The highest number issued from here, 0 if none."""
         with self._lock:
             return self._issued()
+
+    @property
+    def count(self) -> int:
+        """How many numbers have left it so far."""
+        with self._lock:
+            held, cur, _, shown, _ = self._state
+            return self._passed + (cur - length_hint(shown) - held[0].low if held else 0)
+
+    @property
+    def left(self) -> int:
+        """How many numbers it holds."""
+        with self._lock:
+            held, cur, _, shown, _ = self._state
+            return sum(each.high - each.low for each in held) - (cur - length_hint(shown) - held[0].low) if held else 0
 
     @property
     def highest(self) -> int:

@@ -95,6 +95,7 @@ class Origin:
         elif state.hand is None or not state.hand.held:
             if state.hand is not None:
                 state.seen = max(state.seen, state.hand.issued)
+                state.numbers += state.hand.count
             state.hand, self.mode = None, Mode.REDIS
             if state.scheme is not None:
                 runtime.open.pop(state.tag, None)
@@ -251,6 +252,7 @@ class Origin:
         """Return the tag's hash. Raises ForeignHash if it isn't ours, as far as the store's id is known."""
         state, store = self._state, self._runtime.identity
         hash = yield from send(gateway.read_hash(state.key), probe=probe)
+        state.look(hash)
         if store.id:
             try:
                 state.owned = ownership.check(state.tag, state.key, hash, store.id)
@@ -306,7 +308,11 @@ class Origin:
         with self.lock:
             self._state.ended = why
             hand, self._state.hand = self._state.hand, None
-        return ((), 0) if hand is None else hand.empty()
+        if hand is None:
+            return (), 0
+        held = hand.empty()
+        self._state.numbers += hand.count
+        return held
 
     def give_back(self, held: Sequence[Lease | Reservation], used: int) -> Steps[None]:
         """Give what is left above `used` back to where it came from: leases to Redis, segments to the store."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from issuer import gateway
 from issuer.clock import monotonic
 from issuer.core.arithmetic import spent
 from issuer.core.events import LimitNear
@@ -40,6 +41,14 @@ class TagState:
         self.owned = False
         #: The error that callers get, once this process serves nothing of the tag any more.
         self.ended: IssuerError | None = None
+        #: The tag's hash as it was read last, None if it never was; and when, on the monotonic clock.
+        self.hash: gateway.Hash | None = None
+        self.looked_at = 0.0
+        #: Draws from Redis that brought numbers to callers of this process: those for a lone caller, which brought one
+        #: each; all others, and how many numbers came by them and from buffers that are dropped. Counted for metrics.
+        self.alone = 0
+        self.draws = 0
+        self.numbers = 0
         #: The limit, and the period, of which observers have heard that it is near.
         self._warned_of: tuple[int, int] | None = None
 
@@ -63,17 +72,41 @@ class TagState:
         restarts = periods(record) is not None
         if restarts and not reserved_now:
             return None
-        taken, last = reserved(record)
-        seen = max(cur, self.taken())
-        if restarts:
-            seen = seen & SEQ_MOST if seen >> PERIOD_BITS == record.max >> PERIOD_BITS else 0
-        used = min(last, max(seen, taken - BUFFERS * record.segment))
+        used, last = self.used(record, cur)
         where = last, record.max >> PERIOD_BITS if restarts else 0
         told, near = self._warned_of == where, spent(used, last)
         self._warned_of = where if near or told else None
         if told or not near:
             return None
         return LimitNear(self.tag, used, last, last_value(record.scheme, last), restarts, record.scheme)
+
+    def used(self, record: Tag, cur: int) -> tuple[int, int]:
+        """Return how many numbers are used, of how many up to the limit, in the present period if there are any.
+
+        `cur` as in `near_limit`.
+        """
+        restarts = periods(record) is not None
+        taken, last = reserved(record)
+        seen = max(cur, self.taken())
+        if restarts:
+            seen = seen & SEQ_MOST if seen >> PERIOD_BITS == record.max >> PERIOD_BITS else 0
+        used = min(last, max(seen, taken - BUFFERS * record.segment))
+        return used, last
+
+    def look(self, hash: gateway.Hash) -> None:
+        """Take note of the tag's hash as it is now."""
+        self.hash, self.looked_at = hash, monotonic()
+
+    def drew(self, n: int) -> None:
+        """Take note that a draw from Redis has brought n numbers to callers, other than one to a lone caller."""
+        self.draws += 1
+        self.numbers += n
+
+    @property
+    def issued(self) -> int:
+        """How many numbers this process has given to its callers: a gap where a caller had gone meanwhile."""
+        hand = self.hand
+        return self.alone + self.numbers + (0 if hand is None else hand.count)
 
     def refuse_if_ended(self) -> None:
         """Raise the error that callers get, if this process serves nothing of the tag any more."""

@@ -195,8 +195,10 @@ class Supply:
             if drawn.extend:
                 self.refill.elected(n - (drawn.high - drawn.low))
             hand = state.hand
-            passed = hand is None or hand.pass_by(drawn.low, drawn.high)
-            return range(drawn.low + 1, drawn.high + 1) if passed else None
+            if hand is not None and not hand.pass_by(drawn.low, drawn.high):
+                return None
+            state.drew(drawn.high - drawn.low)
+            return range(drawn.low + 1, drawn.high + 1)
         if drawn.status in ("notmaster", "corrupt"):
             raise refused(drawn, state.tag, state.key)
         shortage.none_drawn(drawn.status)
@@ -252,6 +254,7 @@ class Supply:
             yield from self.origin.refuse_backwards(drawn.number, before)
         if drawn.status in ("again", "ok"):
             state.seen = max(state.seen, drawn.number)
+            state.drew(int(drawn.status == "ok"))
             if drawn.extend:
                 self.refill.elected()
             return drawn.number

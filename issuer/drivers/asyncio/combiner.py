@@ -214,6 +214,7 @@ class Combiner:
             if len(reply) == 3 and state.hand is None:  # noqa: PLR2004
                 if high > state.seen:  # noqa: PLR1730 - `max` takes three times as long
                     state.seen = high
+                state.drew(high - low)
                 return range(low + 1, high + 1)
         return gateway.drawn(reply)
 

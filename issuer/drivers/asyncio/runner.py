@@ -10,7 +10,9 @@ from typing import TypeVar
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
+from issuer.drivers import spans
 from issuer.drivers.asyncio.connections import Connections, drive
+from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import GRACE, Answer, StorePool
 from issuer.errors import ConfigurationError
 from issuer.persistence.contract import Store
@@ -77,7 +79,8 @@ class Runner:
     async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
             case Ask():
-                return await self._asked(step, deadline, tag)
+                with spans.around(step, tag, self.store.url):
+                    return await self._asked(step, deadline, tag)
             case Sleep():
                 await asyncio.sleep(step.seconds)
                 return None
@@ -85,7 +88,8 @@ class Runner:
                 return await waited(step.flight, step.seconds)
         if self.redis is None:
             raise ConfigurationError("this issuer has no Redis")
-        return await self.redis.do(step, deadline, tag)
+        with spans.around(step, tag, REDIS):
+            return await self.redis.do(step, deadline, tag)
 
     async def _asked(self, step: Ask, deadline: Deadline, tag: str | None) -> object:
         timeout = self.pool.seconds(deadline, tag)

@@ -10,7 +10,9 @@ from issuer import clock
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
 from issuer.core.supply.runtime import Job
+from issuer.drivers import spans
 from issuer.drivers.blocking.connections import Connections, drive
+from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import ConfigurationError
 from issuer.persistence.contract import Store
@@ -86,7 +88,8 @@ class Runner:
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
         match step:
             case Ask():
-                return self.pool.ask(step.question, deadline, tag)
+                with spans.around(step, tag, self.store.url):
+                    return self.pool.ask(step.question, deadline, tag)
             case Sleep():
                 clock.sleep(step.seconds)
                 return None
@@ -94,4 +97,5 @@ class Runner:
                 return waited(step.flight, step.seconds)
         if self.redis is None:
             raise ConfigurationError("this issuer has no Redis")
-        return self.redis.do(step, deadline, tag)
+        with spans.around(step, tag, REDIS):
+            return self.redis.do(step, deadline, tag)

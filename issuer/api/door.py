@@ -1,0 +1,98 @@
+# ruff: noqa: SLF001 - a second face of AsyncIssuer, apart as programs have no use for it and both colours share theirs
+"""Numbers of an AsyncIssuer for a server that answers many callers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from operator import call
+
+from issuer.api.asyncio import AsyncIssuer
+from issuer.clock import Deadline
+from issuer.core.requests import TAKE_MOST
+from issuer.core.scheme_record import OtherStrategyError
+from issuer.drivers.asyncio.connections import drive
+from issuer.errors import IssuerError
+
+
+class Door:
+    """A way to an AsyncIssuer's numbers that costs a future and a task for a batch, not for each caller.
+
+    The issuer stays its owner's: it opens and closes it, and may draw from it beside this.
+    """
+
+    def __init__(self, ids: AsyncIssuer) -> None:
+        self._ids = ids
+        #: Seconds that a caller waits at most.
+        self.timeout = ids._config.timeout
+
+    def at_hand(self, tag: str, n: int) -> list[int]:
+        """Return up to n numbers that need no waiting, perhaps none: of a trend tag that is leased, or served direct.
+
+        Nothing is looked up, and no plugin called: where that is needed, there are none.
+        """
+        numbers = self._ids._open.get(tag) if self._ids._chain is None else None
+        return [] if numbers is None else list(islice(numbers, n))
+
+    async def draw(self, tag: str, n: int, deadline: Deadline) -> Sequence[int]:
+        """Draw up to n numbers, at least one, in increasing order. Raises as `next`.
+
+        Fewer at the end of a segment: what is there already doesn't wait for the next one.
+        """
+        ids = self._ids
+        if ids._chain is not None:
+            return await self._taken(tag, min(n, TAKE_MOST), deadline)
+        try:
+            combiner = ids._combiner(tag)
+            if combiner.serving is None:
+                with suppress(OtherStrategyError):
+                    drawn = await combiner.draw(n, deadline)
+                    return drawn if combiner.state.scheme is None else _values(combiner.state.value, drawn)
+            return await drive(ids._issuing.generated(combiner, n, deadline), call)
+        except IssuerError as error:
+            ids._issuing.failed(tag, error)
+            raise
+
+    async def _taken(self, tag: str, n: int, deadline: Deadline) -> Sequence[int]:
+        try:
+            return await self._ids.take(tag, n, timeout=deadline.left())
+        except IssuerError as error:
+            if error.drawn:
+                return error.drawn  # the next draw says what is wrong
+            raise
+
+    async def contiguous(self, tag: str, n: int) -> range:
+        """Return n contiguous numbers, 1..1 000 000, of a strict tag too; what doesn't fit into a segment is a gap.
+
+        Raises as `next`; InvalidArgument for a tag whose numbers aren't its counter; Unavailable if others drew in
+        between each time.
+        """
+        return await self._ids._attempt(tag, self._ids._issuing.contiguous(tag, n, Deadline(self.timeout)))
+
+    async def last(self, tag: str) -> int | None:
+        """Return the highest number issued as far as Redis knows, None if there is none.
+
+        Numbers that a process holds count as issued. Without Redis: the highest that this process has issued, or else
+        the highest that any process has reserved. Raises UnknownTag; InvalidArgument for a tag without a counter.
+        """
+        return await self._ids._run(self._ids._issuing.last(tag), Deadline(self.timeout), tag)
+
+    async def exists(self, tag: str) -> bool:
+        """Whether the tag is there. A deletion by another process may be a minute old before this one knows."""
+        return await self._ids._run(self._ids._issuing.exists(tag), Deadline(self.timeout), tag)
+
+    def overdue(self, tag: str) -> IssuerError:
+        """Return the error for a caller whose time is over while others of the tag are drawn for."""
+        return self._ids._combiner(tag).supply.overdue()
+
+
+def _values(value: Callable[[int], int], counters: Iterable[int]) -> list[int]:
+    """Return the numbers of these counters; the error of one, as at the limit, if none comes before it."""
+    numbers: list[int] = []
+    try:
+        numbers.extend(map(value, counters))
+    except IssuerError:
+        if not numbers:
+            raise
+    return numbers

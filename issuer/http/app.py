@@ -1,0 +1,183 @@
+"""The ASGI application over an AsyncIssuer, and the short way of the request that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import Receive, Scope, Send
+
+from issuer.access import Access
+from issuer.api.asyncio import AsyncIssuer
+from issuer.clock import monotonic
+from issuer.http import calls
+from issuer.http.guard import Guard, identified
+from issuer.http.openapi import document
+from issuer.http.page import POLICY, page
+from issuer.http.problems import Problem, answer
+from issuer.http.replies import ALWAYS, JSON, dumped
+from issuer.http.resources import Resource
+from issuer.http.routes import ROUTES, Route
+from issuer.http.service import Exposition, Service
+from issuer.settings import seconds
+
+#: Paths whose tag is kept decoded: a client can send any.
+_KEPT: Final = 10_000
+
+_PREFIX: Final = b"/v1/tags/"
+_SUFFIX: Final = b"/next"
+_SLASHES: Final = _PREFIX.count(b"/") + _SUFFIX.count(b"/")
+
+_NEVER: Final = frozenset({b"\0"})
+#: Headers that say what is wanted, or from where, each with what it says in a usual request; empty: anything.
+_USUAL: Final[dict[bytes, frozenset[bytes]]] = {
+    b"host": frozenset(),
+    b"authorization": frozenset(),
+    # Of clients without a wish of their own: curl, Python's and Go's; axios.
+    b"accept": frozenset((b"*/*", b"application/json", b"application/json, text/plain, */*")),
+    b"content-length": frozenset({b"0"}),
+    b"idempotency-key": _NEVER,
+    b"content-type": _NEVER,
+    b"transfer-encoding": _NEVER,
+    b"origin": _NEVER,
+    b"sec-fetch-site": _NEVER,
+    b"expect": _NEVER,
+}
+_QUERIES: Final = frozenset((b"", b"as=string"))
+_VERSIONS: Final = frozenset(("1.0", "1.1"))
+
+#: Longer than each reply of a draw: a tag has 200 bytes, of which JSON makes six apiece at most, a number 19 digits.
+_BODY_MOST: Final = 1500
+
+_START: Final = "http.response.start"
+_BODY: Final = "http.response.body"
+
+
+class _Path:
+    """The path of a draw: its tag, and its reply up to the number."""
+
+    __slots__ = ("before", "tag")
+
+    def __init__(self, raw: bytes) -> None:
+        """`raw`: the path as it was sent. Raises Problem."""
+        self.tag = calls.decoded(raw[len(_PREFIX) : -len(_SUFFIX)].decode("latin-1"))
+        self.before = b'{"tag":' + dumped(self.tag) + b',"number":'
+
+
+class Application(Starlette):
+    """Starlette, which looks at each request's host and origin first.
+
+    A draw without a body or any wish, of a tag without texts, is answered without Starlette: that halves what a request
+    costs. All that is unusual about one, also what is wrong with it, is for the long way to find out.
+    """
+
+    def __init__(self, service: Service, access: Access, guard: Guard) -> None:
+        by_path: dict[str, list[Route]] = {}
+        for route in ROUTES:
+            by_path.setdefault(route.path, []).append(route)
+        super().__init__(
+            routes=[
+                StarletteRoute(path, Resource(routes, service, access), name=routes[0].name)
+                for path, routes in by_path.items()
+            ],
+            exception_handlers={HTTPException: _not_found},
+        )
+        self.router.redirect_slashes = False
+        self._service, self._access, self._guard = service, access, guard
+        self._next, self._plain = service.ids.next, service.plain
+        self._paths: dict[bytes, _Path] = {}
+        #: Headers of a reply by the length of its body.
+        self._headers = {
+            size: [*ALWAYS, (b"content-type", JSON), (b"content-length", b"%d" % size)] for size in range(_BODY_MOST)
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        raw = scope.get("raw_path")
+        if raw is not None and raw.endswith(_SUFFIX) and scope["method"] == "POST":
+            path = self._paths.get(raw) or self._path(raw)
+            if path is not None and self._plain.get(path.tag, 0.0) > monotonic():
+                headers = self._usual(scope)
+                if headers is not None:
+                    await self._draw(path, headers.get(b"authorization"), scope, receive, send)
+                    return
+        try:
+            self._guard.check(calls.headers_of(scope))
+        except Problem as problem:
+            await answer(problem, "")(scope, receive, send)
+            return
+        # Each segment is decoded by itself, once it is known where it ends.
+        await super().__call__({**scope, "path": calls.raw_path(scope)}, receive, send)
+
+    def _path(self, raw: bytes) -> _Path | None:
+        """Return the path of a draw; None if the long way has to look at it."""
+        if not raw.startswith(_PREFIX) or raw.count(b"/") != _SLASHES or raw[len(_PREFIX) :] == b"-" + _SUFFIX:
+            return None
+        try:
+            path = _Path(raw)
+        except Problem:
+            return None
+        if path.tag in self._plain:  # else clients could have any name kept
+            if len(self._paths) >= _KEPT:
+                self._paths.clear()
+            self._paths[raw] = path
+        return path
+
+    def _usual(self, scope: Scope) -> dict[bytes, bytes] | None:
+        """Return the headers in question if the request says only which tag it draws from, and who asks; else None."""
+        found: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            usual = _USUAL.get(name)
+            if usual is not None:
+                if name in found or (usual and value not in usual):
+                    return None
+                found[name] = value
+        # Of HTTP/2 no header tells whether there is a body.
+        plain = scope["query_string"] in _QUERIES and scope["http_version"] in _VERSIONS and not scope.get("root_path")
+        return found if plain and self._guard.serves(found.get(b"host")) else None
+
+    async def _draw(self, path: _Path, authorization: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
+        as_string = scope["query_string"] != b""
+        try:
+            identified(self._access, authorization).need("issue", path.tag)
+            number = await self._next(path.tag)
+        except Exception as error:  # noqa: BLE001 - a client sees a problem, and never what failed
+            reply = answer(error, "POST next", as_string=as_string, closed=self._service.ids.closed)
+            await reply(scope, receive, send)
+            return
+        body = b'%b"%d"}' % (path.before, number) if as_string else b"%b%d}" % (path.before, number)
+        await send({"type": _START, "status": 200, "headers": self._headers[len(body)]})
+        await send({"type": _BODY, "body": body})
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    del request, error  # the only one that Starlette raises here
+    return answer(Problem(404, "not_found", "there is nothing at this path: /docs shows what there is"), "")  # type: ignore[return-value]  # any ASGI application will do
+
+
+def application(
+    ids: AsyncIssuer,
+    access: Access,
+    *,
+    metrics: Exposition | None = None,
+    allowed_hosts: Sequence[str] = (),
+    longest: float = 30.0,
+) -> Starlette:
+    """Return the ASGI application over an issuer that the caller opens, in the loop that serves, and closes.
+
+    `metrics`: returns content type and body of /metrics; None: there are none. `allowed_hosts`: names by which this
+    server is called, besides localhost and addresses; "*.example.com" for all below one, "*" for any. `longest`: the
+    most seconds that a call may ask for as its `timeout`, above 0. Raises ConfigurationError, InvalidArgument.
+    """
+    service = Service(ids, metrics, seconds(longest, "longest", zero=False))
+    described = document()
+    service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()
+    return Application(service, access, Guard(allowed_hosts))

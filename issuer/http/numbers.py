@@ -1,0 +1,116 @@
+"""Handlers of numbers: next, take, reserve, warm, peek, decode, who."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from issuer.core.issued import Issued
+from issuer.errors import InvalidArgument, NotDecodable, brief
+from issuer.http.calls import Call
+from issuer.http.replies import JSON, TEXT, Reply, dumped, shown
+from issuer.http.service import Service
+from issuer.numbers.codec import DIGITS_MOST
+from issuer.operations.numbers import TTL
+from issuer.views import view
+
+#: Numbers of one piece of a body.
+_PIECE: Final = 10_000
+
+
+async def next_number(service: Service, call: Call) -> Reply:
+    """Draw one number."""
+    ids, said, tag = service.ids, call.body, call.tag
+    if "ttl" in said and call.key is None:
+        raise InvalidArgument("requires an Idempotency-Key", tag=tag, value=said["ttl"], argument="ttl")
+    how = {"key": call.key, "ttl": said.get("ttl", TTL), "shard_key": said.get("shard_key"), "timeout": call.timeout}
+    restart_key = said.get("restart_key")
+    if restart_key is not None or await service.composed(tag, call.timeout):
+        return _issued(call, await ids.issue(tag, restart_key=restart_key, **how))
+    # Not `issue`: calls of `next` share their draws, and plugins may change what it gives.
+    number = await ids.next(tag, **how)
+    if call.as_text:
+        return Reply(b"%d" % number, TEXT)
+    return shown({"tag": tag, "number": number}, as_string=call.as_string)
+
+
+def _issued(call: Call, issued: Issued) -> Reply:
+    if call.as_text:
+        return Reply(b"%d" % issued.value, TEXT)
+    content = {"tag": issued.tag, "number": issued.value, "text": issued.text}
+    parts = {"period": issued.period, "shard": issued.shard}
+    present = {name: part for name, part in parts.items() if part is not None}
+    return shown(content | present, as_string=call.as_string)
+
+
+async def take(service: Service, call: Call) -> Reply:
+    """Draw n numbers."""
+    numbers = await service.ids.take(call.tag, call.body["n"], timeout=call.timeout)
+    if call.as_text:
+        return _in_pieces(numbers, b"", b"\n", b"\n", TEXT)
+    quote = b'"' if call.as_string else b""
+    before = b'{"tag":' + dumped(call.tag) + b',"numbers":[' + quote
+    return _in_pieces(numbers, before, quote + b"," + quote, quote + b"]}")
+
+
+def _in_pieces(numbers: Sequence[int], before: bytes, between: bytes, after: bytes, media: bytes = JSON) -> Reply:
+    pieces = _pieces(numbers, before, between, after)
+    return Reply(media=media, rest=pieces) if len(numbers) > _PIECE else Reply(b"".join(pieces), media)
+
+
+def _pieces(numbers: Sequence[int], before: bytes, between: bytes, after: bytes) -> Iterator[bytes]:
+    lead = before
+    for at in range(0, len(numbers), _PIECE):
+        yield lead + between.join(b"%d" % each for each in numbers[at : at + _PIECE])
+        lead = between
+    yield after
+
+
+async def reserve(service: Service, call: Call) -> Reply:
+    """Reserve n contiguous numbers."""
+    numbers = await service.ids.reserve(call.tag, call.body["n"], timeout=call.timeout)
+    content = {"tag": call.tag, "first": numbers.start, "last": numbers.stop - 1}
+    return shown(content, as_string=call.as_string)
+
+
+async def warm(service: Service, call: Call) -> Reply:
+    """Have numbers in hand."""
+    await service.ids.warm(call.tag, timeout=call.timeout)
+    return Reply(status=204)
+
+
+async def peek(service: Service, call: Call) -> Reply:
+    """Show the number that comes next."""
+    keys = {name: call.query.get(name) for name in ("shard_key", "restart_key")}
+    return _issued(call, await service.ids.peek(call.tag, timeout=call.timeout, **keys))
+
+
+async def decode(service: Service, call: Call) -> Reply:
+    """Take a number or a text apart."""
+    value: int | str = call.path["shown"]
+    if call.query.get("number"):
+        value = _whole(call.tag, call.path["shown"])
+    holder = bool(call.query.get("holder"))
+    found = await service.ids.decode(call.tag, value, holder=holder, timeout=call.timeout)
+    return shown(view(found), as_string=call.as_string)
+
+
+async def who(service: Service, call: Call) -> Reply:
+    """Show which process reserved a number."""
+    ids, tag, value = service.ids, call.tag, _whole(call.tag, call.path["number"])
+    decoded = await ids.decode(tag, value, timeout=call.timeout)
+    if decoded.counter is None:
+        problem = f"{value} of {tag!r} stands for no one counter, so that the ledger doesn't tell who reserved it"
+        raise NotDecodable(problem, tag=tag, value=value)
+    part = decoded.part or tag
+    content: dict[str, Any] = view(await ids.who(part, decoded.counter, timeout=call.timeout))
+    if (part, decoded.counter) != (tag, value):
+        content["value"] = value
+    return shown(content, as_string=call.as_string)
+
+
+def _whole(tag: str, text: str) -> int:
+    if not re.fullmatch(rf"[0-9]{{1,{DIGITS_MOST}}}", text, re.ASCII):
+        raise NotDecodable(f"{brief(text)} is no whole number", tag=tag, value=text)
+    return int(text)

@@ -1,0 +1,109 @@
+"""Resources: a path with its methods. Each takes a request apart, asks whether the caller may, calls the handler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from issuer.access import Access, Caller
+from issuer.errors import Unauthenticated
+from issuer.http import calls
+from issuer.http.calls import Call
+from issuer.http.fields import read_body, read_query
+from issuer.http.guard import identified
+from issuer.http.problems import Problem, answer
+from issuer.http.replies import Reply
+from issuer.http.routes import Route
+from issuer.http.service import Service
+
+#: A caller of a route that asks for no token.
+_NOBODY: Final = Caller("", (), ())
+
+
+class Resource:
+    """The routes of a path, as an ASGI application."""
+
+    def __init__(self, routes: Sequence[Route], service: Service, access: Access) -> None:
+        self._routes = {route.method: route for route in routes}
+        if "GET" in self._routes:
+            self._routes["HEAD"] = self._routes["GET"]
+        self._allowed = ", ".join(sorted(self._routes))
+        self._service, self._access = service, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        route = self._routes.get(scope["method"])
+        reply: Reply
+        as_string = b"as=string" in scope["query_string"]
+        if route is None:
+            reply = answer(self._not_allowed(), "")
+        else:
+            try:
+                reply = await self._answered(route, scope, receive)
+            except Exception as error:  # noqa: BLE001 - a client sees a problem, and never what failed
+                name = f"{route.method} {route.path}"
+                reply = answer(error, name, as_string=as_string, closed=self._service.ids.closed)
+        await reply(scope, receive, send)
+
+    def _not_allowed(self) -> Problem:
+        allow = (b"allow", self._allowed.encode())
+        return Problem(405, "method_not_allowed", f"here are {self._allowed}", headers=[allow])
+
+    async def _answered(self, route: Route, scope: Scope, receive: Receive) -> Reply:
+        headers = calls.headers_of(scope)
+        caller = self._caller(route, headers)
+        query = calls.queried(scope)
+        if not route.scope:
+            return await route.handler(self._service, Call(caller))
+        path: dict[str, str] = {name: calls.decoded(each) for name, each in scope["path_params"].items()}
+        tag = _tag(path, query)
+        if route.of_tag:
+            caller.need(route.scope, tag)
+        said = read_query(query, route.parameters)
+        body: Mapping[str, Any] = {}
+        if route.body is not None:
+            found = await calls.body_of(headers, receive)
+            body = read_body(found, route.members)
+        if not route.of_tag and not route.checked:
+            tag = str(body.get("tag", said.get("tag", "")))
+            caller.need(route.scope, tag or None)
+        call = Call(
+            caller=caller,
+            as_string="as" in said,
+            as_text=route.plain and calls.wants_text(headers.get(b"accept")),
+            tag=tag,
+            key=calls.key_of(headers) if route.key else None,
+            timeout=self._timeout(body.get("timeout", said.get("timeout"))),
+            path=path,
+            query=said,
+            body=body,
+        )
+        return await route.handler(self._service, call)
+
+    def _caller(self, route: Route, headers: Mapping[bytes, bytes]) -> Caller:
+        try:
+            return identified(self._access, headers.get(b"authorization"))
+        except Unauthenticated:
+            if route.scope:
+                raise
+            return _NOBODY
+
+    def _timeout(self, asked: Any) -> float | None:
+        """Return the seconds that a call may wait: no more than the server has for it. None: the issuer's."""
+        if isinstance(asked, bool) or not isinstance(asked, int | float):
+            return None
+        return min(self._service.longest, asked)
+
+
+def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
+    """Return the tag that a path names, "" if none. The query names those that clients take for steps in the path."""
+    tag = path.get("tag", "")
+    if tag == calls.ELSEWHERE and "tag" in query:
+        return query["tag"]
+    if tag and "tag" in query:
+        raise Problem(
+            422, "unknown_parameter", f"`tag` is said in the query where the path has {calls.ELSEWHERE} for it"
+        )
+    return tag

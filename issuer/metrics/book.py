@@ -1,0 +1,305 @@
+"""The book of a process: the metrics of all its issuers in one registry, brought up to date when they are asked for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import prometheus_client
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from issuer.api.asyncio import AsyncIssuer
+from issuer.api.blocking import Issuer
+from issuer.clock import monotonic
+from issuer.core.events import Event
+from issuer.errors import ConfigurationError, brief
+from issuer.forks import living, register
+from issuer.gateway.keys import PART
+from issuer.metrics import definitions as of
+from issuer.metrics.counting import begin, count
+from issuer.metrics.definitions import DEFINITIONS, Definition
+from issuer.metrics.families import Families, several_processes
+from issuer.metrics.reading import Lines, Readings
+
+#: Labels that tags get at most, unless `install` says otherwise.
+TAGS: Final = 200
+
+#: The label that all other tags share.
+OTHER: Final = "other"
+
+#: With several processes, a process that isn't asked itself writes down what it knows every so many seconds.
+EVERY: Final = 5.0
+
+#: A fork waits this many seconds for a thread that is counting.
+FORK_WITHIN: Final = 1.0
+
+#: How often an exposition looks again at files that are just being made.
+TORN: Final = 5
+
+#: Where the processes' files are, by prometheus_client.
+FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+AnyIssuer = Issuer | AsyncIssuer
+
+
+class _First:
+    """A collector of no metrics: it brings the others of its registry up to date, as it is asked before them."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        self._book.read()
+        return ()
+
+
+class Source:
+    """An issuer whose metrics are in a book. The book doesn't keep it alive."""
+
+    def __init__(self, ids: AnyIssuer) -> None:
+        self.ids = weakref.ref(ids)
+        self.redis = ids._config.redis is not None  # noqa: SLF001 - metrics look inside, so that nothing calls out
+        self.lines = Lines()
+
+    def read(self, book: Book, into: Readings) -> bool:
+        """Count and read all; return whether there is any more to come."""
+        ids = self.ids()
+        ended = ids is None or ids.closed
+        registry = None if ids is None else ids._registry  # noqa: SLF001 - the same; after a fork another one
+        lines: Any = () if registry is None else registry.combiners.values()
+        self.lines.read(lines, None if ended else into, book.label, book.raise_to, redis=self.redis)
+        return not ended
+
+    def knows(self, tag: str) -> bool:
+        """Whether the tag is there, as far as this process knows: callers may ask for any name."""
+        ids = self.ids()
+        combiner = None if ids is None else ids._registry.combiners.get(tag)  # noqa: SLF001 - the same
+        return combiner is not None and (combiner.supply.state.record is not None or combiner.supply.state.seen > 0)
+
+
+class Book:
+    """The metrics of a registry, and the issuers that they are of."""
+
+    def __init__(self, registry: CollectorRegistry, most: int) -> None:
+        self.most = most
+        self.sources: list[Source] = []
+        self._fresh_locks()
+        self._registry = registry
+        self._first: _First | None = None
+        self._begin()
+        _living.add(self)
+
+    def _fresh_locks(self) -> None:
+        #: Held by an exposition, so that no fork finds the registry's own lock held; and by whoever counts or reads.
+        self.exposing, self.lock = threading.RLock(), threading.RLock()
+
+    def _begin(self) -> None:
+        self._labels: set[str] = set()
+        self._read_at = monotonic()
+        if several_processes():  # they are in files, and no registry of one process has them all
+            self._families = Families(None)
+            return
+        self._first = _First(self)
+        self._registry.register(self._first)
+        try:
+            self._families = Families(self._registry)
+        except ValueError as error:
+            self._registry.unregister(self._first)
+            problem = f"metrics can't be registered: the registry has some of these names already: {error}"
+            raise ConfigurationError(problem) from error
+
+    # ------------------------------------------------------------------ labels
+
+    def label(self, tag: object, known: bool) -> str:  # noqa: FBT001 - where it is passed there is no doubt
+        """Return the label of a tag: its name, or that of all others. Parts have their tag's: theirs may be users'."""
+        if not isinstance(tag, str):
+            return OTHER
+        name = tag.partition(PART)[0]
+        if name in self._labels:
+            return name
+        if not known or len(self._labels) >= self.most:
+            return OTHER
+        self._labels.add(name)
+        begin(self._families, name)
+        return name
+
+    # ------------------------------------------------------------------ counting
+
+    def observe(self, source: Source, event: Event) -> None:
+        """Count an event of an issuer."""
+        with self.lock:
+            count(self._families, self.label(event.tag, source.knows(event.tag)), event)
+
+    def raise_to(self, which: Definition, label: str, by: int) -> None:
+        """Raise a counter of a tag."""
+        self._families.count(which, label, by=by)
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self) -> None:
+        """Bring counts and gauges up to date. No server is asked."""
+        with self.lock:
+            self._read_at = monotonic()
+            readings = Readings()
+            self.sources = [each for each in self.sources if each.read(self, readings)]
+            readings.add(of.BUILD, 1, _version(), platform.python_version())
+            for each in DEFINITIONS:
+                if each.kind == "gauge":
+                    self._families.show(each, readings.values.get(each, {}))
+
+    def come_round(self, at_once: bool) -> None:  # noqa: FBT001 - by its place, as Observers calls it
+        """Read now and then: for a process that others speak for, and for the rate, which two readings make."""
+        if at_once or monotonic() - self._read_at >= EVERY:
+            self.read()
+
+    def exposition(self) -> tuple[str, bytes]:
+        """Return content type and text; see Metrics."""
+        registry = self._registry  # which has the metrics read, see _First
+        if several_processes():
+            self.read()
+            registry = CollectorRegistry()
+            folder = os.environ[FOLDER]
+            _forget_the_dead(folder)
+            MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]  # prometheus_client's
+        with self.exposing:
+            return prometheus_client.CONTENT_TYPE_LATEST, _written(registry)
+
+    # ------------------------------------------------------------------ forks
+
+    def after_fork(self) -> None:
+        """In a child: count from 0. What the parent has counted is the parent's."""
+        self._fresh_locks()
+        for each in self.sources:
+            each.lines = Lines()
+        if self._first is not None:
+            self._families.withdraw()
+            with suppress(KeyError):
+                self._registry.unregister(self._first)
+        self._begin()
+
+
+class Metrics:
+    """The metrics of an issuer, and of all others that share its registry."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def exposition(self) -> tuple[str, bytes]:
+        """Return the content type and the text for /metrics: of all processes, if several count together.
+
+        They do if PROMETHEUS_MULTIPROC_DIR named a directory of theirs before prometheus_client was imported. Counts of
+        those that have ended are in it, their gauges aren't. Whichever process is asked, the answer is the same, but
+        for what others have done in the last 5 s. No server is asked.
+        """
+        return self._book.exposition()
+
+    def read(self) -> None:
+        """Bring the metrics up to date, for those that show them by other means than `exposition`."""
+        self._book.read()
+
+
+def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: int = TAGS) -> Metrics:
+    """Have an issuer's metrics counted from now on, until it closes; in a forked child, which begins at 0, too.
+
+    `registry`: None for prometheus_client's own; with several processes there is one for all. `tags`: how many tags get
+    a label of their own, first come first served; the others share the label "other". Again for the same issuer and
+    registry it changes nothing. Raises ConfigurationError.
+    """
+    if type(tags) is not int or tags < 0:
+        raise ConfigurationError(f"tags is a number of labels, 0 or more, not {brief(tags)}")
+    if registry is not None and not isinstance(registry, CollectorRegistry):
+        raise ConfigurationError(f"registry is a prometheus_client CollectorRegistry or None, not {brief(registry)}")
+    folder = os.environ.get(FOLDER, "")
+    if several_processes() and not Path(folder).is_dir():
+        raise ConfigurationError(f"{FOLDER} names no directory: {brief(folder)}; make an empty one at each start")
+    with _lock:
+        where = REGISTRY if registry is None or several_processes() else registry
+        known = _books.get(where)
+        book = None if known is None else known()
+        if book is None:
+            book = Book(where, tags)
+            _books[where] = weakref.ref(book)
+        book.most = max(book.most, tags)
+        with book.lock:
+            if all(each.ids() is not ids for each in book.sources):
+                source = Source(ids)
+                book.sources.append(source)
+                ids.observe(partial(book.observe, source))
+                ids._config.events.add_round(book.come_round)  # noqa: SLF001 - no user's affair
+    return Metrics(book)
+
+
+def forget(process: int) -> None:
+    """Take the gauges of a process that has ended out: for a supervisor of workers, as gunicorn's `child_exit`.
+
+    `exposition` does so for all that aren't there; only a process that got the same id would be taken for it.
+    """
+    if several_processes():
+        mark_process_dead(process, os.environ[FOLDER])  # type: ignore[no-untyped-call]  # prometheus_client's
+
+
+def _written(registry: CollectorRegistry) -> bytes:
+    """Return a registry's text; look again where another process is just making its file, which is empty then."""
+    for _ in range(TORN):
+        with suppress(struct.error, RuntimeError):
+            return prometheus_client.generate_latest(registry)
+    return prometheus_client.generate_latest(registry)
+
+
+def _forget_the_dead(folder: str) -> None:
+    for process in {file.stem.rpartition("_")[2] for file in Path(folder).glob("gauge_live*.db")}:
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            mark_process_dead(int(process), folder)  # type: ignore[no-untyped-call]  # prometheus_client's
+        except (ValueError, PermissionError, OverflowError):
+            continue  # no process id, or another user's process
+
+
+def _version() -> str:
+    try:
+        return version("segment-issuer")
+    except PackageNotFoundError:  # a checkout that was never installed
+        return "unknown"
+
+
+_lock = threading.Lock()
+#: By registry: two issuers may share one, and a program may have several. A book lives as long as its registry, or,
+#: with several processes, its issuers.
+_books: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[Book]] = weakref.WeakKeyDictionary()
+
+
+def _before() -> None:
+    """Let no thread be counting while the process forks: the child would find its locks held for ever."""
+    locks = [lock for book in list(_living) for lock in (book.exposing, book.lock)]
+    _releases.extend(lock.release for lock in locks if lock.acquire(timeout=FORK_WITHIN))
+
+
+def _in_parent() -> None:
+    while _releases:
+        _releases.pop()()
+
+
+def _in_child() -> None:
+    global _lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
+    _lock = threading.Lock()
+    _releases.clear()
+
+
+_releases: list[Callable[[], None]] = []
+_living: weakref.WeakSet[Book] = living(lambda each: each.after_fork())
+register(before=_before, in_parent=_in_parent, in_child=_in_child)

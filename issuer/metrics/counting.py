@@ -1,0 +1,84 @@
+"""Counting of events: which metrics each of them moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from issuer.core import events
+from issuer.core.events import Event
+from issuer.errors import IssuerError
+from issuer.metrics import definitions as of
+from issuer.metrics.definitions import Definition
+from issuer.metrics.families import Families
+
+Count = Callable[[Families, str, Any], None]
+
+
+def _one(which: Definition) -> Count:
+    return lambda families, tag, _: families.count(which, tag)
+
+
+def _and_seconds(which: Definition) -> Count:
+    return lambda families, tag, event: families.count(which, tag, by=max(0.0, event.seconds))
+
+
+def _reserved(families: Families, tag: str, event: events.Reserved) -> None:
+    families.count(of.RESERVATIONS, tag, event.reason, "done")
+    families.time(of.RESERVATION, event.reason, "done", seconds=event.seconds)
+    if event.reason == "reserve":
+        families.count(of.ISSUED, tag, by=event.high - event.low)
+
+
+def _not_reserved(families: Families, tag: str, event: events.ReservationFailed) -> None:
+    families.count(of.RESERVATIONS, tag, event.reason, "failed")
+    families.time(of.RESERVATION, event.reason, "failed", seconds=event.seconds)
+
+
+def _refused(families: Families, tag: str, event: events.Rejected) -> None:
+    families.count(of.REFUSALS, tag, event.error.code if isinstance(event.error, IssuerError) else "failed")
+
+
+#: What each event counts.
+COUNTS: dict[type[Event], Count] = {
+    events.ElectionWon: _one(of.ELECTIONS),
+    events.Reserved: _reserved,
+    events.ReservationFailed: _not_reserved,
+    events.SegmentLoaded: _one(of.SEGMENTS),
+    events.ExtensionLate: _one(of.LATE),
+    events.LimitNear: _one(of.NEAR),
+    events.Failed: lambda families, tag, event: families.count(of.FAILED, tag, event.work),
+    events.LeaseDrawn: _one(of.LEASES),
+    events.LeaseDropped: _one(of.LEASES_DROPPED),
+    events.WentDirect: _one(of.WENT_DIRECT),
+    events.Rejoined: _one(of.REJOINED),
+    events.NotGivenBack: _one(of.NOT_GIVEN_BACK),
+    events.RedisSilent: _one(of.REDIS_SILENCES),
+    events.RedisBack: _and_seconds(of.REDIS_SECONDS),
+    events.FenceTripped: lambda families, tag, event: families.count(of.FENCE, tag, event.cause),
+    events.NumbersLost: lambda families, tag, event: families.count(of.LOST, tag, by=event.most),
+    events.StoreSilent: _one(of.STORE_SILENCES),
+    events.StoreBack: _one(of.STORE_BACK),
+    events.CallersWait: _one(of.WAITS),
+    events.CallersServed: _and_seconds(of.WAIT_SECONDS),
+    events.Rejected: _refused,
+}
+
+
+#: Why Redis loses a tag's numbers; see FenceTripped.
+_CAUSES = ("empty", "fenced")
+
+
+def begin(families: Families, tag: str) -> None:
+    """Show 0 of what alerts look at: Prometheus sees no increase in a counter that begins with 1."""
+    for which in (of.LATE, of.WAITS, of.LOST):
+        families.count(which, tag, by=0)
+    for cause in _CAUSES:
+        families.count(of.FENCE, tag, cause, by=0)
+
+
+def count(families: Families, tag: str, event: Event) -> None:
+    """Count an event; one of a later version that isn't known here counts for nothing. `tag`: its label."""
+    known = COUNTS.get(type(event))
+    if known is not None:
+        known(families, tag, event)

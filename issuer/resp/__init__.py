@@ -1,0 +1,1 @@
+"""Redis's own protocol over an AsyncIssuer, so that any Redis client of any language draws numbers."""

@@ -1,0 +1,373 @@
+"""A client's connection: its requests in, one reply to each out, in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from issuer.access import Access
+from issuer.api.door import Door
+from issuer.core.sparing import Sparing
+from issuer.errors import IssuerError
+from issuer.resp import commands
+from issuer.resp.catalogue import SPECS
+from issuer.resp.drawing import Demand, Drawing
+from issuer.resp.parsing import Parser, Request
+from issuer.resp.replies import error, failure
+from issuer.resp.session import Session
+
+log = logging.getLogger("issuer.resp")
+
+#: Bytes that one read brings at most, of whichever connection: all share one buffer.
+READ_MOST: Final = 65_536
+
+#: A client with this many commands unanswered is read from again when it has half as many.
+UNANSWERED_MOST: Final = 1024
+
+#: A client that doesn't read is read from again when it has taken its replies but for this many bytes.
+UNREAD_MOST: Final = 65_536
+
+#: Seconds that a client has to read why it is closed. What it has sent and is not read would have its system drop
+#: the reply: so it is read, and thrown away.
+LINGER: Final = 1.0
+
+#: Clients beyond the most that may be connected are told so, up to this many at a time.
+REFUSED_MOST: Final = 256
+
+#: What begins a request of HTTP. A page in somebody's browser can send one to any port of that machine, with commands
+#: in its body.
+_OF_BROWSERS: Final = (b"POST", b"HOST:")
+
+
+@dataclass(slots=True)
+class Shared:
+    """All that the connections of a server share. `ticks`: goes up now and then, by which idle ones are found."""
+
+    access: Access
+    door: Door
+    drawing: Drawing
+    about: commands.About
+    most: int
+    loop: asyncio.AbstractEventLoop
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_MOST)))
+    connections: set[Connection] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    ticks: int = 0
+    opened: int = 0
+    #: Clients that were not refused.
+    served: int = 0
+    sparing: Sparing = field(default_factory=Sparing)
+    #: Called when the last connection is gone.
+    emptied: Callable[[], None] = lambda: None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection of one client.
+
+    A request that has to ask is begun when all before it are answered, and those after it wait for it; only INCRs go
+    on side by side. So a pipeline means the same as its commands one by one.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._parser = Parser()
+        self._pending: deque[Request] = deque()
+        #: Replies in the order of the requests: packed, or yet to come.
+        self._replies: deque[bytes | Demand] = deque()
+        #: INCRs that have no reply yet; whether another command waits for its own.
+        self._unanswered = 0
+        self._asking = False
+        self._writable = True
+        self._reading = True
+        #: Whether it is closed once all that was asked is answered.
+        self._ending = False
+        #: Ends the time that a client has to read why it is closed.
+        self._farewell: asyncio.TimerHandle | None = None
+        #: What came last, if it was nothing but INCRs of one tag, and how many: clients that draw say the same again.
+        self._same = b""
+        self._same_tag = ""
+        self._same_times = 0
+        self.lost = False
+        #: The tick in which it was heard last.
+        self.heard = 0
+
+    # ------------------------------------------------------------------ called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or refuse it if there are too many."""
+        shared = self._shared
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # a TCP server's are of this kind
+        transport.set_write_buffer_limits(high=UNREAD_MOST)  # type: ignore[attr-defined]  # the same
+        peer = transport.get_extra_info("peername")
+        address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+        shared.opened += 1
+        self._session = Session(shared.access, shared.opened, address)
+        self.heard = shared.ticks
+        self._served = shared.served < shared.most
+        shared.connections.add(self)
+        if self._served:
+            shared.served += 1
+        elif len(shared.connections) - shared.served > REFUSED_MOST:
+            self.abort()
+        else:
+            self._dismiss(error("ERR max number of clients reached"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what is there is read, up to the buffer's size
+        """Return where the loop puts what it reads, right before it calls `buffer_updated`."""
+        return self._shared.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Answer the requests that have come."""
+        self.heard = self._shared.ticks
+        if self._ending:
+            return
+        data = bytes(self._shared.buffer[:nbytes])
+        if data == self._same and self._parser.between and not self._pending and not self._asking:
+            self._draw(self._same_tag, self._same_times)
+        else:
+            requests = self._parser.feed(data)
+            if self._parser.between and requests:
+                self._remember(data, requests)
+            self._pending.extend(requests)
+            self._advance()
+        self.flush()
+        self._hold()
+
+    def eof_received(self) -> bool:
+        """Answer what was asked, then close: `printf ... | nc` has nothing more to say, and reads yet."""
+        if self._farewell is not None:
+            return False
+        self.end()
+        return not self.lost
+
+    def pause_writing(self) -> None:
+        """Read nothing from a client that doesn't read its replies."""
+        self._writable = False
+        self._hold()
+
+    def resume_writing(self) -> None:
+        """Go on, as the client has read."""
+        self._writable = True
+        self._advance()
+        self.flush()
+        self._hold()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - how it ended changes nothing
+        """Forget the client: numbers that are being drawn for it are gaps."""
+        self.lost = True
+        self._pending.clear()
+        self._replies.clear()
+        shared = self._shared
+        shared.connections.discard(self)
+        shared.served -= self._served
+        if self._farewell is not None:
+            self._farewell.cancel()
+        if not shared.connections:
+            shared.emptied()
+
+    # ------------------------------------------------------------------ the end
+
+    def end(self) -> None:
+        """Answer the requests that are there, take no more, then close."""
+        self._ending = True
+        if self._farewell is not None:
+            self.abort()
+        self._stop_reading()
+        self.flush()
+
+    def abort(self) -> None:
+        """Close it now."""
+        if not self.lost:
+            self._transport.abort()
+
+    def _dismiss(self, why: bytes) -> None:
+        """Close it, once the client has had time to read why."""
+        self._ending = True
+        self._pending.clear()
+        self._transport.write(why)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._farewell = self._shared.loop.call_later(LINGER, self.abort)
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no command of its client is under way; what it has not read counts for nothing."""
+        return not self._unanswered and not self._asking
+
+    # ------------------------------------------------------------------ requests
+
+    def _remember(self, data: bytes, requests: list[Request]) -> None:
+        first = requests[0]
+        # One by one, as a name may be written in several ways.
+        if first[0] == b"INCR" and len(first) == 2 and all(each == first for each in requests):  # noqa: PLR2004
+            try:
+                self._same_tag = first[1].decode()
+            except UnicodeDecodeError:
+                return
+            self._same, self._same_times = data, len(requests)
+
+    def _advance(self) -> None:
+        """Begin all requests that can be begun now."""
+        pending = self._pending
+        while pending and self._writable and not self._asking and self._unanswered < UNANSWERED_MOST and not self.lost:
+            request = pending.popleft()
+            try:
+                if not self._begin(request):
+                    pending.appendleft(request)
+                    break
+            except Exception as problem:  # noqa: BLE001 - the client gets it
+                self._replies.append(failure(problem))
+
+    def _begin(self, request: Request) -> bool:
+        """Begin a request; return False if all before it have to be answered first."""
+        if request[0] == b"INCR" and len(request) == 2:  # noqa: PLR2004 - the name and the tag
+            self._incr(request)
+            return True
+        name = request[0].decode(errors="backslashreplace").upper()
+        spec, arguments = SPECS.get(name), request[1:]
+        if spec is None:
+            self._unknown(request[0])
+        elif not spec.takes(len(arguments)):
+            self._replies.append(commands.wrong_number(name))
+        elif name == "INCR":
+            self._incr([b"INCR", *arguments])
+        elif name in commands.ASKING:
+            if self._replies:
+                return False
+            self._session.caller()
+            self._ask(name, arguments)
+        else:
+            if not spec.early:
+                self._session.caller()
+            self._replies.append(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
+            if name == "QUIT":
+                self._pending.clear()
+                self._ending = True
+        return True
+
+    def _unknown(self, given: bytes) -> None:
+        if given.upper() in _OF_BROWSERS:
+            told = "a request of HTTP came to the RESP server, perhaps of a page in a browser: it is closed"
+            self._shared.sparing.say(log.warning, "http", "", told)
+            self._pending.clear()
+            self._replies.clear()
+            self._ending = True
+            self.abort()
+            return
+        self._session.caller()
+        shown = given[:64].decode(errors="backslashreplace")
+        self._replies.append(error(f"ERR unknown command '{shown}'"))
+
+    # ------------------------------------------------------------------ numbers
+
+    def _incr(self, request: Request) -> None:
+        """Draw for this INCR, and for those of the same tag that follow it."""
+        times, pending = 1, self._pending
+        while pending and pending[0] == request:
+            pending.popleft()
+            times += 1
+        try:
+            tag = commands.tag_of(request[1])
+        except IssuerError as problem:
+            self._replies.append(failure(problem) * times)
+            return
+        self._draw(tag, times)
+
+    def _draw(self, tag: str, times: int) -> None:
+        """Draw that many numbers, as far as the client may have them."""
+        refusals: list[bytes] = []
+        if not self._shared.access.is_open:
+            try:
+                caller = self._session.caller()
+            except IssuerError as problem:
+                self._replies.append(failure(problem) * times)
+                return
+            for _ in range(times):
+                try:
+                    caller.need("issue", tag)
+                except IssuerError as problem:
+                    refusals.append(failure(problem))
+        granted = times - len(refusals)
+        if granted:
+            demand = Demand(self, granted)
+            self._unanswered += granted
+            self._replies.append(demand)
+            self._shared.drawing.draw(tag, demand)
+        self._replies.extend(refusals)
+
+    def answered(self, demand: Demand) -> None:
+        """Take note that the demand's reply is there."""
+        self._unanswered -= demand.n
+
+    # ------------------------------------------------------------------ commands that wait
+
+    def _ask(self, name: str, arguments: list[bytes]) -> None:
+        self._asking = True
+        task = self._shared.loop.create_task(self._asked(name, arguments))
+        self._shared.tasks.add(task)
+        task.add_done_callback(self._shared.tasks.discard)
+
+    async def _asked(self, name: str, arguments: list[bytes]) -> None:
+        try:
+            reply = await commands.ASKING[name](self._session, self._shared.door, arguments)
+        except Exception as problem:  # noqa: BLE001 - the client gets it
+            reply = failure(problem)
+        self._asking = False
+        if not self.lost:
+            self._replies.append(reply)
+            self.flush()
+
+    # ------------------------------------------------------------------ replies
+
+    def flush(self) -> None:
+        """Write the replies that are next, as far as they are there, and begin what has waited for them."""
+        while self._write() and self._pending:
+            self._advance()
+        done = not self._replies and not self._pending and not self._asking and not self.lost
+        if done and self._ending:
+            if self._farewell is None:
+                self._transport.close()
+        elif done and self._parser.fault:
+            self._dismiss(error(f"ERR Protocol error: {self._parser.fault}"))
+        elif not self._reading:
+            self._hold()
+
+    def _write(self) -> bool:
+        """Write the replies that are next; return whether there were any."""
+        replies, ready = self._replies, []
+        while replies:
+            first = replies[0]
+            reply = first if type(first) is bytes else first.reply  # type: ignore[union-attr]  # a Demand then
+            if reply is None:
+                break
+            ready.append(reply)
+            replies.popleft()
+        if ready and not self._transport.is_closing():
+            self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
+        return bool(ready)
+
+    def _hold(self) -> None:
+        """Read on from the client, or don't: it is ahead of its replies."""
+        if self._ending or self.lost:
+            return
+        if self._parser.fault:
+            self._stop_reading()
+            return
+        limit = UNANSWERED_MOST if self._reading else UNANSWERED_MOST // 2
+        if self._pending or not self._writable or self._unanswered >= limit:
+            self._stop_reading()
+        elif not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._transport.pause_reading()

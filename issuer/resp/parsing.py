@@ -1,0 +1,214 @@
+"""Requests of a client: arrays of bulk strings as programs send them, or lines as people type them.
+
+Not by hiredis: its reader makes a list as long as an array says that it is, before its first element is there, and
+nothing bounds that. Thirteen bytes would take 8 GB.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: Most bytes of one argument, of a line, and of all arguments of a request together.
+BULK_MOST: Final = 65_536
+LINE_MOST: Final = 65_536
+REQUEST_MOST: Final = 1_048_576
+
+#: Most arguments of a request, its name included.
+ELEMENTS_MOST: Final = 1024
+
+#: Most bytes of a header, as `$65536`.
+_HEADER_MOST: Final = 16
+
+_ASTERISK, _DOLLAR = b"*$"
+
+#: The commonest request: a name and one argument, short and without line breaks.
+_PAIR: Final = re.compile(rb"\*2\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n\$(\d{1,3})\r\n([^\r\n]*)\r\n")
+
+_BLANKS: Final = b" \n\r\t\0"
+_ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+_IN_DOUBLE: Final = re.compile(rb'\\x([0-9a-fA-F]{2})|\\(.)|([^"\\])', re.DOTALL)
+_IN_SINGLE: Final = re.compile(rb"\\(')|([^'])", re.DOTALL)
+
+Request = list[bytes]
+
+
+class MalformedError(Exception):
+    """The client sent what is no request, or more than is taken. The message says so, without what was sent."""
+
+
+class Parser:
+    """Makes requests of the bytes of one client, wherever reads split them.
+
+    `fault`: why what came last is no request, "" as long as all is well. After that nothing is parsed any more.
+    """
+
+    __slots__ = ("_arguments", "_missing", "_needed", "_rest", "_size", "fault")
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self._rest = b""
+        #: Bytes that the rest must have before it makes sense to look at it again.
+        self._needed = 0
+        #: What is there of an array, how many of its elements are missing, and the bytes of those that are there.
+        self._arguments: Request = []
+        self._missing = 0
+        self._size = 0
+
+    @property
+    def between(self) -> bool:
+        """Whether a new request begins with the next byte."""
+        return not self._rest and not self._missing
+
+    def feed(self, data: bytes) -> list[Request]:
+        """Return the requests that are whole now, none of them empty; also those before a fault."""
+        requests: list[Request] = []
+        if self.fault:
+            return requests
+        if self._rest:
+            data = self._rest + data
+        at = 0
+        if len(data) >= self._needed:
+            self._needed = 0
+            try:
+                at = self._parse(data, requests)
+            except MalformedError as error:
+                self.fault = str(error)
+                at = len(data)
+        self._rest = data[at:]
+        return requests
+
+    def _parse(self, data: bytes, requests: list[Request]) -> int:
+        """Add the requests that are whole; return where what is no part of them, or of the array begun, begins."""
+        at, end = 0, len(data)
+        while at < end:
+            if not self._missing:
+                pair = _PAIR.match(data, at)
+                if pair is not None:
+                    name_size, name, size, argument = pair.groups()
+                    if int(name_size) == len(name) and int(size) == len(argument):
+                        requests.append([name, argument])
+                        at = pair.end()
+                        continue
+                begun = at
+                at = self._begun(data, at) if data[at] == _ASTERISK else _line(data, at, requests)
+                if at == begun:
+                    return at
+            if self._missing:
+                at = self._filled(data, at)
+                if self._missing:
+                    return at
+                requests.append(self._arguments)
+                self._arguments = []
+        return at
+
+    def _begun(self, data: bytes, at: int) -> int:
+        """Begin an array, if its header is whole; return where its first element begins. An empty one is none."""
+        header = _header(data, at, "invalid multibulk length")
+        if header is None:
+            return at
+        length, at = header
+        if length > ELEMENTS_MOST:
+            raise MalformedError("invalid multibulk length")
+        self._missing, self._size = max(0, length), 0
+        return at
+
+    def _filled(self, data: bytes, at: int) -> int:
+        """Add the elements that are whole; return where the next one begins."""
+        end = len(data)
+        while self._missing and at < end:
+            if data[at] != _DOLLAR:
+                raise MalformedError(f"expected '$', got {_shown(data[at])}")
+            header = _header(data, at, "invalid bulk length")
+            if header is None:
+                break
+            length, begins = header
+            if not 0 <= length <= BULK_MOST:
+                raise MalformedError("invalid bulk length")
+            self._size += length
+            if self._size > REQUEST_MOST:
+                raise MalformedError("too big request")
+            stops = begins + length
+            if end < stops + 2:
+                self._size -= length
+                self._needed = stops + 2 - at
+                break
+            if data[stops : stops + 2] != b"\r\n":
+                raise MalformedError("expected a line break after a bulk string")
+            self._arguments.append(data[begins:stops])
+            self._missing -= 1
+            at = stops + 2
+        return at
+
+
+def _header(data: bytes, at: int, fault: str) -> tuple[int, int] | None:
+    """Return the number in a header, and where it ends; None if it isn't whole."""
+    stops = data.find(b"\r\n", at, at + _HEADER_MOST)
+    if stops < 0:
+        if len(data) - at >= _HEADER_MOST:
+            raise MalformedError(fault)
+        return None
+    digits = data[at + 1 : stops]
+    if not digits.removeprefix(b"-").isdigit():
+        raise MalformedError(fault)
+    return int(digits), stops + 2
+
+
+def _shown(byte: int) -> str:
+    letter = chr(byte)
+    return f"'{letter}'" if letter.isascii() and letter.isprintable() else f"byte {byte}"
+
+
+def _line(data: bytes, at: int, requests: list[Request]) -> int:
+    """Add the request of a line, if that is whole and not empty; return where the next one begins."""
+    stops = data.find(b"\n", at, at + LINE_MOST + 1)
+    if stops < 0:
+        if len(data) - at > LINE_MOST:
+            raise MalformedError("too big inline request")
+        return at
+    words = split(data[at:stops])
+    if len(words) > ELEMENTS_MOST:
+        raise MalformedError("too many words in an inline request")
+    if words:
+        requests.append(words)
+    return stops + 1
+
+
+def split(line: bytes) -> Request:
+    r"""Return the words of a line. In double quotes \n, \xff and the like are escapes, in single quotes only \' is."""
+    if b'"' not in line and b"'" not in line:
+        return line.split()
+    words: Request = []
+    at, end = 0, len(line)
+    while True:
+        while at < end and line[at] in _BLANKS:
+            at += 1
+        if at == end:
+            return words
+        word = bytearray()
+        while at < end and line[at] not in _BLANKS:
+            quote = line[at : at + 1]
+            at += 1
+            if quote not in (b'"', b"'"):
+                word += quote
+                continue
+            at = _quoted(line, at, quote, word)
+            if at < end and line[at] not in _BLANKS:
+                raise MalformedError("unbalanced quotes in request")
+        words.append(bytes(word))
+
+
+def _quoted(line: bytes, at: int, quote: bytes, word: bytearray) -> int:
+    """Add what stands in quotes; return where it goes on after them."""
+    while line[at : at + 1] != quote:
+        if quote == b"'":
+            part = _IN_SINGLE.match(line, at)
+            found = part and (part[1] or part[2])
+        else:
+            part = _IN_DOUBLE.match(line, at)
+            found = part and (bytes.fromhex(part[1].decode()) if part[1] else _ESCAPES.get(part[2], part[2]) or part[3])
+        if part is None or found is None:
+            raise MalformedError("unbalanced quotes in request")
+        word += found
+        at = part.end()
+    return at + 1

@@ -1,0 +1,129 @@
+"""A whole server: its sockets, its workers, and its keeper."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from multiprocessing.connection import wait
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from issuer.errors import ConfigurationError, IssuerError
+from issuer.server import logs
+from issuer.server.options import ServerOptions
+from issuer.server.sockets import listen
+from issuer.server.supervisor import Job, Ready, Report, Supervisor
+from issuer.server.watch import EVERY, Watch
+from issuer.wiring import connect
+
+log = logging.getLogger("issuer.server")
+
+#: Where the processes count, by prometheus_client, which looks for it when it is imported.
+FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+#: What the extra brings.
+_EXTRA = ("granian", "starlette", "prometheus_client")
+
+
+def serve(options: ServerOptions) -> int:
+    """Serve until a signal comes; return the exit code. Raises ConfigurationError."""
+    sockets = listen(options.endpoints)
+    with ExitStack() as ends:
+        for each in sockets.values():
+            ends.enter_context(each)
+        several = options.workers > 1 or options.has_redis
+        if several:
+            ends.enter_context(_counting_together())
+        _prepare(options)
+        logs.begin(options.log_format, verbose=options.verbose)
+        jobs = [
+            (f"worker {number}", _worker(options, sockets, first=number == 1))
+            for number in range(1, options.workers + 1)
+        ]
+        if options.has_redis:
+            jobs.append(("the keeper", partial(_keep, options)))
+        code = Supervisor(jobs, partial(_tell_serving, options, sockets), _forgetting(several=several)).run()
+    log.info("stopped")
+    return code
+
+
+@contextmanager
+def _counting_together() -> Iterator[None]:
+    """Have the processes count in files of one folder, so that each can tell the metrics of all."""
+    if os.environ.get(FOLDER):
+        yield
+        return
+    with TemporaryDirectory(prefix="issuer-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ[FOLDER] = folder
+        try:
+            yield
+        finally:
+            del os.environ[FOLDER]
+
+
+def _forgetting(*, several: bool) -> Callable[[int], object]:
+    """Return what takes a process that has ended out of the metrics."""
+    from issuer.metrics import forget
+
+    return forget if several else lambda _process: None
+
+
+def _prepare(options: ServerOptions) -> None:
+    """Import what the workers need, once for all. ConfigurationError if the extra is missing."""
+    try:
+        for name in _EXTRA:
+            import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f'{error.name} is missing: pip install "segment-issuer[server]"') from error
+    import_module("issuer.server.worker")
+    for endpoint in options.endpoints:
+        import_module("issuer.http.app" if endpoint.name == "http" else "issuer.resp.server")
+    if options.store_url.startswith("mongodb"):
+        import_module("issuer.persistence.mongodb")
+
+
+def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], *, first: bool) -> Job:
+    from issuer.server.worker import run
+
+    return lambda lifeline, report: run(options, sockets, lifeline, report, first=first)
+
+
+def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) -> None:
+    where = " and ".join(each.shown(sockets[each.name].getsockname()[1]) for each in options.endpoints)
+    many = "one worker" if options.workers == 1 else f"{options.workers} workers"
+    log.info("serving %s with %s", where, many)
+
+
+def _keep(options: ServerOptions, lifeline: int, report: Callable[[Report], None]) -> None:
+    """Extend every tag of the store in time, until the lifeline is at its end."""
+    from issuer.metrics import install
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def end_with_supervisor() -> None:
+        wait([lifeline])  # not a read: a worker's loop has made it one that doesn't block
+        stop.set()
+
+    threading.Thread(target=end_with_supervisor, daemon=True).start()
+    with connect(**options.given) as issuer:
+        install(issuer)
+        watch = Watch(issuer, log.info)
+        report(Ready())
+        try:
+            watch.look()
+        except ConfigurationError:
+            raise
+        except IssuerError as error:
+            watch.trouble(error)
+        else:
+            log.info("keeping %s", watch.counted)
+        while not stop.wait(EVERY):
+            watch.again()

@@ -1,0 +1,198 @@
+"""A worker: one event loop with an issuer, and the servers of both protocols over it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from granian._granian import SocketHolder
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server import embed
+
+from issuer.access import Access
+from issuer.api.asyncio import AsyncIssuer
+from issuer.errors import ConfigurationError, IssuerError
+from issuer.server.logs import logged
+from issuer.server.options import ServerOptions
+from issuer.server.sockets import BACKLOG
+from issuer.server.supervisor import Ready, Report
+from issuer.wiring import aconnect, default_is_known
+
+if TYPE_CHECKING:
+    from issuer.resp.server import RespServer
+
+log = logging.getLogger("issuer.server")
+
+#: Seconds that requests under way have when the server is stopped. What waits for a number then gets an error.
+DRAINING: Final = 1.2
+#: Seconds that the answers of those have to leave.
+ANSWERING: Final = 0.3
+
+#: How many connections are served at once, if the system allows as many files.
+_CONNECTIONS: Final = 10_000
+#: Files that the process needs beside.
+_FILES: Final = 200
+
+
+class _Granian(embed.Server):
+    """Granian in a loop and on a socket of ours."""
+
+    def __init__(self, app: Any, listening: socket.socket) -> None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        super().__init__(
+            app,
+            interface=Interfaces.ASGINL,
+            http=HTTPModes.http1,
+            websockets=False,
+            backlog=BACKLOG,
+            backpressure=max(100, min(_CONNECTIONS, files - _FILES)),
+            http1_settings=HTTP1Settings(pipeline_flush=True),
+            # What its threads log has tracebacks in it, and its lines of requests have numbers.
+            log_level=LogLevels.critical,
+            log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},
+        )
+        self._listening = listening
+
+    def _init_shared_socket(self) -> None:
+        """Give its threads the socket, of which they close their copy."""
+        # Its stub lacks the arguments: descriptor, whether it is a Unix socket, backlog.
+        self._shd = cast("Any", SocketHolder)(os.dup(self._listening.fileno()), False, BACKLOG)  # noqa: FBT003 - no Unix socket
+
+
+def run(
+    options: ServerOptions,
+    sockets: Mapping[str, socket.socket],
+    lifeline: int,
+    report: Callable[[Report], None],
+    *,
+    first: bool,
+) -> None:
+    """Serve until the lifeline is at its end, or SIGTERM comes. `first`: whether this worker speaks for all."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_Worker(options, sockets, report, first=first).serve(lifeline))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+class _Worker:
+    def __init__(
+        self,
+        options: ServerOptions,
+        sockets: Mapping[str, socket.socket],
+        report: Callable[[Report], None],
+        *,
+        first: bool,
+    ) -> None:
+        self._options = options
+        self._sockets = sockets
+        self._report = report
+        self._first = first
+        self._stop = asyncio.Event()
+
+    async def serve(self, lifeline: int) -> None:
+        """Serve, and end in order."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        loop.add_reader(lifeline, self._cut, loop, lifeline)
+        options = self._options
+        if not self._first:  # one of several warnings is enough
+            default_is_known()
+            logging.getLogger("issuer.access").setLevel(logging.ERROR)
+        access = Access(options.tokens, workers=options.workers) if options.tokens else Access.open()
+        ids = aconnect(**options.given)
+        async with AsyncExitStack() as ends:
+            ends.push_async_callback(ids.close)
+            doors = [await self._door(name, each, ids, access) for name, each in self._sockets.items()]
+            self._report(Ready())
+            tasks = [loop.create_task(self._stop.wait()), *(door.task for door in doors if door.task is not None)]
+            looking = loop.create_task(self._look(ids)) if self._first and not options.has_redis else None
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if looking is not None:
+                looking.cancel()
+            if not self._stop.is_set():
+                raise IssuerError("a server has ended by itself")
+            await asyncio.gather(*(door.close(DRAINING) for door in doors))
+            # Requests that wait for a number past that are told that there will be none.
+            await ids.close()
+            await asyncio.gather(*(door.close(ANSWERING) for door in doors))
+
+    def _cut(self, loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
+        loop.remove_reader(lifeline)
+        self._stop.set()
+
+    async def _door(self, name: str, listening: socket.socket, ids: AsyncIssuer, access: Access) -> _Http | _Resp:
+        if name == "http":
+            return _Http(_application(self._options, ids, access), listening)
+        return await _Resp.open(ids, access, listening)
+
+    async def _look(self, ids: AsyncIssuer) -> None:
+        """Ask the store once, so that what is wrong with the settings is told at the start, and not to each caller.
+
+        A store that is away is waited for: callers get 503 until it is back.
+        """
+        try:
+            await ids.tags()
+        except ConfigurationError as error:
+            self._report(error)
+        except IssuerError as error:
+            log.warning("the store can't be asked yet: %s", error)
+
+
+def _application(options: ServerOptions, ids: AsyncIssuer, access: Access) -> Any:
+    from issuer.http.app import application
+    from issuer.metrics import install
+
+    app = application(ids, access, metrics=install(ids).exposition, allowed_hosts=options.allowed_hosts)
+    return logged(app) if options.verbose else app
+
+
+class _Http:
+    """HTTP on granian. `task`: ends only if granian does."""
+
+    def __init__(self, app: Any, listening: socket.socket) -> None:
+        self._server: Any = _Granian(app, listening)
+        self.task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._server.serve())
+
+    async def close(self, seconds: float) -> None:
+        """Take no new connections, and wait for the answers under way. Twice: go on waiting."""
+        self._server.stop()
+        if self.task is not None:
+            await asyncio.wait({self.task}, timeout=seconds)
+
+
+class _Resp:
+    """Redis's protocol, as a server of the loop's own."""
+
+    task = None
+
+    def __init__(self, server: RespServer) -> None:
+        self._server: RespServer | None = server
+
+    @classmethod
+    async def open(cls, ids: AsyncIssuer, access: Access, listening: socket.socket) -> _Resp:
+        """Begin to serve."""
+        from issuer.resp.server import start
+
+        return cls(await start(ids, access, sock=listening.dup()))
+
+    async def close(self, seconds: float) -> None:
+        """Take no new connections, and wait for the answers under way. Twice is harmless."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close(seconds)

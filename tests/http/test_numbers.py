@@ -1,0 +1,282 @@
+"""Numbers over HTTP: every way to draw, to look at and to take apart, and how replies show them."""
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.doors import Door, through
+
+TAGS = [
+    "orders", "a/b", "a%2Fb", "%", "%41", "#", "a#b", "{}", "{tag}", "?as=string", "a b", "a+b", "-", "~", "é", "数字",
+    "😀", ".", "..", "...", "../orders", "next", "tags", "a;b=c,d", '"\\', "x" * 200, "a&b",
+]  # fmt: skip
+HIGH = 2**63 - 10
+
+
+@pytest.mark.parametrize("tag", TAGS)
+def test_each_tag_that_python_takes_has_its_own_numbers(tag: str) -> None:
+    async def behave(door: Door) -> None:
+        made = await door.ask("POST", "/v1/tags", {"tag": tag, "start": 77})
+        place = made.headers["location"]
+        assert (made.status, made.json["tag"]) == (201, tag)
+        assert place == f"/v1/tags/{quote(tag, safe='')}"
+        shown = [await door.good("POST", f"{place}/next") for _ in range(3)]
+        assert shown == [{"tag": tag, "number": number} for number in (77, 78, 79)]
+        assert (await door.good("GET", place))["tag"] == tag
+        assert [each["tag"] for each in (await door.good("GET", "/v1/tags"))["tags"]] == [tag]
+        assert await door.ids.next(tag) == 80
+        elsewhere = f"/v1/tags/-/next?tag={quote(tag, safe='')}"
+        assert await door.good("POST", elsewhere) == {"tag": tag, "number": 81}
+        # As browsers and Python's own `quote` write it: what needs no escape stands bare.
+        assert (await door.good("POST", f"/v1/tags/{quote(tag, safe='!$&()*+,;=:@')}/next"))["number"] == 82
+
+    through(behave)
+
+
+def test_a_slash_of_a_tag_is_not_one_between_segments() -> None:
+    async def behave(door: Door) -> None:
+        for tag in ("a/next", "a"):
+            await door.ids.create(tag)
+        await door.ids.take("a", 5)
+        assert await door.good("POST", "/v1/tags/a%2Fnext/next") == {"tag": "a/next", "number": 1}
+        assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": 6}
+        assert await door.refused("POST", "/v1/tags/a/next/next") == (404, "not_found")
+
+    through(behave)
+
+
+def test_a_server_that_tells_only_the_decoded_path_serves_all_tags_without_a_slash() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("é %")
+        path = "/v1/tags/é %/next"
+        found = await door.good("POST", "/x", raw_path=None, path=path)
+        assert found == {"tag": "é %", "number": 1}
+
+    through(behave)
+
+
+def test_numbers_are_integers_or_strings_as_the_client_wants_them() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("high", start=HIGH)
+        for at in range(3):  # the first one the long way, then the short one
+            assert (await door.good("POST", "/v1/tags/high/next"))["number"] == HIGH + 2 * at
+            assert (await door.good("POST", "/v1/tags/high/next?as=string"))["number"] == str(HIGH + 2 * at + 1)
+        taken = await door.good("POST", "/v1/tags/high/take?as=string", {"n": 2})
+        assert taken == {"tag": "high", "numbers": [str(HIGH + 6), str(HIGH + 7)]}
+        assert (await door.good("GET", "/v1/tags/high/peek?as=string"))["number"] == str(HIGH + 8)
+        shown = await door.good("GET", "/v1/tags/high?as=string")
+        assert shown["limit"] == str(2**63 - 1)
+        assert shown["store"]["max"] == str(2**63 - 1)
+        assert shown["store"]["step"] == 1000, "no number of the tag"
+        decoded = await door.good("GET", f"/v1/tags/high/decode/{HIGH}?as=string")
+        assert decoded == {"tag": "high", "value": str(HIGH), "counter": str(HIGH)}
+        who = await door.good("GET", f"/v1/tags/high/who/{HIGH}?as=string")
+        assert (who["number"], who["max"], who["entries"][0]["low"]) == (str(HIGH), str(2**63 - 1), str(HIGH - 1))
+        page = await door.good("GET", "/v1/tags/high/segments?as=string")
+        assert page["segments"][0]["high"] == str(2**63 - 1)
+        assert isinstance(page["segments"][0]["time"], int)
+        tags = await door.good("GET", "/v1/tags?as=string")
+        assert tags["tags"][0]["max"] == str(2**63 - 1)
+        dry = await door.good("POST", "/v1/tags/high/recover?as=string", {})
+        assert dry["recoveries"][0]["new"] == str(2**63 - 1)
+
+    through(behave)
+
+
+def test_a_client_whose_integers_end_at_2_to_the_53_can_say_numbers_as_strings() -> None:
+    async def behave(door: Door) -> None:
+        made = {"tag": "a", "above": str(HIGH), "limit": str(HIGH + 5)}
+        assert (await door.good("POST", "/v1/tags", made))["limit"] == HIGH + 5
+        assert (await door.good("POST", "/v1/tags/a/next"))["number"] == HIGH + 1
+        recovered = await door.good("POST", "/v1/tags/a/recover", {"dry_run": False, "at_least": str(HIGH + 3)})
+        assert recovered["recoveries"][0]["new"] == HIGH + 5
+
+    through(behave)
+
+
+@pytest.mark.parametrize(
+    ("accept", "plain"),
+    [
+        ("text/plain", True),
+        ("TEXT/plain; charset=utf-8", True),
+        ("text/*", True),
+        ("text/plain, */*;q=0.5", True),
+        ("application/json;q=0.5, text/plain;q=0.6", True),
+        ("*/*", False),
+        ("application/json, text/plain, */*", False),
+        ("application/json", False),
+        ("text/plain;q=0.5, application/json", False),
+        ("text/html", False),
+        ("", False),
+        ("text/plain;q=rubbish, application/json;q=0.1", True),
+    ],
+)
+def test_the_bare_number_is_for_those_who_want_text(accept: str, plain: bool) -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", format="A{seq:04d}")
+        await door.ids.create("b")
+        for tag, text in (("a", {"text": "A0001"}), ("b", {})):
+            answer = await door.ask("POST", f"/v1/tags/{tag}/next", headers=[("Accept", accept)])
+            assert answer.headers["content-type"] == ("text/plain; charset=utf-8" if plain else "application/json")
+            assert answer.body == b"1" if plain else answer.json == {"tag": tag, "number": 1, **text}
+        taken = await door.ask("POST", "/v1/tags/b/take", {"n": 3}, headers=[("Accept", accept)])
+        assert taken.body == (b"2\n3\n4\n" if plain else b'{"tag":"b","numbers":[2,3,4]}')
+        peeked = await door.ask("GET", "/v1/tags/b/peek", headers=[("Accept", accept)])
+        assert peeked.body == b"5" if plain else peeked.json["number"] == 5
+
+    through(behave)
+
+
+def test_text_period_and_shard_stand_where_the_tag_has_them() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("bills", format="B{seq:06d}{check}")
+        await door.ids.create("shards", shards={"shard_bits": 2})
+        await door.ids.create("strided", stride=3, offset=2)
+        issued = await door.good("POST", "/v1/tags/bills/next")
+        assert issued == {"tag": "bills", "number": 1, "text": issued["text"]}
+        assert issued["text"].startswith("B000001")
+        found = await door.good("GET", f"/v1/tags/bills/decode/{issued['text']}")
+        assert (found["value"], found["counter"]) == (1, 1)
+        assert (await door.good("GET", "/v1/tags/bills/decode/1?number=true"))["value"] == 1
+        assert await door.refused("GET", "/v1/tags/bills/decode/B0000019999") == (422, "not_decodable")
+        sharded = await door.good("POST", "/v1/tags/shards/next", {"shard_key": "alice"})
+        assert {*sharded} == {"tag", "number", "text", "shard"}
+        who = await door.good("GET", f"/v1/tags/shards/who/{sharded['number']}")
+        assert (who["tag"], who["number"], who["value"]) == (f"shards#{sharded['shard']}", 1, sharded["number"])
+        assert await door.refused("POST", "/v1/tags/shards/next") == (400, "invalid_argument")
+        peeked = await door.good("GET", "/v1/tags/shards/peek?shard_key=alice")
+        assert (peeked["shard"], peeked["text"]) == (sharded["shard"], str(peeked["number"]))
+        assert await door.good("POST", "/v1/tags/strided/next") == {"tag": "strided", "number": 2}
+
+    through(behave)
+
+
+def test_a_format_that_is_given_while_numbers_are_drawn_is_seen_at_once() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", step=1)
+        for number in (1, 2, 3):
+            assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": number}
+        await door.good("PATCH", "/v1/tags/a", {"format": "A{seq}"})
+        await door.ids.take("a", 5)  # its next segment, with which each process hears of it
+        assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": 9, "text": "A9"}
+
+    through(behave)
+
+
+@pytest.mark.live
+def test_a_period_is_shown_and_strict_numbers_rise(redis_url: str) -> None:
+    async def behave(door: Door) -> None:
+        daily = {"tag": "daily", "restart": "daily", "format": "{date:%Y%m%d}-{seq:06d}"}
+        assert (await door.good("POST", "/v1/tags", daily))["order"] == "strict"
+        issued = await door.good("POST", "/v1/tags/daily/next")
+        assert issued["text"] == f"{issued['period'].replace('-', '')}-000001"
+        await door.good("POST", "/v1/tags", {"tag": "strict"})
+        drawn = [(await door.good("POST", "/v1/tags/strict/next"))["number"] for _ in range(50)]
+        assert drawn == sorted(set(drawn))
+        beside = await asyncio.gather(*(door.good("POST", "/v1/tags/strict/next") for _ in range(200)))
+        assert len({each["number"] for each in beside} | {*drawn}) == 250
+
+    through(behave, redis=redis_url)
+
+
+@pytest.mark.live
+def test_an_idempotency_key_has_one_number_however_often_it_is_asked(redis_url: str) -> None:
+    async def behave(door: Door) -> None:
+        await door.good("POST", "/v1/tags", {"tag": "a"})
+        await door.good("POST", "/v1/tags", {"tag": "bills", "format": "B{seq:03d}"})
+
+        async def drawn(tag: str, key: str, body: Any = None) -> Any:
+            return await door.good("POST", f"/v1/tags/{tag}/next", body, headers=[("Idempotency-Key", key)])
+
+        first = await drawn("a", "order-1")
+        assert [await drawn("a", "order-1") for _ in range(3)] == [first] * 3
+        assert [await drawn("a", "order-1", {"ttl": 60}), await drawn("a", "order-2")] == [
+            first,
+            {"tag": "a", "number": first["number"] + 1},
+        ]
+        assert (await door.good("POST", "/v1/tags/a/next"))["number"] == first["number"] + 2
+        assert await drawn("bills", "x") == await drawn("bills", "x") == {"tag": "bills", "number": 1, "text": "B001"}
+        many = await asyncio.gather(*(drawn("a", "order-3") for _ in range(20)))
+        assert len({each["number"] for each in many}) == 1
+        for wrong in ("", "a\tb", "x" * 201):
+            headers = [("Idempotency-Key", wrong)]
+            assert await door.refused("POST", "/v1/tags/a/next", headers=headers) == (400, "invalid_argument")
+        assert (await door.good("POST", "/v1/tags/a/next"))["number"] == many[0]["number"] + 1, "nothing was drawn"
+
+    through(behave, redis=redis_url)
+
+
+def test_take_reserve_and_warm_do_what_python_does() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", step=10)
+        await door.good("POST", "/v1/tags/a/warm")
+        assert (await door.good("POST", "/v1/tags/a/take", {"n": 25}))["numbers"] == list(range(1, 26))
+        reserved = await door.good("POST", "/v1/tags/a/reserve", {"n": 1000})
+        assert reserved["last"] - reserved["first"] == 999
+        assert (await door.ids.next("a")) not in range(reserved["first"], reserved["last"] + 1)
+        for path in ("take", "reserve"):
+            assert await door.refused("POST", f"/v1/tags/a/{path}") == (422, "missing_member")
+            assert await door.refused("POST", f"/v1/tags/a/{path}", {"n": 0}) == (400, "invalid_argument")
+            assert await door.refused("POST", f"/v1/tags/a/{path}", {"n": "5"}) == (422, "wrong_type")
+            assert await door.refused("POST", f"/v1/tags/a/{path}", {"n": True}) == (422, "wrong_type")
+            assert await door.refused("POST", f"/v1/tags/a/{path}", {"n": 10**30}) == (400, "invalid_argument")
+
+    through(behave)
+
+
+def test_many_numbers_come_in_pieces_and_are_all_there() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", step=100_000)
+        numbers = list(range(1, 25_001))
+        assert (await door.good("POST", "/v1/tags/a/take", {"n": 25_000}))["numbers"] == numbers
+        strings = (await door.good("POST", "/v1/tags/a/take?as=string", {"n": 25_000}))["numbers"]
+        assert strings == [str(25_000 + number) for number in numbers]
+        plain = await door.ask("POST", "/v1/tags/a/take", {"n": 25_000}, headers=[("Accept", "text/plain")])
+        assert plain.body.decode().splitlines() == [str(50_000 + number) for number in numbers]
+
+    through(behave)
+
+
+def test_what_take_had_drawn_when_it_failed_is_the_clients() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", step=10, limit=25)
+        answer = await door.ask("POST", "/v1/tags/a/take", {"n": 40})
+        assert (answer.status, answer.code) == (409, "limit_reached")
+        assert answer.json["drawn"] == list(range(1, 26))
+        await door.ids.create("b", step=10, limit=5)
+        answer = await door.ask("POST", "/v1/tags/b/take?as=string", {"n": 40})
+        assert (answer.json["drawn"], answer.json["limit"]) == (["1", "2", "3", "4", "5"], "5")
+
+    through(behave)
+
+
+def test_peek_and_decode_consume_nothing_and_tell_what_python_tells() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a")
+        await door.ids.take("a", 5)
+        assert [(await door.good("GET", "/v1/tags/a/peek"))["number"] for _ in range(3)] == [6] * 3
+        assert (await door.good("POST", "/v1/tags/a/next"))["number"] == 6
+        for wrong in ("x", "0", "9223372036854775808", "9" * 99, "-1", "%20"):
+            assert await door.refused("GET", f"/v1/tags/a/decode/{wrong}") == (422, "not_decodable"), wrong
+            status, _ = await door.refused("GET", f"/v1/tags/a/who/{wrong}")
+            assert status in (400, 422), wrong
+        assert (await door.good("GET", "/v1/tags/a/who/3"))["state"] == "reserved"
+        assert (await door.good("GET", "/v1/tags/a/who/5000"))["entries"] == []
+
+    through(behave)
+
+
+def test_snowflake_numbers_are_drawn_and_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def behave(door: Door) -> None:
+        options = {"machine": "fixed", "epoch": "2026-01-01", "lease": 86_400}
+        await door.good("POST", "/v1/tags", {"tag": "events", "strategy": "snowflake", "options": options})
+        number = (await door.good("POST", "/v1/tags/events/next"))["number"]
+        found = await door.good("GET", f"/v1/tags/events/decode/{number}")
+        assert (found["value"], found["machine"]) == (number, 3)
+        assert await door.refused("GET", f"/v1/tags/events/who/{number}") == (422, "not_decodable")
+        assert "layout" in await door.good("GET", "/v1/tags/events")
+
+    monkeypatch.setenv("ISSUER_MACHINE", "3")
+    through(behave)

@@ -1,0 +1,44 @@
+"""A world in virtual time, and registries that only one test has."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from issuer import Issuer
+from issuer.metrics import Metrics, install
+from tests.colours import COLOURS
+from tests.metrics.shown import watched
+from tests.seeds import seeded
+from tests.virtual.world import World, world
+
+Measure = Callable[..., Metrics]
+
+
+@pytest.fixture(params=COLOURS)
+def made(request: pytest.FixtureRequest) -> Iterator[World]:
+    with world(request.param, seeded(7)) as each:
+        yield each
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give what doesn't say otherwise so much time that a machine that stands still fails none of it."""
+    for name, seconds in {"TIMEOUT": "40", "REDIS_TIMEOUT": "30", "STORE_TIMEOUT": "10", "INSIST": "60"}.items():
+        monkeypatch.setenv(f"ISSUER_{name}", seconds)
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def measure(registry: CollectorRegistry) -> Measure:
+    """Have the metrics of an issuer of either colour in this test's registry."""
+
+    def install_in_it(ids: Issuer, **options: Any) -> Metrics:
+        return install(watched(ids), registry, **options)  # type: ignore[arg-type]  # of either colour
+
+    return install_in_it

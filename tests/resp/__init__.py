@@ -1,0 +1,1 @@
+"""The server of Redis's own protocol, seen by its clients."""

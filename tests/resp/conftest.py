@@ -1,0 +1,56 @@
+"""Servers that tests of RESP share."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from issuer.access import Access
+from tests.resp.serving import Served
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a machine that is busy, or frozen for seconds, make no call late: what is not given a time has plenty."""
+    for name, seconds in (("TIMEOUT", "60"), ("STORE_TIMEOUT", "20"), ("REDIS_TIMEOUT", "20"), ("INSIST", "60")):
+        monkeypatch.setenv(f"ISSUER_{name}", seconds)
+    for module, name in (("supply", "HURRY"), ("mode", "PATIENCE"), ("mode", "PATIENCE_ALONE")):
+        monkeypatch.setattr(f"issuer.core.supply.{module}.{name}", 40.0)
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start servers: `serve(access=..., idle=..., redis=..., store=...)`; without Redis unless told otherwise."""
+    with ExitStack() as ends:
+
+        def one(
+            access: Access | None = None,
+            idle: float = 300.0,
+            clients_most: int = 10_000,
+            port: int = 0,
+            **settings: Any,
+        ) -> Served:
+            chosen = {"redis": "none", "store": "memory://", **settings}
+            return ends.enter_context(Served(chosen, access, idle=idle, clients_most=clients_most, port=port))
+
+        yield one
+
+
+@pytest.fixture
+def direct(serve: Serve) -> Served:
+    """A server without Redis, with a trend tag `a`."""
+    served = serve()
+    served.create("a", order="trend")
+    return served
+
+
+@pytest.fixture
+def strict(serve: Serve, redis_url: str, tmp_path: Path) -> Served:
+    """A server on a real Redis, with a strict tag `a` in segments of 1000."""
+    served = serve(redis=redis_url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served.create("a", order="strict", step=1000)
+    return served

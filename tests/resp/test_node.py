@@ -1,0 +1,53 @@
+"""Node's clients, as they are in the npm registry."""
+
+import json
+
+import pytest
+
+from tests.resp import node
+from tests.resp.serving import Served
+
+pytestmark = pytest.mark.live
+
+IOREDIS = """
+import Redis from "ioredis";
+const client = new Redis({ host: "127.0.0.1", port: Number(process.argv[2]), connectionName: "shop" });
+const out = { first: await client.incr("a"), last: await client.incrby("a", 9) };
+const replies = await client.pipeline().incr("a").get("a").incr("b").exec();
+out.pipeline = replies.map(([error, value]) => (error ? error.message.split(" ")[0] : value));
+out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
+out.missing = await client.get("b");
+console.log(JSON.stringify(out));
+await client.quit();
+"""
+
+NODE_REDIS = """
+import { createClient } from "redis";
+const url = `redis://127.0.0.1:${process.argv[2]}`;
+const client = createClient({ url, name: "shop", RESP: Number(process.argv[3]) });
+client.on("error", (error) => { throw error; });
+await client.connect();
+const out = { first: await client.incr("a"), last: await client.incrBy("a", 9) };
+out.pipeline = [await client.incr("a"), await client.get("a")];
+out.pipeline.push(await client.incr("b").catch((error) => error.message.split(" ")[0]));
+out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
+out.missing = await client.get("b");
+console.log(JSON.stringify(out));
+await client.close();
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [(IOREDIS, []), (NODE_REDIS, ["2"]), (NODE_REDIS, ["3"])],
+    ids=["ioredis", "node-redis", "node-redis-resp3"],
+)
+def test_node_draws(direct: Served, program: str, arguments: list[str]) -> None:
+    told = json.loads(node.run(program, str(direct.port), *arguments))
+    assert told == {
+        "first": 1,
+        "last": 10,
+        "pipeline": [11, "11", "NOTAG"],
+        "many": list(range(12, 212)),
+        "missing": None,
+    }

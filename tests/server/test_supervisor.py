@@ -1,0 +1,151 @@
+"""The supervisor by itself, with jobs of the test's own, in a process of its own."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import programs
+from tests.server.conftest import lives
+from tests.waiting import until
+
+pytestmark = pytest.mark.live
+
+#: Runs a supervisor over jobs; `jobs` is to be defined, and what is printed is on stdout at once.
+FRAME = """
+import os, sys, time
+from multiprocessing.connection import wait
+from issuer.errors import ConfigurationError, IssuerError
+from issuer.server import logs, supervisor
+from issuer.server.supervisor import Ready, Supervisor
+
+def steady(lifeline, report):
+    report(Ready())
+    print("began", os.getpid(), flush=True)
+    wait([lifeline])
+    print("ended", flush=True)
+
+{jobs}
+
+logs.begin("text", verbose=False)
+gone = lambda process: print("gone", process, flush=True)
+sys.exit(Supervisor(jobs, lambda: print("serving", flush=True), gone).run())
+"""
+
+
+def supervised(jobs: str, folder: Path) -> programs.Program:
+    streams: dict[str, Any]
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        streams = {"stdin": programs.DEVNULL, "stdout": out, "stderr": err}
+        return programs.Program("-c", FRAME.format(jobs=jobs), **streams, cwd=folder)
+
+
+def told(folder: Path, text: str, times: int = 1, stream: str = "out") -> str:
+    until(lambda: (folder / stream).read_text().count(text) >= times, message=text)
+    return (folder / stream).read_text()
+
+
+def began(out: str) -> int:
+    """Return the first process that has begun."""
+    return int(out.partition("began ")[2].split()[0])
+
+
+def test_serving_is_told_once_when_all_serve_and_a_signal_ends_each_job(tmp_path: Path) -> None:
+    with supervised('jobs = [("one", steady), ("two", steady)]', tmp_path) as program:
+        told(tmp_path, "serving")
+        first = began(told(tmp_path, "began", 2))
+        os.kill(first, signal.SIGKILL)
+        told(tmp_path, "began", 3)
+        assert f"gone {first}\n" in told(tmp_path, "gone")
+        program.terminate()
+        assert program.wait(120) == 0
+    out = (tmp_path / "out").read_text()
+    assert (out.count("serving"), out.count("ended"), out.count("gone")) == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ('IssuerError("no way")', "IssuerError: no way"),
+        ('KeyError("a bug")', "IssuerError: bad failed, and the log says where: KeyError"),
+    ],
+)
+def test_a_job_that_cannot_begin_ends_all_with_its_error(tmp_path: Path, raised: str, said: str) -> None:
+    jobs = f"""
+def bad(lifeline, report):
+    raise {raised}
+jobs = [("good", steady), ("bad", bad)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        assert program.wait(120) == 1
+    assert said in (tmp_path / "err").read_text()
+    assert (tmp_path / "out").read_text().count("began") == (tmp_path / "out").read_text().count("ended")
+
+
+def test_a_job_that_fails_later_is_begun_again_and_what_it_says_then_is_logged(tmp_path: Path) -> None:
+    jobs = """
+def failing(lifeline, report):
+    path = "begun"
+    begun = os.path.exists(path)
+    open(path, "w").close()
+    if begun:
+        raise IssuerError("still no way")
+    report(Ready())
+    raise IssuerError("no way any more")
+jobs = [("it", failing)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        err = told(tmp_path, "still no way", 2, stream="err")
+        assert "it: no way any more" in err
+        assert program.poll() is None
+        program.terminate()
+        assert program.wait(120) == 0
+    assert "with code 1: another one is started in 0.1 s" in (tmp_path / "err").read_text()
+
+
+def test_settings_that_are_found_wrong_once_it_serves_end_it(tmp_path: Path) -> None:
+    jobs = """
+def wrong(lifeline, report):
+    report(Ready())
+    report(ConfigurationError("the store has no such thing"))
+    wait([lifeline])
+jobs = [("it", wrong)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        assert program.wait(120) == 1
+    assert "ConfigurationError: the store has no such thing" in (tmp_path / "err").read_text()
+
+
+def test_a_job_that_does_not_end_is_killed_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    jobs = """
+supervisor.STOPPING = 0.2
+def deaf(lifeline, report):
+    report(Ready())
+    print("began", os.getpid(), flush=True)
+    while True:
+        time.sleep(60)
+jobs = [("deaf", deaf)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        told(tmp_path, "serving")
+        pid = began(told(tmp_path, "began"))
+        program.terminate()
+        assert program.wait(120) == 1
+    assert "deaf is killed: not ended after 0.2 s" in (tmp_path / "err").read_text()
+    assert not lives(pid)
+
+
+def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:
+    jobs = """
+import signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+jobs = [("it", steady)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        told(tmp_path, "serving")
+        program.send_signal(signal.SIGHUP)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(120) == 0
+    assert "stopping, as SIGTERM came" in (tmp_path / "err").read_text()
