@@ -108,7 +108,7 @@ def check(
         missing = _repeats(verdict, tag, own)
         workers = {calls.worker for calls in made}
         groups = [own] if tag.order == "strict" else [[c for c in own if c.worker == worker] for worker in workers]
-        for group in [] if tag.keyed else groups:
+        for group in groups if tag.ascends else []:
             _disorder(verdict, tag, group, [strike for strike in strikes if strike.split])
         _service(verdict, tag, made, strikes, lasting)
         _late(verdict, tag, made, stopped)

@@ -42,7 +42,7 @@ class Worker:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ISSUER_")}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-                [sys.executable, "-m", "issuer.chaos.worker", setup.dumped()],
+                [sys.executable, "-m", setup.program, setup.dumped()],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -5,7 +5,8 @@ When a number was lost stands nowhere, but between which moments it was does:
 - not before it was reserved: `max` was below it when the store was last asked before;
 - strict: not after a higher number was returned to any caller. Numbers come in order, so no caller gets it any more;
 - trend: a process may hold numbers while others are given higher ones, but it goes up itself. So not after each process
-  that was there when the first higher number came had returned a higher one too, or, if it never did, had ended.
+  that was there when the first higher number came had returned a higher one too, or, if it never did, had ended;
+- trend, through a server: at any time after that, as its processes share their clients.
 
 A strike may have cost what was lost between the moment when all was well before it, and when nothing that was under way
 at its end can last any longer. Numbers that several strikes may have cost are charged to the last of them that has room
@@ -132,6 +133,8 @@ class Missing:
         soonest = min(passed.values())
         if self.tag.order == "strict":
             return soonest
+        if not self.tag.ascends:
+            return _FOREVER
         return max(
             # A worker that has ended may have been in a call then.
             passed.get(worker, ended + self.tag.timeout)

@@ -36,7 +36,8 @@ class Watched:
     `base`: the number before its first. `timeout`: what each call may take, in ns. `samples`: when the store was asked,
     in ns, and what it said `max` was. `keyed`: each number is drawn for a key, and the same one whenever the key comes
     again: as old as the key, so in no order. `counted`: the numbers come of the tag's counter, so there is a `max`, and
-    what is missing is a gap.
+    what is missing is a gap. `served`: drawn through servers, whose processes share their clients: of a trend tag one
+    client gets numbers in no order, and perhaps one long after higher ones.
     """
 
     name: str
@@ -48,3 +49,9 @@ class Watched:
     samples: list[tuple[int, int]] = field(default_factory=list)
     keyed: bool = False
     counted: bool = True
+    served: bool = False
+
+    @property
+    def ascends(self) -> bool:
+        """Whether what a worker draws goes up."""
+        return not self.keyed and (self.order == "strict" or not self.served)

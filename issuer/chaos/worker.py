@@ -19,11 +19,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 
 from issuer import gateway
 from issuer.api.asyncio import AsyncIssuer
-from issuer.api.blocking import Issuer
 from issuer.chaos.guards import take_out
 from issuer.chaos.record import Record, runs
 from issuer.core.events import Event, SegmentLoaded
@@ -85,12 +84,15 @@ class Setup:
     journal: str = ""
     loads: bool = False
 
+    #: The module that the process runs.
+    program: ClassVar[str] = "issuer.chaos.worker"
+
     def dumped(self) -> str:
         """Return it as it stands on a command line."""
         return json.dumps(asdict(self))
 
     @classmethod
-    def parsed(cls, text: str) -> Setup:
+    def parsed(cls, text: str) -> Self:
         """Return what was dumped."""
         content = json.loads(text)
         return cls(**{**content, "jobs": [Job(**job) for job in content["jobs"]]})
@@ -175,6 +177,19 @@ class Loads:
 # ---------------------------------------------------------------------- drawing
 
 
+class Draws(Protocol):
+    """What threads draw from: an issuer, or what stands for one. Raises IssuerError."""
+
+    def next(self, tag: str, *, key: str | None = None) -> int:
+        """Draw a number."""
+
+    def take(self, tag: str, n: int) -> list[int]:
+        """Draw n numbers."""
+
+    def stream(self, tag: str) -> Iterator[int]:
+        """Draw numbers without end."""
+
+
 class Caller:
     """One caller: makes its calls one after the other, and writes down what they bring."""
 
@@ -192,7 +207,7 @@ class Caller:
         for first, last in runs(numbers):
             self.record.note(first, last, began, ended)
 
-    def call(self, ids: Issuer, stream: Iterator[int]) -> bool:
+    def call(self, ids: Draws, stream: Iterator[int]) -> bool:
         """Make one call, or a row of them; False if it brought an error."""
         tag, wanted = self.job.tag, self.wanted()
         began = now()
@@ -255,7 +270,7 @@ class Caller:
         return True
 
 
-def _fork(setup: Setup, ids: Issuer, numbers: Iterator[int]) -> None:
+def _fork(setup: Setup, ids: Draws, numbers: Iterator[int]) -> None:
     """Fork a child that draws a little, of every tag, while this process goes on."""
     if os.fork():
         return
@@ -274,33 +289,38 @@ def _fork(setup: Setup, ids: Issuer, numbers: Iterator[int]) -> None:
 
 def threads(setup: Setup, stop: threading.Event) -> None:
     """Draw in threads until told to stop."""
+    with connect(**setup.settings()) as ids:
+        if setup.loads:
+            ids.observe(Loads(setup))
+        draw(setup, ids, stop)
+
+
+def draw(setup: Setup, ids: Draws, stop: threading.Event) -> None:
+    """Draw from this in threads until told to stop."""
     numbers = count()
     forks = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: forks.release())
     # A child that has ended needs no wait.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     faulthandler.register(STACKS)
-    with connect(**setup.settings()) as ids:
-        if setup.loads:
-            ids.observe(Loads(setup))
 
-        def draw(caller: Caller) -> None:
-            stream = ids.stream(caller.job.tag)
-            while not stop.is_set():
-                fine = caller.call(ids, stream)
-                if not fine:
-                    stream = ids.stream(caller.job.tag)
-                if not fine or setup.pace:
-                    stop.wait(setup.pace if fine else AFTER_ERROR)
-                if caller.job.manner == "run" and forks.acquire(blocking=False):
-                    _fork(setup, ids, numbers)
+    def drawing(caller: Caller) -> None:
+        stream = ids.stream(caller.job.tag)
+        while not stop.is_set():
+            fine = caller.call(ids, stream)
+            if not fine:
+                stream = ids.stream(caller.job.tag)
+            if not fine or setup.pace:
+                stop.wait(setup.pace if fine else AFTER_ERROR)
+            if caller.job.manner == "run" and forks.acquire(blocking=False):
+                _fork(setup, ids, numbers)
 
-        callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
-        running = [threading.Thread(target=draw, args=(caller,)) for caller in callers]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
+    callers = [Caller(setup, job, next(numbers)) for job in setup.jobs for _ in range(job.callers)]
+    running = [threading.Thread(target=drawing, args=(caller,)) for caller in callers]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
 
 
 def _tell_tasks() -> None:
@@ -335,8 +355,14 @@ def _off(seconds: float) -> None:
     time.time_ns = lambda: _right_ns() + int(seconds * 1e9)
 
 
+def told_to_stop() -> threading.Event:
+    """Return what is set when stdin ends. Each line that comes there sets the clock: the seconds that it is off."""
+    stop = threading.Event()
+    threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
+    return stop
+
+
 def _until_stdin_ends(stop: threading.Event) -> None:
-    """Set the clock by each line that comes: the seconds that it is off."""
     told = b""
     # The bare descriptor: a buffered read would hold a lock that the interpreter wants at its end.
     while more := os.read(0, 100):
@@ -353,8 +379,7 @@ def main(text: str) -> NoReturn:
     lay_traps(setup)
     if setup.clock:
         _off(setup.clock)
-    stop = threading.Event()
-    threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
+    stop = told_to_stop()
     if setup.colour == "threads":
         threads(setup, stop)
     else:

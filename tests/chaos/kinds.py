@@ -7,6 +7,7 @@ from pathlib import Path
 from issuer.chaos.faults import FAULTS, Fault
 from issuer.chaos.world import Terms, World
 from tests.chaos.clocks import CLOCK_FAULTS, ClockWorld
+from tests.chaos.doors import DOOR_FAULTS, DoorWorld
 from tests.chaos.groups import (
     CLUSTER_FAULTS,
     MONGO_FAULTS,
@@ -44,5 +45,6 @@ KINDS = [
     # A wire server that stands in for mongod looks through all of the ledger for each entry that it adds: with 2500 it
     # takes 170 ms and now and then 1.5 s, one request at a time, so that others time out (seen: 8 s without service).
     Kind("MongoDB", MongoWorld, MONGO_FAULTS, lambda: find_command() is not None, bout=8),
+    Kind("doors", DoorWorld, DOOR_FAULTS),
     Kind("clocks", ClockWorld, CLOCK_FAULTS, lambda: find_clocked() is not None, clocked_binary),
 ]

@@ -71,6 +71,8 @@ CASES: dict[str, tuple[Sequence[Sequence[Call]], Watched, dict[str, object]]] = 
     "calls that overlap": ([[each] for each in OVERLAPPING], watched(), {"disorder": 0}),
     "trend, in two processes": ([[each] for each in LOWER], watched("trend"), {"disorder": 0}),
     "trend, in one": ([LOWER], watched("trend"), {"disorder": 1}),
+    "trend, to one client of a server": ([LOWER], watched("trend", served=True), {"disorder": 0, "sound": True}),
+    "strict, to one client of a server": ([LOWER], watched(served=True), {"disorder": 1}),
     "as high as max was meanwhile": (
         [[(100, 100, 1, 2)], [(200, 200, 8, 9)], [(200, 200, 25, 26)]],
         watched(samples=[(0, 100), (10, 200), (20, 150), (30, 150)]),
@@ -233,11 +235,12 @@ def charged(
     samples: Any = SAMPLES,
     end: Strike | None = None,
     order: str = "strict",
+    served: bool = False,
 ) -> Verdict:
     """Check what one process, or several, were given, with all times in seconds."""
     callers = callers if isinstance(callers, dict) else {"w0": callers}
     calls = {name: [(*call[:2], call[2] * NS, call[3] * NS) for call in its] for name, its in callers.items()}
-    tag = watched(order, samples=[(at * NS, value) for at, value in samples])
+    tag = watched(order, samples=[(at * NS, value) for at, value in samples], served=served)
     return verdict(folder, calls, tag, strikes=strikes, end=end)
 
 
@@ -272,6 +275,9 @@ COSTS: dict[str, tuple[Any, Sequence[Strike], dict[str, int], list[str], dict[st
     "a trend process may, while others go on": (HELD, HITS_ONE, {"F2": 30}, [], {"order": "trend"}),
     # The third came when the numbers were gone.
     "a process that ended holds nothing": (ENDED, APART, {"F1": 30}, ["F1"], {"order": "trend"}),
+    "a server's process may hold what comes to no client": (
+        ENDED, APART, {"F2": 10, "F3": 20}, [], {"order": "trend", "served": True}
+    ),
     "what is left at the end is no gap": (UP_TO_THE_END, APART, {THE_END: 30}, [], AT_THE_END),
     "but has bounds": (
         UP_TO_THE_END, APART, {"F2": 10, "F3": 20, THE_END: 100}, [THE_END],
