@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from operator import call
@@ -28,7 +28,7 @@ from issuer.core.recovery import Recovery
 from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
-from issuer.core.supply.local_buffer import spend_all
+from issuer.core.supply.local_buffer import FastPath
 from issuer.drivers.asyncio.combiner import Combiner
 from issuer.drivers.asyncio.connections import Connections, drive
 from issuer.drivers.asyncio.runner import Runner, new_flight
@@ -69,8 +69,7 @@ class AsyncIssuer:
         self._config = config
         self._runner = Runner(config.store, redis, config.store_timeout)
         self._chosen = scheduler
-        #: The numbers in hand that are laid open, by tag.
-        self._open: dict[str, Iterator[int]] = {}
+        self._fast_path = FastPath()
         self._chain = AsyncChain(config.plugins) if config.plugins else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stay: AsyncGenerator[None, None] | None = None
@@ -81,9 +80,9 @@ class AsyncIssuer:
         self._scheduler = Scheduler(self._sweep, Tasks, self._chosen)
         background = partial(self._scheduler.background, self._runner.work)
         self._runtime = self._config.runtime(
-            self._open, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
+            self._fast_path, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
         )
-        self._registry = TagRegistry(self._make_combiner, self._open)
+        self._registry = TagRegistry(self._make_combiner, self._fast_path)
         self._lines = self._registry.combiners
         shared = self._registry, self._config, self._runtime
         self._numbers = Issuing(
@@ -483,7 +482,6 @@ class AsyncIssuer:
 
     def _begin_anew(self) -> object:
         """Forget all that belongs to another loop, and return it."""
-        spend_all(self._open)
         self._registry.spend()
         forgotten = self._registry, self._scheduler, self._stay
         self._stay, pruned = None, self._upkeep.pruned
@@ -516,9 +514,7 @@ class AsyncIssuer:
         await drive(self._upkeep.refresh(), call)
 
     def _put_away(self) -> None:
-        """Before a fork that Python doesn't see: let the child find nothing that it could use without asking."""
         self._lines = {}
-        self._open.clear()
         self._registry.shut()
 
     def _lay_out(self) -> None:

@@ -28,7 +28,7 @@ from issuer.core.recovery import Recovery
 from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
-from issuer.core.supply.local_buffer import spend_all
+from issuer.core.supply.local_buffer import FastPath
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.blocking.runner import Runner, new_flight
@@ -67,11 +67,10 @@ class Issuer:
         self._config = config
         self._runner = Runner(config.store, redis, config.store_timeout)
         self._chosen = scheduler
-        #: Per tag, the iterator that `next()` consumes: a range held in memory, or the tag's Combiner. The second is
-        #: empty if plugins are registered: then each call takes the slow path.
-        self._laid: dict[str, Iterator[int]] = {}
+        self._fast_path = FastPath()
         self._chain = Chain(config.plugins) if config.plugins else None
-        self._open = self._laid if self._chain is None else {}
+        #: What `next` reads. Empty if plugins are registered: then each call takes the slow path.
+        self._open = self._fast_path.numbers if self._chain is None else {}
         self._start()
         _living.add(self)
 
@@ -79,9 +78,9 @@ class Issuer:
         self._scheduler = Scheduler(self._sweep, Threads, self._chosen)
         background = partial(self._scheduler.background, self._runner.work)
         self._runtime = self._config.runtime(
-            self._laid, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
+            self._fast_path, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
         )
-        self._registry = TagRegistry(self._make_combiner, self._laid)
+        self._registry = TagRegistry(self._make_combiner, self._fast_path)
         shared = self._registry, self._config, self._runtime
         self._issuing = Issuing(
             *shared, self._chain, combiner=self._registry.combiner, run=self._run, drive=partial(drive, do=call)
@@ -527,14 +526,8 @@ class Issuer:
     def _refresh(self) -> None:
         drive(self._upkeep.refresh(), call)
 
-    def _put_away(self) -> None:
-        """Before a fork that Python doesn't see: let the child find nothing that it could use without asking."""
-        self._laid.clear()
-        self._registry.shut()
-
     def _after_fork(self) -> None:
         # First what could repeat numbers: Python swallows what an at-fork hook raises.
-        spend_all(self._laid)
         self._registry.spend()
         if isinstance(self._chosen, BaseScheduler):
             # It says that it runs, but its thread is the parent's: here the callers extend by themselves.
@@ -547,7 +540,7 @@ class Issuer:
 #: Every issuer of this process that isn't closed: to be reset in a forked child, and closed at exit.
 _living: weakref.WeakSet[Issuer] = living(
     lambda each: each._after_fork(),  # noqa: SLF001 - the hooks of the class
-    unseen=lambda each: each._put_away(),  # noqa: SLF001 - the same
+    unseen=lambda each: each._registry.shut(),  # noqa: SLF001 - the same
     unseen_over=lambda each: each._registry.settle(),  # noqa: SLF001 - the same
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from issuer.clock import Deadline
 from issuer.core.events import Observers
 from issuer.core.inspect.doctor.facts import Facts
 from issuer.core.steps import Flight, Steps
+from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.ownership import Identity
 from issuer.core.supply.runtime import Job, Runtime
 from issuer.errors import IssuerError, SchemeError
@@ -120,7 +121,7 @@ class IssuerConfig:
 
     def runtime(
         self,
-        open: MutableMapping[str, Iterator[int]],
+        fast_path: FastPath,
         flight: Callable[[], Flight],
         background: Callable[[float, Job], bool],
         attend: Callable[[], None],
@@ -139,7 +140,7 @@ class IssuerConfig:
             window=window,
             auto_create=self.auto_create,
             lease=self.lease,
-            open=open,
+            fast_path=fast_path,
             scheme=self.scheme,
             identity=self._identity,
             insist=self.insist,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.sparing import Sparing
 from issuer.core.steps import Steps
+from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
@@ -53,10 +54,10 @@ SHUT_WITHIN = 0.1
 class TagRegistry(Generic[L]):
     """One combiner per tag, made at its first use."""
 
-    def __init__(self, make: Callable[[str], L], open: MutableMapping[str, Iterator[int]]) -> None:
-        """`open`: what is laid open of the tags' numbers; it goes with the combiner."""
+    def __init__(self, make: Callable[[str], L], fast_path: FastPath) -> None:
+        """`fast_path`: what is laid open of a tag goes with its combiner."""
         self._make = make
-        self._open = open
+        self._fast_path = fast_path
         self._lock = threading.Lock()
         self._sparing = Sparing()
         #: The error that keeps this process from looking after a tag, as it was logged last: it won't pass by itself.
@@ -106,7 +107,7 @@ class TagRegistry(Generic[L]):
         with self._lock:
             if self.combiners.get(combiner.tag) is combiner:
                 del self.combiners[combiner.tag]
-                self._open.pop(combiner.tag, None)
+                self._fast_path.withdraw(combiner.tag)
                 if combiner.serving is not None:
                     combiner.serving.end()
                     self._leaving.append(combiner)
@@ -115,16 +116,21 @@ class TagRegistry(Generic[L]):
         """Let `next` find these, unless the combiner was dropped meanwhile."""
         with self._lock:
             if self.combiners.get(combiner.tag) is combiner and not under_way():
-                self._open[combiner.tag] = numbers
+                self._fast_path.lay(combiner.tag, numbers)
 
     def shut(self) -> None:
-        """Lay nothing open any more, until a caller asks again."""
+        """Lay nothing open any more, until a caller asks again.
+
+        Before a fork that Python doesn't see: its child finds nothing that it could use without asking.
+        """
+        self._fast_path.withdraw_all()
         for combiner in list(self.combiners.values()):
             if combiner.supply.state.hand is not None:
                 combiner.supply.state.hand.shut(SHUT_WITHIN)
 
     def spend(self) -> None:
         """In a forked child: spend what lies open, also what was about to be laid where `next` looks."""
+        self._fast_path.spend()
         for combiner in list(self.combiners.values()):
             if combiner.supply.state.hand is not None:
                 combiner.supply.state.hand.spend()
@@ -215,5 +221,5 @@ class TagRegistry(Generic[L]):
             self.combiners.clear()
             for combiner in combiners:
                 combiner.supply.end()
-            self._open.clear()
+            self._fast_path.withdraw_all()
         return combiners

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.core.supply.local_buffer import LocalBuffer
+from issuer.core.supply.local_buffer import FastPath, LocalBuffer
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST, Reservation, Tag
 from tests.audit import repeats
@@ -131,11 +131,11 @@ def drawn_of_others(hand: LocalBuffer[Reservation], storm: Storm) -> list[int]:
 # What earlier tests have left may be collected just now: an interrupt that hits a callback of a weak set is told, too.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.live
-@pytest.mark.parametrize("open", [None, {}])
+@pytest.mark.parametrize("fast_path", [None, FastPath()], ids=["closed", "open"])
 def test_an_interrupt_never_makes_a_process_issue_somebody_elses_number(
-    storm: Storm, open: dict[str, Iterator[int]] | None
+    storm: Storm, fast_path: FastPath | None
 ) -> None:
-    assert drawn_of_others(LocalBuffer("a", open), storm) == []
+    assert drawn_of_others(LocalBuffer("a", fast_path), storm) == []
 
 
 @pytest.mark.live

@@ -283,7 +283,7 @@ def test_what_a_call_brings_of_a_dropped_line_is_not_laid_open(redis_url: str, s
         assert ready is not None
         ids.delete("s")
         ids._registry.lay_open(line, ready)
-        assert "s" not in ids._laid
+        assert "s" not in ids._open
 
 
 # ------------------------------------------------------------------------------------------------ plugins

@@ -24,7 +24,7 @@ from issuer.api import blocking as facade
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Send, Steps
 from issuer.core.supply.extend import Election, Extension, extend
-from issuer.core.supply.local_buffer import LocalBuffer
+from issuer.core.supply.local_buffer import FastPath, LocalBuffer
 from issuer.core.supply.mode import Mode
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.gateway import tag_scripts
@@ -54,13 +54,13 @@ processes = st.integers(0, PROCESSES - 1)
 kinds = st.sampled_from(sorted(KINDS))
 
 
-def twin_of(hand: LocalBuffer[Any], open: dict[str, Iterator[int]]) -> LocalBuffer[Any]:
+def twin_of(hand: LocalBuffer[Any], fast_path: FastPath) -> LocalBuffer[Any]:
     """Return what a forked child has of its parent's hand, and lay open there what is laid open here."""
-    twin: LocalBuffer[Any] = LocalBuffer(hand._tag, None if hand._open is None else open)
+    twin: LocalBuffer[Any] = LocalBuffer(hand._tag, None if hand._fast_path is None else fast_path)
     held, cur, at, shown, issued = hand._state
     twin._state = held, cur, at, copy.copy(shown), issued
-    if hand._open is not None:
-        open[hand._tag] = twin._state[3]
+    if hand._fast_path is not None:
+        fast_path.lay(hand._tag, twin._state[3])
     return twin
 
 
@@ -286,7 +286,7 @@ class IssuerMachine(RuleBasedStateMachine):
             if supply.state.record is not None:
                 twin.origin.know(supply.state.record)
             twin.state.seen, twin.origin.mode = supply.state.seen, supply.origin.mode
-            twin.state.hand = None if supply.state.hand is None else twin_of(supply.state.hand, born._open)
+            twin.state.hand = None if supply.state.hand is None else twin_of(supply.state.hand, born._fast_path)
         if parent in self.streams:
             self.streams[child] = itertools.chain(born._open.get("trend", ()), born.stream("trend"))
         born._after_fork()

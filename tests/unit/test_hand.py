@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from issuer.core.arithmetic import mark
 from issuer.core.supply import local_buffer as module
-from issuer.core.supply.local_buffer import BUFFERS, LocalBuffer, Place, spend
+from issuer.core.supply.local_buffer import BUFFERS, FastPath, LocalBuffer, Place, spend
 from issuer.persistence.records import HIGHEST
 
 
@@ -25,11 +25,11 @@ class Piece:
 
 def made(*pieces: tuple[int, int]) -> tuple[LocalBuffer[Piece], dict[str, Iterator[int]]]:
     """Return a hand that holds them, and where it lays its numbers open."""
-    laid: dict[str, Iterator[int]] = {}
-    hand: LocalBuffer[Piece] = LocalBuffer("a", laid)
+    fast_path = FastPath()
+    hand: LocalBuffer[Piece] = LocalBuffer("a", fast_path)
     for low, high in pieces:
         assert hand.add(Piece(low, high))
-    return hand, laid
+    return hand, fast_path.numbers
 
 
 def test_the_number_at_the_mark_and_the_last_before_a_refill_never_come_out_of_the_open_range() -> None:
@@ -75,8 +75,9 @@ class Both:
     """A hand, and the same in plain lists: what is left of each piece. Each call is made of both, and compared."""
 
     def __init__(self, base: int, *, open: bool) -> None:
-        self.laid: dict[str, Iterator[int]] = {}
-        self.hand: LocalBuffer[Piece] = LocalBuffer("a", self.laid if open else None)
+        fast_path = FastPath()
+        self.laid = fast_path.numbers
+        self.hand: LocalBuffer[Piece] = LocalBuffer("a", fast_path if open else None)
         self.left: list[list[int]] = []
         self.base = self.end = base
         self.top = self.issued = 0

@@ -1,11 +1,11 @@
-"""The numbers that a process holds in its own memory: the segments or leases that it serves itself from. No I/O."""
+"""The numbers that a process holds in its own memory, and where `next(tag)` finds them. No I/O."""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from itertools import islice
 from operator import length_hint
 from typing import Generic, Protocol, TypeVar
@@ -63,6 +63,38 @@ def spend(numbers: Iterator[int]) -> list[int]:
     return list(numbers)
 
 
+class FastPath:
+    """Per tag the iterator that `next(tag)` consumes: open numbers of the local buffer, or draws of the tag's combiner.
+
+    `numbers` is for reading, without a lock. All that writes there is here.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, Iterator[int]] = {}
+
+    def lay(self, tag: str, numbers: Iterator[int]) -> None:
+        """Let `next(tag)` find these."""
+        self.numbers[tag] = numbers
+
+    def withdraw(self, tag: str, only: Iterator[int] | None = None) -> None:
+        """Let `next(tag)` find nothing; `only`: if these are what it would find."""
+        if only is None or self.numbers.get(tag) is only:
+            self.numbers.pop(tag, None)
+
+    def withdraw_all(self) -> None:
+        """Let `next` find nothing of any tag."""
+        self.numbers.clear()
+
+    def spend(self) -> None:
+        """In a forked child: spend the parent's numbers too, so that no stream that still holds them issues one."""
+        for numbers in list(self.numbers.values()):
+            if isinstance(numbers, _Range):
+                spend(numbers)
+        self.numbers.clear()
+
+
 class LocalBuffer(Generic[P]):
     """A double buffer of ranges. A number leaves it once.
 
@@ -80,13 +112,13 @@ class LocalBuffer(Generic[P]):
     tasks that shared pieces of 2, one stood still for a minute while the others had 880 numbers.
     """
 
-    __slots__ = ("_lock", "_open", "_passed", "_row", "_state", "_tag")
+    __slots__ = ("_fast_path", "_lock", "_passed", "_row", "_state", "_tag")
 
-    def __init__(self, tag: str, open: MutableMapping[str, Iterator[int]] | None) -> None:
-        """`open`: where `next(tag)` looks for open numbers; None: nothing is laid open, and each call comes here."""
+    def __init__(self, tag: str, fast_path: FastPath | None) -> None:
+        """`fast_path`: where `next(tag)` finds open numbers; None: nothing is laid open, and each call comes here."""
         self._lock = threading.Lock()
         self._tag = tag
-        self._open = open if _ATOMIC else None
+        self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
         #: How many numbers have left the pieces that aren't held any more. For metrics alone: an interrupt may cost
         #: some.
@@ -127,13 +159,13 @@ class LocalBuffer(Generic[P]):
             return None
         high = min(cur + n, held[0].high)
         end = high
-        open = None if under_way() or len(self._row) > 1 else self._open
-        if open is not None:
+        fast_path = None if under_way() or len(self._row) > 1 else self._fast_path
+        if fast_path is not None:
             end = min(high + OPEN, at - 1 if high < at else held[0].high)
             shown = iter(range(high + 1, end + 1))
         self._state = (held, end, at, shown, high)
-        if open is not None:
-            open[self._tag] = shown
+        if fast_path is not None:
+            fast_path.lay(self._tag, shown)
         return cur, high
 
     def _serve_row(self) -> None:
@@ -208,7 +240,7 @@ class LocalBuffer(Generic[P]):
     def close_up(self) -> None:
         """Lay nothing open from now on: its numbers are made into others first."""
         self.shut()
-        self._open = None
+        self._fast_path = None
 
     def _used_up(self) -> bool:
         held, cur, _, shown, _ = self._state
@@ -221,7 +253,7 @@ class LocalBuffer(Generic[P]):
     @property
     def open(self) -> Iterator[int]:
         """The numbers that are laid open, perhaps none."""
-        return self._state[3] if self._open is not None else _NOTHING
+        return self._state[3] if self._fast_path is not None else _NOTHING
 
     @property
     def upcoming(self) -> int | None:
@@ -270,11 +302,3 @@ class LocalBuffer(Generic[P]):
         """The highest number issued or held."""
         held, _, _, _, issued = self._state
         return held[-1].high if held else issued
-
-
-def spend_all(open: MutableMapping[str, Iterator[int]]) -> None:
-    """In a forked child: spend the parent's numbers, so that no stream that still holds them issues one."""
-    for numbers in list(open.values()):
-        if isinstance(numbers, _Range):
-            spend(numbers)
-    open.clear()

@@ -85,24 +85,24 @@ class Origin:
             return
         if self.mode is Mode.DIRECT or self.lease_size():
             # Leases have to be looked at every second, and without a scheduler only the caller can do that.
-            laid_open = runtime.open if runtime.scheduled or not runtime.redis else None
-            state.hand = state.hand or LocalBuffer(state.tag, laid_open)
+            fast_path = runtime.fast_path if runtime.scheduled or not runtime.redis else None
+            state.hand = state.hand or LocalBuffer(state.tag, fast_path)
             self.mode = self.mode if self.mode is Mode.DIRECT else Mode.LEASED
             if state.scheme is not None:
                 state.hand.close_up()
-            if self._draws is not None and runtime.open.get(state.tag) is self._draws:
-                runtime.open.pop(state.tag, None)
+            if self._draws is not None:
+                runtime.fast_path.withdraw(state.tag, self._draws)
         elif state.hand is None or not state.hand.held:
             if state.hand is not None:
                 state.seen = max(state.seen, state.hand.issued)
                 state.numbers += state.hand.count
             state.hand, self.mode = None, Mode.REDIS
             if state.scheme is not None:
-                runtime.open.pop(state.tag, None)
+                runtime.fast_path.withdraw(state.tag)
             elif self._draws is not None and not under_way():
-                runtime.open[state.tag] = self._draws
+                runtime.fast_path.lay(state.tag, self._draws)
                 if state.ended is not None:  # looked at last: `close` may run beside this
-                    runtime.open.pop(state.tag, None)
+                    runtime.fast_path.withdraw(state.tag)
 
     def lease_size(self) -> int:
         """How many numbers to draw ahead; 0: none."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from issuer.clock import Deadline
 from issuer.core.events import Emit
 from issuer.core.scheme_record import Scheme
 from issuer.core.steps import Flight, Steps
+from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.ownership import Identity
 from issuer.persistence.records import Tag
 
@@ -20,14 +21,15 @@ Job = Callable[[Deadline], Steps[object]]
 class Runtime:
     """Services and settings that the supplies of an issuer share.
 
-    `redis`: whether there is one. `store`: the store's URL, for messages. `background` runs a job on the scheduler,
-    and returns False if no scheduler is alive; `scheduled`: whether there should be one. `flight` makes a flight for
-    this driver. `attend`: has the scheduler sweep from now on. `window`: how long an elected loader has, in seconds.
+    `redis`: whether there is one. `store`: the store's URL, for messages. `background` runs a job on the scheduler, and
+    returns False if no scheduler is alive; `scheduled`: whether there should be one. `flight` makes a flight for this
+    driver. `attend`: has the scheduler sweep from now on. `window`: how long an elected loader has, in seconds.
     `auto_create`: make a tag at its first use. `lease`: how many numbers of a trend tag are drawn ahead if the tag
-    doesn't say so itself. `open`: the place for open numbers. `scheme` returns the scheme that makes a tag's numbers of
-    its counter; None: they are the counter. It raises ConfigurationError where that can't be done here. `identity`: the
-    store's. `insist`: during an outage of the store callers wait for it this many seconds; after that they are refused
-    at once. `emit` delivers an event to the observers. `application`: the service's label, for the ledger.
+    doesn't say so itself. `fast_path`: where open numbers are found. `scheme` returns the scheme that makes a tag's
+    numbers of its counter; None: they are the counter. It raises ConfigurationError where that can't be done here.
+    `identity`: the store's. `insist`: during an outage of the store callers wait for it this many seconds; after that
+    they are refused at once. `emit` delivers an event to the observers. `application`: the service's label, for the
+    ledger.
     """
 
     redis: bool
@@ -39,7 +41,7 @@ class Runtime:
     window: float
     auto_create: bool
     lease: int
-    open: MutableMapping[str, Iterator[int]]
+    fast_path: FastPath
     scheme: Callable[[Tag], Scheme | None]
     identity: Identity
     insist: float
