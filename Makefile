@@ -89,7 +89,7 @@ ready: .venv/.dev wire
 
 # Apart from .venv: what the benchmark compares with, and what makes the site, is nothing that the tests may come to
 # depend on.
-.bench/.made: WANTED = -e . --group bench
+.bench/.made: WANTED = -e ".[server]" --group bench
 .docs/.made: WANTED = --group docs
 .bench/.made .docs/.made: pyproject.toml tests/servers/find_python.sh
 	@python=$$($(FIND) 3.11 python3.13 python3.12 python3.11 python3 python) || \

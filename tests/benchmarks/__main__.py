@@ -17,8 +17,10 @@ import click
 from tests.benchmarks.awaited import awaited
 from tests.benchmarks.border import border
 from tests.benchmarks.direct import direct
+from tests.benchmarks.doors import http_, resp
 from tests.benchmarks.figures import Figure, heading, line, summary, write
 from tests.benchmarks.local import leased, stream
+from tests.benchmarks.observed import observed
 from tests.benchmarks.people import people
 from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
@@ -26,7 +28,7 @@ from tests.benchmarks.strict import inside, many, one, take
 from tests.servers.binaries import primary_server, version
 
 #: The distributions whose speed is in the figures.
-LIBRARIES = ("redis", "hiredis", "pymongo", "uuid-utils", "python-ulid", "snowflake-id", "psycopg")
+LIBRARIES = ("granian", "uvloop", "redis", "hiredis", "pymongo", "uuid-utils", "python-ulid", "snowflake-id", "psycopg")
 
 
 def describe() -> dict[str, str]:
@@ -65,6 +67,9 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "processes": processes,
     "border": border,
     "server": inside,
+    "http": http_,
+    "resp": resp,
+    "metrics": observed,
 }
 
 
