@@ -25,8 +25,6 @@ DEFAULT = "default"
 WORKERS_MOST = 256
 _PORTS = 65536
 
-_YES, _NO = ("1", "true", "yes"), ("0", "false", "no")
-
 _SQLITE = "sqlite:///"
 
 #: Variables that Kubernetes and Docker links set in every container beside a service named issuer, or issuer-something.

@@ -35,16 +35,18 @@ class Door:
         numbers = self._ids._fast_path.numbers.get(tag) if self._ids._chain is None else None
         return [] if numbers is None else list(islice(numbers, n))
 
-    async def draw(self, tag: str, n: int, deadline: Deadline) -> Sequence[int]:
+    async def draw(self, tag: str, n: int, deadline: Deadline, waiting: Callable[[], int]) -> Sequence[int]:
         """Draw up to n numbers, at least one, in increasing order. Raises as `next`.
 
-        Fewer at the end of a segment: what is there already doesn't wait for the next one.
+        Fewer at the end of a segment: what is there already doesn't wait for the next one. `waiting`: counts those that
+        wait for numbers of the tag, from now on.
         """
         ids = self._ids
         if ids._chain is not None:
             return await self._taken(tag, min(n, TAKE_MOST), deadline)
         try:
             combiner = ids._combiner(tag)
+            combiner.beside = waiting
             if combiner.serving is None:
                 with suppress(OtherStrategyError):
                     drawn = await combiner.draw(n, deadline)

@@ -15,7 +15,7 @@ from issuer.core.sparing import Sparing
 from issuer.errors import IssuerError
 from issuer.resp import commands
 from issuer.resp.catalogue import SPECS
-from issuer.resp.drawing import Demand, Drawing
+from issuer.resp.drawing import Demand, Drawing, ending
 from issuer.resp.parsing import Parser, Request
 from issuer.resp.replies import error, failure
 from issuer.resp.session import Session
@@ -317,6 +317,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _asked(self, name: str, arguments: list[bytes]) -> None:
         try:
             reply = await commands.ASKING[name](self._session, self._shared.door, arguments)
+        except asyncio.CancelledError:
+            reply = failure(ending())
         except Exception as problem:  # noqa: BLE001 - the client gets it
             reply = failure(problem)
         self._asking = False

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from issuer.api.door import Door
 from issuer.clock import Deadline, monotonic
-from issuer.errors import IssuerError
+from issuer.errors import IssuerError, Unavailable
 from issuer.resp.replies import failure, numbers
 
 #: Seconds between two looks at the callers' deadlines, and at the clock.
@@ -19,6 +19,11 @@ DRAW_MOST: Final = 50_000
 
 #: How many tags that aren't drawn from just now are remembered.
 QUIET_MOST: Final = 1000
+
+
+def ending(tag: str | None = None) -> IssuerError:
+    """Return the error for those that wait for a number when the server ends."""
+    return Unavailable("the server ends", tag=tag)
 
 
 class Client(Protocol):
@@ -88,9 +93,8 @@ class Drawer:
         self._until = 0.0
         self._watch: asyncio.TimerHandle | None = None
 
-    @property
     def waiting(self) -> int:
-        """How many INCRs wait now."""
+        """Return how many INCRs wait now."""
         return sum(demand.missing for demand in (*self._served, *self._queue) if demand.waits)
 
     def add(self, demand: Demand) -> None:
@@ -121,7 +125,7 @@ class Drawer:
             self.task = None
             left, self._served, self._queue = [*self._served, *self._queue], [], []
             if left:  # this task was cancelled, as the server ends
-                self._fail(left, IssuerError("the server ends", tag=self._tag))
+                self._fail(left, ending(self._tag))
 
     async def _draw(self) -> None:
         self._served, self._queue = [demand for demand in self._queue if demand.waits], []
@@ -130,7 +134,7 @@ class Drawer:
             return
         deadline = Deadline.until(max(demand.until for demand in self._served))
         try:
-            drawn = await self._door.draw(self._tag, min(wanted, DRAW_MOST), deadline)
+            drawn = await self._door.draw(self._tag, min(wanted, DRAW_MOST), deadline, self.waiting)
         except Exception as error:  # noqa: BLE001 - every client gets it
             served, self._served = self._served, []
             self._fail(served, error)
@@ -192,7 +196,7 @@ class Drawing:
     @property
     def waiting(self) -> int:
         """How many INCRs wait now."""
-        return sum(drawer.waiting for drawer in self._drawers.values())
+        return sum(drawer.waiting() for drawer in self._drawers.values())
 
     def draw(self, tag: str, demand: Demand) -> None:
         """Answer the demand with numbers of the tag: at once if they are in hand, and no other demand waits."""

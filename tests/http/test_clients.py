@@ -125,15 +125,39 @@ def test_httpx_draws_from_many_threads_and_no_number_comes_twice(serve: Serve, r
         assert client.get("/readyz").json()["ready"] is True
 
 
+#: Asks the server at `url`, and returns the status and the body.
+ASK = """
+    const ask = async (method, path, body) => {
+        const reply = await fetch(url + path, { method, body: body && JSON.stringify(body),
+            headers: body ? { 'content-type': 'application/json' } : {} });
+        return [reply.status, await reply.text()];
+    };
+"""
+
+
+@pytest.mark.covers("U.9")
+def test_below_the_limit_that_javascript_knows_each_number_is_exact_there(serve: Serve) -> None:
+    url = serve()
+    found = node(f"""
+        const url = '{url}', out = [];
+        {ASK}
+        await ask('POST', '/v1/tags', {{ tag: 'safe', above: Number.MAX_SAFE_INTEGER - 3, limit: 2 ** 53 - 1 }});
+        for (let at = 0; at < 4; at++) {{
+            const [status, body] = await ask('POST', '/v1/tags/safe/next');
+            const number = JSON.parse(body).number;
+            out.push([status, Number.isSafeInteger(number) && String(number)]);
+        }}
+        console.log(JSON.stringify(out));
+    """)
+    assert found == [*([200, str(2**53 - 1 - left)] for left in (2, 1, 0)), [409, False]]
+
+
+@pytest.mark.covers("U.9")
 def test_node_draws_numbers_that_it_can_hold(serve: Serve) -> None:
     url = serve()
     found = node(f"""
-        const ask = async (method, path, body) => {{
-            const reply = await fetch('{url}' + path, {{ method, body: body && JSON.stringify(body),
-                headers: body ? {{ 'content-type': 'application/json' }} : {{}} }});
-            return [reply.status, await reply.text()];
-        }};
-        const out = [];
+        const url = '{url}', out = [];
+        {ASK}
         for (const tag of {json.dumps([*TAGS, "."])}) {{
             out.push(await ask('POST', '/v1/tags', {{ tag, above: '9007199254740993' }}));
             const path = tag === '.' ? '/v1/tags/-/next?as=string&tag=.' :

@@ -36,7 +36,8 @@ class FakeDoor:
         self.hand -= n
         return list(self._numbers(n))
 
-    async def draw(self, _: str, n: int, deadline: Deadline) -> Sequence[int]:
+    async def draw(self, _: str, n: int, deadline: Deadline, waiting: Callable[[], int]) -> Sequence[int]:
+        assert waiting() >= n
         self.asked.append(n)
         self.deadlines.append(deadline.at)
         outcome = await self._outcomes.get()
@@ -224,7 +225,7 @@ async def test_closing_fails_what_waits(bench: Bench) -> None:
     assert bench.drawing.waiting == 3
     await bench.drawing.close()
     replies = await bench.answered(*demands)
-    assert [reply and reply.count(b"-FAILED the server ends\r\n") for reply in replies] == [1, 2]
+    assert [reply and reply.count(b"-UNAVAILABLE the server ends; retry in 1 s\r\n") for reply in replies] == [1, 2]
     assert bench.drawing.waiting == 0
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from issuer.access import line_for, new_token
 from tests import programs
@@ -21,6 +23,9 @@ from tests.servers.redis import RedisServer
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
+
+#: What was asked is not asked again.
+NEVER = Retry(NoBackoff(), 0)
 
 
 @pytest.fixture
@@ -180,15 +185,22 @@ def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_or
     servers = {"ISSUER_REDIS_URL": beneath.url, "ISSUER_STORE_URL": store}
     cli("create", "orders", env=servers)
     constants = ("issuer.server.supervisor.STOPPING=300", "issuer.server.worker.DRAINING=0.1")
-    server = serve(env=servers, constants=(*constants, "issuer.server.worker.ANSWERING=60"))
+    patient = (*constants, "issuer.server.worker.ANSWERING=60")
+    server = serve("--resp", "127.0.0.1:0", env=servers, constants=patient)
     assert server.next("orders") == 1
+    commands: list[tuple[object, ...]] = [("INCR", "orders"), ("INCRBY", "orders", 5), ("INCR", "orders")]
     beneath.pause()
     try:
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(4) as pool:
+            clients = [redis.Redis(port=server.port("redis"), socket_timeout=240, retry=NEVER) for _ in commands]
+            drawn = [pool.submit(client.execute_command, *each) for client, each in zip(clients, commands, strict=True)]
             asked = pool.submit(server.fresh().post, "/v1/tags/orders/next")
-            until(lambda: _callers(server, "orders") == 1, message="the request waits for Redis")
+            until(lambda: _callers(server, "orders") == 3, message="two INCRs and the request wait for Redis")
             server.process.terminate()
             assert asked.result().status_code == 503
+            for each in drawn:
+                with pytest.raises(redis.ResponseError, match=r"^UNAVAILABLE .*; retry in "):
+                    each.result()
             assert server.process.wait(240) == 0
     finally:
         beneath.resume()

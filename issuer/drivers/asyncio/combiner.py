@@ -124,6 +124,8 @@ class Combiner:
         #: The deadline of a caller that comes now: read off the clock at each look, as that costs 3 % of a number.
         self._until = 0.0
         self._in_a_row = 0
+        #: Counts the callers that a server has for this tag, which wait in rows of its own.
+        self.beside: Callable[[], int] = int
 
     def _pack(self) -> None:
         self._packed_as = self.state.scheme_id
@@ -224,6 +226,7 @@ class Combiner:
     def waiting(self) -> int:
         """How many callers wait now."""
         queued = sum(not future.done() for queue in (self._served, self._queue) for future in queue.futures)
+        queued += self.beside()
         # Of those in the supply one stands for all that share its draw.
         return max(queued, len(self.supply.shortage.waiting))
 
