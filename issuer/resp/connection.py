@@ -61,8 +61,13 @@ class Shared:
     #: Clients that were not refused.
     served: int = 0
     sparing: Sparing = field(default_factory=Sparing)
+    #: Whether callers need no token.
+    is_open: bool = field(init=False)
     #: Called when the last connection is gone.
     emptied: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.is_open = self.access.is_open
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -126,8 +131,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._ending:
             return
         data = bytes(self._shared.buffer[:nbytes])
-        if data == self._same and self._parser.between and not self._pending and not self._asking:
+        if data == self._same and not self._pending and not self._asking and self._parser.between:
             self._draw(self._same_tag, self._same_times)
+            if self._unanswered and len(self._replies) == 1 and self._unanswered < UNANSWERED_MOST:
+                return  # there is nothing but this to wait for
         else:
             requests = self._parser.feed(data)
             if self._parser.between and requests:
@@ -135,7 +142,8 @@ class Connection(asyncio.BufferedProtocol):
             self._pending.extend(requests)
             self._advance()
         self.flush()
-        self._hold()
+        if self._pending or self._unanswered >= UNANSWERED_MOST or not self._writable or self._parser.fault:
+            self._hold()
 
     def eof_received(self) -> bool:
         """Answer what was asked, then close: `printf ... | nc` has nothing more to say, and reads yet."""
@@ -282,18 +290,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _draw(self, tag: str, times: int) -> None:
         """Draw that many numbers, as far as the client may have them."""
-        refusals: list[bytes] = []
-        if not self._shared.access.is_open:
-            try:
-                caller = self._session.caller()
-            except IssuerError as problem:
-                self._replies.append(failure(problem) * times)
-                return
-            for _ in range(times):
-                try:
-                    caller.need("issue", tag)
-                except IssuerError as problem:
-                    refusals.append(failure(problem))
+        refusals = [] if self._shared.is_open else self._refusals(tag, times)
         granted = times - len(refusals)
         if granted:
             demand = Demand(self, granted)
@@ -301,6 +298,20 @@ class Connection(asyncio.BufferedProtocol):
             self._replies.append(demand)
             self._shared.drawing.draw(tag, demand)
         self._replies.extend(refusals)
+
+    def _refusals(self, tag: str, times: int) -> list[bytes]:
+        """Return the errors for those of the INCRs that the client may not have, the last ones."""
+        try:
+            caller = self._session.caller()
+        except IssuerError as problem:
+            return [failure(problem)] * times
+        refusals: list[bytes] = []
+        for _ in range(times):
+            try:
+                caller.need("issue", tag)
+            except IssuerError as problem:
+                refusals.append(failure(problem))
+        return refusals
 
     def answered(self, demand: Demand) -> None:
         """Take note that the demand's reply is there."""
@@ -332,6 +343,8 @@ class Connection(asyncio.BufferedProtocol):
         """Write the replies that are next, as far as they are there, and begin what has waited for them."""
         while self._write() and self._pending:
             self._advance()
+        if self._reading and not self._ending and not self._parser.fault:
+            return
         done = not self._replies and not self._pending and not self._asking and not self.lost
         if done and self._ending:
             if self._farewell is None:
@@ -343,7 +356,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self) -> bool:
         """Write the replies that are next; return whether there were any."""
-        replies, ready = self._replies, []
+        replies = self._replies
+        ready: list[bytes] = []
         while replies:
             first = replies[0]
             reply = first if type(first) is bytes else first.reply  # type: ignore[union-attr]  # a Demand then
@@ -351,9 +365,11 @@ class Connection(asyncio.BufferedProtocol):
                 break
             ready.append(reply)
             replies.popleft()
-        if ready and not self._transport.is_closing():
+        if not ready:
+            return False
+        if not self._transport.is_closing():
             self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
-        return bool(ready)
+        return True
 
     def _hold(self) -> None:
         """Read on from the client, or don't: it is ahead of its replies."""

@@ -60,11 +60,22 @@ class Demand:
 
     def give(self, drawn: Sequence[int]) -> None:
         """Answer as many of the INCRs, in their order."""
-        if drawn and self.waits:
-            self.parts += numbers(drawn)
+        if drawn and self.reply is None and not self.client.lost:
+            packed = numbers(drawn)
+            if len(drawn) == self.n:
+                self._answer(packed)
+                return
+            self.parts += packed
             self.missing -= len(drawn)
             if not self.missing:
                 self._answer(self.parts)
+
+    def give_one(self, drawn: int) -> None:
+        """Do the same for a single INCR, in half the time."""
+        client = self.client
+        if self.reply is None and not client.lost:
+            self.reply = b":%d\r\n" % drawn
+            client.answered(self)
 
     def fail(self, error: bytes) -> None:
         """Answer the INCRs that have no number yet with that error."""
@@ -128,11 +139,13 @@ class Drawer:
                 self._fail(left, ending(self._tag))
 
     async def _draw(self) -> None:
-        self._served, self._queue = [demand for demand in self._queue if demand.waits], []
-        wanted = sum(demand.missing for demand in self._served)
-        if not wanted:
+        queue, self._queue = self._queue, []
+        self._served = [demand for demand in queue if demand.reply is None and not demand.client.lost]
+        if not self._served:
             return
-        deadline = Deadline.until(max(demand.until for demand in self._served))
+        wanted = sum([demand.missing for demand in self._served])
+        # The last one's: that of whoever came before it ends no later.
+        deadline = Deadline.until(self._served[-1].until)
         try:
             drawn = await self._door.draw(self._tag, min(wanted, DRAW_MOST), deadline, self.waiting)
         except Exception as error:  # noqa: BLE001 - every client gets it
@@ -145,16 +158,18 @@ class Drawer:
         served, self._served = self._served, []
         at, end = 0, len(drawn)
         for place, demand in enumerate(served):
-            if at >= end:
+            if demand.n == 1 and at < end:
+                demand.give_one(drawn[at])
+                at += 1
+                continue
+            stops = at + demand.missing
+            if stops > end:
                 # Granted short: first in the next draw.
+                demand.give(drawn[at:end])
                 self._queue[:0] = served[place:]
                 break
-            stops = at + demand.missing
             demand.give(drawn[at:stops])
             at = stops
-            if stops > end:
-                self._queue[:0] = served[place:]
-                break
         for demand in served:
             demand.client.flush()
 

@@ -184,9 +184,9 @@ def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_or
     beneath = start_redis()
     servers = {"ISSUER_REDIS_URL": beneath.url, "ISSUER_STORE_URL": store}
     cli("create", "orders", env=servers)
-    constants = ("issuer.server.supervisor.STOPPING=300", "issuer.server.worker.DRAINING=0.1")
-    patient = (*constants, "issuer.server.worker.ANSWERING=60")
-    server = serve("--resp", "127.0.0.1:0", env=servers, constants=patient)
+    times = {"supervisor.STOPPING": 300, "worker.DRAINING": 0.1, "worker.ANSWERING": 60}
+    constants = tuple(f"issuer.server.{name}={seconds}" for name, seconds in times.items())
+    server = serve("--resp", "127.0.0.1:0", env=servers, constants=constants)
     assert server.next("orders") == 1
     commands: list[tuple[object, ...]] = [("INCR", "orders"), ("INCRBY", "orders", 5), ("INCR", "orders")]
     beneath.pause()
