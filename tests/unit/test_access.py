@@ -1,10 +1,12 @@
 """Tokens: which there are, what each may do and how often, and that none is ever shown."""
 
 import copy
+import hashlib
 import logging
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,28 @@ def test_no_token_an_empty_one_and_a_wrong_one_are_refused(tokens: Tokens) -> No
     # The hash that the file shows opens nothing.
     assert isinstance(error_of(lambda: access.identify(tokens.lines["a"].split('"')[1])), Unauthenticated)
     assert access.identify(token).name == "a"
+
+
+def test_the_time_that_a_token_takes_says_nothing_of_which_one_it_is_nor_how_much_of_it_is_right(
+    tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = [tokens.add(name, ["issue"], ["*"]) for name in "abc"]
+    access = tokens.access()
+    compared: list[tuple[bytes, bytes]] = []
+
+    def constant(ours: bytes, theirs: bytes) -> bool:
+        compared.append((ours, theirs))
+        return ours == theirs
+
+    monkeypatch.setattr("hmac.compare_digest", constant)
+    for token in [*known, known[0][:-1] + "?", new_token()]:
+        with suppress(Unauthenticated):
+            access.identify(token)
+        # Each line's hash, in a time that doesn't depend on what was sent, whichever is the right one.
+        ours, theirs = zip(*compared, strict=True)
+        assert len(set(ours)) == 3
+        assert set(theirs) == {hashlib.sha256(token.encode()).digest()}
+        compared.clear()
 
 
 def test_without_a_file_everybody_may_do_everything_with_or_without_a_token() -> None:
