@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.chaos.test_without import TRIES
 from tests.chaos.worlds import assert_kept, named, suffer
 
 pytestmark = [pytest.mark.live, pytest.mark.covers("N.1", "N.8")]
@@ -16,6 +17,7 @@ def test_several_faults_strike_once_and_no_number_comes_twice_through_either_doo
 
 
 def test_without_the_fence_numbers_come_twice_through_the_doors() -> None:
-    verdict = suffer(named("D2a"), "fence", patience=3)
-    assert verdict.repeats
+    # A machine that stands still meanwhile may keep the servers from being struck.
+    tries = (suffer(named("D2a"), "fence", patience=8) for _ in range(TRIES))
+    verdict = next(verdict for verdict in tries if verdict.repeats)
     assert not verdict.kept

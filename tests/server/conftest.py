@@ -130,7 +130,8 @@ def serve(home: Path) -> Iterator[Serve]:
                     stdin=programs.DEVNULL,
                     stdout=programs.DEVNULL,
                     stderr=stderr,
-                    env={**os.environ, **(env or {})},
+                    # One that is killed leaves its folder of metrics there.
+                    env={**os.environ, "TMPDIR": str(home), **(env or {})},
                 )
             ends.enter_context(process)
             # Its children end with it.
