@@ -28,7 +28,6 @@ from issuer.core.recovery import Recovery
 from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
-from issuer.core.supply.local_buffer import FastPath
 from issuer.drivers.asyncio.combiner import Combiner
 from issuer.drivers.asyncio.connections import Connections, drive
 from issuer.drivers.asyncio.runner import Runner, new_flight
@@ -69,7 +68,6 @@ class AsyncIssuer:
         self._config = config
         self._runner = Runner(config.store, redis, config.store_timeout)
         self._chosen = scheduler
-        self._fast_path = FastPath()
         self._chain = AsyncChain(config.plugins) if config.plugins else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stay: AsyncGenerator[None, None] | None = None
@@ -79,10 +77,8 @@ class AsyncIssuer:
     def _start(self) -> None:
         self._scheduler = Scheduler(self._sweep, Tasks, self._chosen)
         background = partial(self._scheduler.background, self._runner.work)
-        self._runtime = self._config.runtime(
-            self._fast_path, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
-        )
-        self._registry = TagRegistry(self._make_combiner, self._fast_path)
+        self._runtime = self._config.runtime(new_flight, background, self._scheduler.start, scheduler=self._chosen)
+        self._registry = TagRegistry(self._make_combiner, self._runtime.fast_path)
         self._lines = self._registry.combiners
         shared = self._registry, self._config, self._runtime
         self._numbers = Issuing(

@@ -28,7 +28,6 @@ from issuer.core.recovery import Recovery
 from issuer.core.requests import TAKE_MOST, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
-from issuer.core.supply.local_buffer import FastPath
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.blocking.runner import Runner, new_flight
@@ -67,20 +66,17 @@ class Issuer:
         self._config = config
         self._runner = Runner(config.store, redis, config.store_timeout)
         self._chosen = scheduler
-        self._fast_path = FastPath()
         self._chain = Chain(config.plugins) if config.plugins else None
-        #: What `next` reads. Empty if plugins are registered: then each call takes the slow path.
-        self._open = self._fast_path.numbers if self._chain is None else {}
         self._start()
         _living.add(self)
 
     def _start(self) -> None:
         self._scheduler = Scheduler(self._sweep, Threads, self._chosen)
         background = partial(self._scheduler.background, self._runner.work)
-        self._runtime = self._config.runtime(
-            self._fast_path, new_flight, background, self._scheduler.start, scheduled=self._chosen is not None
-        )
-        self._registry = TagRegistry(self._make_combiner, self._fast_path)
+        self._runtime = self._config.runtime(new_flight, background, self._scheduler.start, scheduler=self._chosen)
+        #: What `next` reads. Empty if plugins are registered: then each call takes the slow path.
+        self._open = self._runtime.fast_path.numbers if self._chain is None else {}
+        self._registry = TagRegistry(self._make_combiner, self._runtime.fast_path)
         shared = self._registry, self._config, self._runtime
         self._issuing = Issuing(
             *shared, self._chain, combiner=self._registry.combiner, run=self._run, drive=partial(drive, do=call)

@@ -32,7 +32,7 @@ class Door:
 
         Nothing is looked up, and no plugin called: where that is needed, there are none.
         """
-        numbers = self._ids._fast_path.numbers.get(tag) if self._ids._chain is None else None
+        numbers = self._ids._runtime.fast_path.numbers.get(tag) if self._ids._chain is None else None
         return [] if numbers is None else list(islice(numbers, n))
 
     async def draw(self, tag: str, n: int, deadline: Deadline, waiting: Callable[[], int]) -> Sequence[int]:

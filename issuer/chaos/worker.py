@@ -178,7 +178,7 @@ class Loads:
 
 
 class Draws(Protocol):
-    """What threads draw from: an issuer, or what stands for one. Raises IssuerError."""
+    """Numbers for threads: an issuer, or what stands for one. Raises IssuerError."""
 
     def next(self, tag: str, *, key: str | None = None) -> int:
         """Draw a number."""

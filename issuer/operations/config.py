@@ -121,26 +121,28 @@ class IssuerConfig:
 
     def runtime(
         self,
-        fast_path: FastPath,
         flight: Callable[[], Flight],
         background: Callable[[float, Job], bool],
         attend: Callable[[], None],
         *,
-        scheduled: bool,
+        scheduler: object,
     ) -> Runtime:
-        """Return what the tags' supplies share; see Runtime. `background` takes the seconds of a job, and the job."""
+        """Return what the tags' supplies share; see Runtime. `background` takes the seconds of a job, and the job.
+
+        `scheduler`: the one that there should be, None for none.
+        """
         window = self.store_timeout + GRACE
         return Runtime(
             redis=self.redis is not None,
             store=self.store.url,
             background=partial(background, window),
-            scheduled=scheduled,
+            scheduled=scheduler is not None,
             flight=flight,
             attend=attend,
             window=window,
             auto_create=self.auto_create,
             lease=self.lease,
-            fast_path=fast_path,
+            fast_path=FastPath(),
             scheme=self.scheme,
             identity=self._identity,
             insist=self.insist,

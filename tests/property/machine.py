@@ -286,7 +286,7 @@ class IssuerMachine(RuleBasedStateMachine):
             if supply.state.record is not None:
                 twin.origin.know(supply.state.record)
             twin.state.seen, twin.origin.mode = supply.state.seen, supply.origin.mode
-            twin.state.hand = None if supply.state.hand is None else twin_of(supply.state.hand, born._fast_path)
+            twin.state.hand = None if supply.state.hand is None else twin_of(supply.state.hand, born._runtime.fast_path)
         if parent in self.streams:
             self.streams[child] = itertools.chain(born._open.get("trend", ()), born.stream("trend"))
         born._after_fork()

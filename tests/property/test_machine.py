@@ -57,7 +57,7 @@ class HandedBackAndKept(IssuerMachine):
     def stop(self, process: int, kind: str) -> None:  # noqa: ARG002 - it stays what it is
         for line in self.ids[process]._registry.combiners.values():
             hand = line.supply.state.hand
-            kept = None if hand is None else twin_of(hand, self.ids[process]._fast_path)
+            kept = None if hand is None else twin_of(hand, self.ids[process]._runtime.fast_path)
             line.run(line.supply.close(Deadline(1)), Deadline(1))
             line.supply.state.hand, line.supply.state.ended = kept, None
 
