@@ -16,15 +16,15 @@ from typing import Self
 from issuer.chaos.record import Follower
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike
-from issuer.chaos.worker import STACKS, Setup, trap_file
+from issuer.chaos.worker import STACKS, TASKS_TOLD, Setup, trap_file
 from issuer.errors import IssuerError
 
 #: Seconds that the processes have to end once they are asked to.
 ENDING = 12.0
 #: Seconds that one has to print where it stands, and how many characters of that are shown.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
-#: What the last part of that begins with.
-STACKS_END = {"threads": "Current thread ", "tasks": "Stack for <Task"}
+#: What stands in the last line of that: the main thread comes last.
+STACKS_END = {"threads": "in _run_module_as_main", "tasks": TASKS_TOLD}
 
 now = time.monotonic_ns
 

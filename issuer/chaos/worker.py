@@ -39,6 +39,8 @@ AFTER_ERROR = 0.01
 LONG = 20_000_000
 #: Upon this signal a process prints where each of its threads and tasks stands.
 STACKS = signal.SIGUSR2
+#: It prints this after those of its tasks.
+TASKS_TOLD = "These were all tasks."
 #: How many numbers a forked child draws.
 FORKED_DRAWS = 200
 
@@ -326,6 +328,7 @@ def draw(setup: Setup, ids: Draws, stop: threading.Event) -> None:
 def _tell_tasks() -> None:
     for task in asyncio.all_tasks():
         task.print_stack()
+    sys.stderr.write(f"{TASKS_TOLD}\n")
 
 
 async def tasks(setup: Setup, stop: threading.Event) -> None:
