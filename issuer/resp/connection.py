@@ -43,6 +43,12 @@ REFUSED_MOST: Final = 256
 _OF_BROWSERS: Final = (b"POST", b"HOST:")
 
 
+def _is_incr(request: Request) -> bool:
+    """Whether it asks for one number: INCR tag, or INCRBY tag 1, which redis-py sends for `incr(tag)`."""
+    name, size = request[0], len(request)
+    return (name == b"INCR" and size == 2) or (name == b"INCRBY" and size == 3 and request[2] == b"1")  # noqa: PLR2004
+
+
 @dataclass(slots=True)
 class Shared:
     """All that the connections of a server share. `ticks`: goes up now and then, by which idle ones are found."""
@@ -214,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
     def _remember(self, data: bytes, requests: list[Request]) -> None:
         first = requests[0]
         # One by one, as a name may be written in several ways.
-        if first[0] == b"INCR" and len(first) == 2 and all(each == first for each in requests):  # noqa: PLR2004
+        if _is_incr(first) and all(each == first for each in requests):
             try:
                 self._same_tag = first[1].decode()
             except UnicodeDecodeError:
@@ -235,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, request: Request) -> bool:
         """Begin a request; return False if all before it have to be answered first."""
-        if request[0] == b"INCR" and len(request) == 2:  # noqa: PLR2004 - the name and the tag
+        if _is_incr(request):
             self._incr(request)
             return True
         name = request[0].decode(errors="backslashreplace").upper()

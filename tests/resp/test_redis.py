@@ -57,6 +57,20 @@ def test_commands_of_one_read_share_a_draw(strict: Served, redis_client: redis.R
         assert draws(redis_client) - before == 1
 
 
+def test_a_pipeline_of_redis_py_shares_draws_though_its_incr_says_incrby_1(
+    strict: Served, redis_client: redis.Redis
+) -> None:
+    with redis.Redis(port=strict.port, socket_timeout=120) as client:
+        assert client.incr("a") == 1
+        before = draws(redis_client)
+        pipeline = client.pipeline(transaction=False)
+        for _ in range(800):
+            pipeline.incr("a")
+        assert pipeline.execute() == [*range(2, 802)]
+        # One for each piece in which it came: 28 KB.
+        assert draws(redis_client) - before < 80
+
+
 def test_clients_that_come_during_a_draw_share_the_next_one(
     serve: Serve, redis_proxy: FaultProxy, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
