@@ -3,7 +3,7 @@
 # make test    every promise and guard once, on real servers where they are found; or K=tests/lua, K="-k fence"
 # make soak    what is long, random or a matrix, with a fresh seed, SEED=123, or K='tests/x.py::test_y'
 # make mutate  take out one guard after the other, and see a test find the harm; or K="fence load-born"
-# make chaos   every fault twenty times, every number checked: an hour, or CHAOS="--times 2 --faults F2,F9"
+# make chaos   every fault twenty times, every number checked: an hour and more, or CHAOS="--times 2 --faults F2,F9"
 # make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
 # make docs    a site of docs/ with an API reference, in .site; a link that leads nowhere fails it
 #
