@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -16,8 +17,12 @@ from issuer.errors import InvalidArgument, brief
 from issuer.http.problems import Problem
 from issuer.http.replies import JSON
 
-#: The longest body, in bytes.
+#: The longest body, in bytes, and the seconds in which all of it has to come.
 BODY_MOST: Final = 65_536
+BODY_WITHIN: Final = 30.0
+
+#: What is left of the body would be taken for the next request.
+_LAST: Final = [(b"connection", b"close")]
 
 #: The segment of a path in place of a tag that is said in the query.
 ELSEWHERE: Final = "-"
@@ -113,6 +118,16 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str,
     length = headers.get(b"content-length")
     if length is not None and (not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST):
         raise _too_large()
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            body = await _whole_body(receive)
+    except TimeoutError:
+        raise Problem(408, "body_late", f"a body comes within {BODY_WITHIN:g} s", headers=_LAST) from None
+    _check_type(headers.get(b"content-type"), body)
+    return parsed(bytes(body)) if body else {}
+
+
+async def _whole_body(receive: Receive) -> bytearray:
     body = bytearray()
     more = True
     while more:
@@ -124,12 +139,11 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str,
         if len(body) > BODY_MOST:
             raise _too_large()
         more = message.get("more_body", False)
-    _check_type(headers.get(b"content-type"), body)
-    return parsed(bytes(body)) if body else {}
+    return body
 
 
 def _too_large() -> Problem:
-    return Problem(413, "too_large", f"a body has {BODY_MOST} bytes at most", headers=[(b"connection", b"close")])
+    return Problem(413, "too_large", f"a body has {BODY_MOST} bytes at most", headers=_LAST)
 
 
 def _check_type(said: bytes | None, body: bytearray) -> None:

@@ -18,6 +18,7 @@ _TOLD: Final[Mapping[int, str]] = {
     403: "the token may not do this, a plugin refuses it, or it comes from a page of another site",
     404: "no such tag",
     409: "the tag is there already, or has no number left",
+    408: "the body didn't come in time",
     413: "the body is larger than 64 KB",
     415: "the body is no application/json",
     422: "a member that isn't known or of another type, or settings that contradict each other",
@@ -107,7 +108,7 @@ def statuses(route: Route) -> list[int]:
     if route.scope:
         found |= {401, 404, 409, 422, 429, 503}
     if route.body is not None:
-        found |= {413, 415}
+        found |= {408, 413, 415}
     if route.name == "readyz":
         found |= {503}
     return sorted(found)

@@ -37,6 +37,9 @@ DRAINING: Final = 1.2
 #: Seconds that the answers of those have to leave.
 ANSWERING: Final = 0.3
 
+#: Seconds that a client of HTTP has for the head of a request, and between two of them.
+IDLE: Final = 30.0
+
 #: How many connections are served at once, if the system allows as many files.
 _CONNECTIONS: Final = 10_000
 #: Files that the process needs beside.
@@ -55,7 +58,7 @@ class _Granian(embed.Server):
             websockets=False,
             backlog=BACKLOG,
             backpressure=max(100, min(_CONNECTIONS, files - _FILES)),
-            http1_settings=HTTP1Settings(pipeline_flush=True),
+            http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000), pipeline_flush=True),
             # What its threads log has tracebacks in it, and its lines of requests have numbers.
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},

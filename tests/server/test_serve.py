@@ -17,7 +17,7 @@ from redis.retry import Retry
 from issuer.access import line_for, new_token
 from tests import programs
 from tests.e2e.conftest import Cli
-from tests.server.conftest import Serve, Served, lines, lives
+from tests.server.conftest import PATIENT, Serve, Served, lines, lives
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 from tests.waiting import until
@@ -204,6 +204,27 @@ def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_or
             assert server.process.wait(240) == 0
     finally:
         beneath.resume()
+
+
+def test_a_client_that_sends_half_a_request_or_none_is_not_waited_for_for_ever(serve: Serve) -> None:
+    server = serve(constants=(*PATIENT, "issuer.server.worker.IDLE=1", "issuer.http.calls.BODY_WITHIN=1"))
+    assert server.next("a") == 1
+    head = b"POST /v1/tags/a/take HTTP/1.1\r\nHost: localhost\r\n"
+    body = b"Content-Type: application/json\r\nContent-Length: 8\r\n\r\n"
+
+    def answer(sent: bytes) -> bytes:
+        """What comes until the server closes the connection."""
+        with socket.create_connection(("127.0.0.1", server.port()), timeout=120) as client:
+            client.sendall(sent)
+            return b"".join(iter(lambda: client.recv(65536), b""))
+
+    assert answer(b"") == b""
+    assert answer(head) == b""
+    late = answer(head + body + b'{"n"')
+    assert late.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"body_late"' in late
+    assert answer(head + body + b'{"n": 1}').startswith(b"HTTP/1.1 200 ")
+    assert server.next("a") == 3
 
 
 def test_a_second_signal_ends_it_at_once(
