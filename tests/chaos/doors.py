@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import sys
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from issuer.chaos.world import PREFIX, Terms, World, now
 from issuer.errors import IssuerError
 from tests.chaos.door_client import DoorSetup
 from tests.chaos.more import MORE, Pair
+from tests.programs import children
 from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
 from tests.servers.watchdog import launch
@@ -79,13 +79,7 @@ class DoorServer:
 
     def processes(self) -> list[int]:
         """Its workers and its keeper."""
-        children: list[int] = []
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                state, parent = stat.read_text().rpartition(") ")[2].split()[:2]
-                if int(parent) == self._process.pid and state != "Z":
-                    children.append(int(stat.parent.name))
-        return sorted(children)
+        return children(self._process.pid)
 
     @property
     def whole(self) -> bool:

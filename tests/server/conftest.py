@@ -6,7 +6,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -78,21 +78,11 @@ class Served:
 
     def children(self) -> list[int]:
         """Its processes: workers first, in the order in which they were started."""
-        return children(self.process.pid)
+        return programs.children(self.process.pid)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(120)
-
-
-def children(pid: int) -> list[int]:
-    found = []
-    for each in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = each.read_text().rpartition(") ")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                found.append(int(each.parent.name))
-    return sorted(found)
 
 
 def lives(pid: int) -> bool:
