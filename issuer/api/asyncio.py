@@ -118,7 +118,7 @@ class AsyncIssuer:
         """Return the next number of the tag; see Issuer.next."""
         if self._chain is not None or key is not None or shard_key is not None:
             only_one(key)
-            return await self._said(tag, DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
+            return await self._said(tag, key, seconds(ttl, "ttl", zero=False), shard_key, self._deadline(timeout))
         if timeout is not None:
             seconds(timeout, "timeout", zero=True)  # refused also where a number is in hand
         try:
@@ -185,11 +185,12 @@ class AsyncIssuer:
         """Tell what a number, or its text, is made of; see Issuer.decode."""
         return await self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
-    async def _said(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
-        deadline = self._deadline(timeout)
-        if how.plain:
+    async def _said(
+        self, tag: str, key: str | None, ttl: float, shard_key: str | bytes | None, deadline: Deadline
+    ) -> int:
+        if key is None and shard_key is None:
             return (await self._drawn(tag, 1, deadline))[0]
-        return await self._attempt(tag, self._issuing.number(tag, how, deadline))
+        return await self._attempt(tag, self._issuing.number(tag, DrawOptions(key, ttl, shard_key), deadline))
 
     async def _drawn(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers, with any plugins around it."""

@@ -126,9 +126,11 @@ class Issuer:
                 # By no name: that would be one variable more, and 3 % of the time that a number in hand takes.
                 self._tell_raised(tag)
                 raise
-        # Apart: a function within this one would make cells of its variables, and 90 ns a number 125.
         only_one(key)
-        return self._said(tag, DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key), timeout)
+        kept_for, deadline = seconds(ttl, "ttl", zero=False), self._deadline(timeout)
+        if key is None and shard_key is None:
+            return self._drawn(tag, 1, deadline)[0]
+        return self._attempt(tag, self._issuing.number(tag, DrawOptions(key, kept_for, shard_key), deadline))
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
         """Return exactly n numbers, 1..1 000 000, increasing, over segment borders. Errors as `next`.
@@ -181,12 +183,6 @@ class Issuer:
         can't be found out.
         """
         return self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
-
-    def _said(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
-        deadline = self._deadline(timeout)
-        if how.plain:
-            return self._drawn(tag, 1, deadline)[0]
-        return self._attempt(tag, self._issuing.number(tag, how, deadline))
 
     def _drawn(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers, with any plugins around it."""

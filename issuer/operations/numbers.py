@@ -97,11 +97,6 @@ class DrawOptions:
     shard_key: str | bytes | None = None
     restart_key: str | None = None
 
-    @property
-    def plain(self) -> bool:
-        """Whether nothing was said."""
-        return self.key is None and self.shard_key is None and self.restart_key is None
-
 
 PLAIN = DrawOptions()
 

@@ -167,9 +167,14 @@ class Combiner:
 
     async def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
-        if self.state.hand is not None:
-            return await self.run(self.supply.obtain(n, deadline), deadline)
-        return await self._draw(n, deadline)
+        hand = self.state.hand
+        if hand is None:
+            return await self._draw(n, deadline)
+        await self.give_turn()
+        if n == 1:
+            for number in hand.open:
+                return range(number, number + 1)
+        return await self.run(self.supply.obtain(n, deadline), deadline)
 
     async def run(self, steps: Steps[T], deadline: Deadline) -> T:
         """Run the protocol's steps to their end."""

@@ -172,7 +172,11 @@ class Combiner:
 
     def draw(self, n: int, deadline: Deadline) -> range:
         """Draw up to n numbers, at least one, waiting until the deadline."""
-        if self.state.hand is not None:
+        hand = self.state.hand
+        if hand is not None:
+            if n == 1:
+                for number in hand.open:  # as `Issuer.next` does where there are no plugins
+                    return range(number, number + 1)
             return self.run(self.supply.obtain(n, deadline), deadline)
         if n == 1:
             number = self.next(deadline)
