@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,18 @@ MOST = 16
 GRACE = 0.25
 
 
+class _Crew:
+    """Threads of one process, and what passes to them."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        # Looked up only now: gevent may have put its own there since this module was imported.
+        self.jobs: Any = queue.SimpleQueue()
+        #: A token of each thread that will take another job: the next one may count on it. Where a job found none, and
+        #: no thread could begin for it, there is one too many.
+        self.idle: deque[None] = deque(maxlen=MOST)
+
+
 class StorePool:
     """Asks a store, in threads that are started when they are needed and end with `close`.
 
@@ -39,8 +53,8 @@ class StorePool:
         """`longest`: seconds that one question may take at most."""
         self._store = store
         self._longest = longest
-        self._threads: list[threading.Thread] = []
-        self._jobs: Any = None
+        #: By process: a forked child has none of its parent's threads.
+        self._crews: dict[int, _Crew] = {}
 
     def seconds(self, deadline: Deadline, tag: str | None) -> float:
         """Return how long a question may take. StoreUnavailable if no time is left for it."""
@@ -70,44 +84,57 @@ class StorePool:
 
     def submit(self, question: Question, timeout: float, tell: Tell) -> None:
         """Ask in a thread, unless the time is over by then; `tell` is called there with the answer or the error."""
-        if self._jobs is None:
-            # Looked up only now: gevent may have put its own there since this module was imported.
-            self._jobs = queue.SimpleQueue()
-        self._jobs.put((self._store, question, Deadline(timeout), tell, contextvars.copy_context()))
-        if self._jobs.qsize() and len(self._threads) < MOST:
-            thread = threading.Thread(target=self._begin, args=(self._jobs,), name="issuer-store", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:
-                # The interpreter ends: from 3.12 on no thread begins in its exit handlers, which give numbers back.
-                # Those that there are go on; without any the caller asks in person.
-                if not self._threads:
-                    self._jobs.put(None)
-                    self._work(self._jobs)
-            else:
-                self._threads.append(thread)
+        pid = os.getpid()
+        crew = self._crews.get(pid) or self._crews.setdefault(pid, _Crew())
+        try:
+            crew.idle.pop()
+        except IndexError:
+            self._grow(crew)
+        crew.jobs.put((self._store, question, Deadline(timeout), tell, contextvars.copy_context()))
+        if not crew.threads:
+            crew.jobs.put(None)
+            self._work(crew)
 
-    def _begin(self, jobs: Any) -> None:
+    def _grow(self, crew: _Crew) -> None:
+        """Begin a thread for the next job, which doesn't wait for one that may be in a call of a mute store.
+
+        Before the job is put there: a caller that is interrupted in between leaves a thread without a job, where the
+        other order would leave a job without a thread.
+        """
+        if len(crew.threads) >= MOST:
+            return
+        thread = threading.Thread(target=self._begin, args=(crew,), name="issuer-store", daemon=True)
+        crew.threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter ends: from 3.12 on no thread begins in its exit handlers, which give numbers back. Those
+            # that there are go on; without any the caller asks in person.
+            crew.threads.remove(thread)
+
+    def _begin(self, crew: _Crew) -> None:
         leave_signals()
-        self._work(jobs)
+        self._work(crew)
 
-    def _work(self, jobs: Any) -> None:
-        while (job := jobs.get()) is not None:
+    def _work(self, crew: _Crew) -> None:
+        while (job := crew.jobs.get()) is not None:
             store, question, deadline, tell, context = job
             left = deadline.left()
-            if left <= 0:
-                continue  # no caller waits for it any more
-            try:
-                answer = context.run(question, store, left)
-            except BaseException as error:  # noqa: BLE001 - the caller's to judge
-                tell((None, error))
-            else:
-                tell((answer, None))
-            del job, store, question, tell, context
+            found: Answer | None = None
+            if left > 0:
+                try:
+                    found = context.run(question, store, left), None
+                except BaseException as error:  # noqa: BLE001 - the caller's to judge
+                    found = None, error
+            # First: a caller that asks again as soon as it has its answer shall find this thread.
+            crew.idle.append(None)
+            if found is not None:  # else no caller waits for it any more
+                tell(found)
+            del job, store, question, tell, context, found
 
     def close(self) -> None:
         """Let the threads end, each after the call that it is in."""
-        if self._jobs is not None:
-            for _ in self._threads:
-                self._jobs.put(None)
-        self._threads, self._jobs = [], None
+        crew = self._crews.pop(os.getpid(), None)
+        if crew is not None:
+            for _ in crew.threads:
+                crew.jobs.put(None)

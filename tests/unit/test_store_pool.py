@@ -10,7 +10,7 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import ask
 from issuer.drivers.asyncio.runner import Runner
-from issuer.drivers.store_pool import GRACE
+from issuer.drivers.store_pool import GRACE, MOST, StorePool
 from issuer.persistence.memory import MemoryStore
 
 
@@ -31,6 +31,40 @@ def test_where_no_thread_can_begin_the_caller_asks_in_person(monkeypatch: pytest
     record = store.get("a", timeout=10)
     assert record is not None
     assert record.max == 3, "what was left is given back"
+
+
+def test_one_thread_is_enough_for_one_caller() -> None:
+    """A program with a call of the store at a time had 16 threads for it."""
+    with issuer.connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
+        for tag in range(50):
+            ids.create(f"t{tag}")
+        assert [len(crew.threads) for crew in ids._runner.pool._crews.values()] == [1]
+
+
+@pytest.mark.parametrize("callers", [1, MOST - 1, MOST + 3])
+def test_a_caller_waits_for_no_other_ones_call_as_long_as_there_may_be_threads(callers: int) -> None:
+    pool, released = StorePool(MemoryStore(), 60.0), threading.Event()
+    began, ended = threading.Semaphore(0), threading.Semaphore(0)
+
+    def mute(_store: object, _timeout: float) -> None:
+        began.release()
+        assert released.wait(60)
+
+    try:
+        assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+        for _ in range(callers):
+            pool.submit(mute, 60.0, lambda _: ended.release())
+        for _ in range(min(callers, MOST)):
+            assert began.acquire(timeout=60)
+        if callers < MOST:
+            assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+        released.set()
+        for _ in range(callers):
+            assert ended.acquire(timeout=60)
+        assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+    finally:
+        released.set()
+        pool.close()
 
 
 def test_an_answer_that_a_loop_finds_together_with_its_alarm_counts(monkeypatch: pytest.MonkeyPatch) -> None:
