@@ -1,7 +1,8 @@
-"""Advice: what to do about an error, in the words of the edge that shows it.
+"""Advice: what to do about an error or a finding, in the words of the edge that shows it.
 
 In a text `{do:...}` is what the reader types. It is written as in Python: a method of an Issuer, then its arguments
-after the tag; before the method stand arguments of `connect`; and there may be arguments alone.
+after the tag; before the method stand arguments of `connect`; and there may be arguments alone. In place of `do` there
+may be a name for another tag, and `{name}` is that tag.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from json import dumps
 from shlex import quote
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote as escaped
 
 #: By the code of an error; after a point, what single errors of that code advise in place of it.
 ADVICE: Final[Mapping[str, str]] = {
     "configuration.strict_without_redis": "use {do:order='trend'}",
+    "configuration.other_journals": (
+        "name the journals of this store; or, if it took the other's place, {do:recover at_least=N} of each tag"
+    ),
     "scheme.scramble_strict": "take {do:order='trend'}, or say {do:scramble_strict=True} if that is what you want",
     "foreign_hash": (
         "give each store its own prefix. If numbers were drawn from this hash for this store's users, raise the tag "
@@ -67,7 +72,12 @@ def command_line(given: Sequence[str], method: str = "", tag: str = "", connecte
 
 
 #: By method, the call of HTTP, below /v1/tags.
-_CALLS: Final = {"create": ("POST", ""), "configure": ("PATCH", "/{}"), "recover": ("POST", "/{}/recover")}
+_CALLS: Final = {
+    "create": ("POST", ""),
+    "configure": ("PATCH", "/{}"),
+    "delete": ("DELETE", "/{}"),
+    "recover": ("POST", "/{}/recover"),
+}
 
 
 def http(given: Sequence[str], method: str = "", tag: str = "", connected: Sequence[str] = ()) -> str:
@@ -112,11 +122,14 @@ class _Do:
     tag: str
 
     def __format__(self, said: str) -> str:
+        if not said:
+            return self.tag
         parts = said.split()
         at = next((at for at, part in enumerate(parts) if "=" not in part), None)
         return self.words(parts) if at is None else self.words(parts[at + 1 :], parts[at], self.tag, parts[:at])
 
 
-def filled(text: str, words: Words, tag: str | None) -> str:
-    """Return an advice in these words. `tag`: the one concerned."""
-    return text.format(do=_Do(words, tag or "TAG"))
+def filled(text: str, words: Words, tag: str | None, others: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return an advice in these words. `tag`: the one concerned; `others`: the other tags that it names."""
+    named = {name: _Do(words, other) for name, other in others.items()}
+    return text.format(do=_Do(words, tag or "TAG"), **named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import singledispatch
 from typing import Any, Final
 
@@ -97,8 +97,10 @@ def _(record: Discrepancy) -> dict[str, Any]:
 
 @view.register
 def _(record: Finding) -> dict[str, Any]:
-    content = {field.name: getattr(record, field.name) for field in fields(record)}
-    return content | {"error": None if record.error is None else type(record.error).__name__}
+    """Return the finding with what to do in Python's words."""
+    names = ("check", "level", "subject", "what", "why", "remedy", "tag")
+    error = None if record.error is None else type(record.error).__name__
+    return {name: getattr(record, name) for name in names} | {"error": error}
 
 
 @view.register

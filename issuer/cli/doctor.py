@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from issuer.advice import command_line
 from issuer.api.blocking import Issuer
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
 from issuer.cli.options import Whole
@@ -55,7 +56,7 @@ def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
     """
     findings = _examined(Session.of(context).connect(), most)
     if as_json:
-        show_json([view(finding) for finding in findings])
+        show_json([view(finding) | {"remedy": finding.told(command_line)} for finding in findings])
     else:
         show(_report(findings, screen_width()))
     context.exit(max((_code(finding) for finding in findings), default=OK))
@@ -111,7 +112,7 @@ def _one(finding: Finding, room: int | None) -> list[str]:
     first, *rest = folded(plain(finding.subject), None if room is None else max(room - len(finding.check) - 4, INDENT))
     lines = [f"  {click.style(finding.check, bold=True)}  {first}"]
     lines += [" " * (len(finding.check) + 4) + line for line in rest]
-    for name, text in (("what", finding.what), ("why", finding.why), ("do", finding.remedy)):
+    for name, text in (("what", finding.what), ("why", finding.why), ("do", finding.told(command_line))):
         for at, line in enumerate(wrapped(plain(text), cells) if text else []):
             lines.append(f"{f'  {name}' if at == 0 else '':{INDENT}}{line}")
     return lines

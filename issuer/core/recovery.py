@@ -231,8 +231,8 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
             problem = _too_late(live, tags, said)
             if problem:
                 raise ConfigurationError(
-                    f"these are journals of another store (id {store}, this one is {store_id}), and {problem}: name "
-                    "the journals of this store; or, if it took the other's place, say `--at-least` for each tag"
+                    f"these are journals of another store (id {store}, this one is {store_id}), and {problem}",
+                    advice="configuration.other_journals",
                 )
         for tags in foreign.values():
             for name, known in tags.items():

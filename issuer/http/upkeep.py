@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from issuer.advice import http
 from issuer.http.calls import Call
 from issuer.http.problems import Problem
 from issuer.http.replies import PROBLEM, Reply, dumped, shown
@@ -20,7 +21,8 @@ async def verify(service: Service, call: Call) -> Reply:
 async def doctor(service: Service, call: Call) -> Reply:
     """Examine everything."""
     found = await service.ids.doctor(most=call.query.get("most"), timeout=call.timeout)
-    return shown({"findings": list(map(view, found))}, as_string=call.as_string)
+    findings = [view(each) | {"remedy": each.told(http)} for each in found]
+    return shown({"findings": findings}, as_string=call.as_string)
 
 
 async def halt(service: Service, call: Call) -> Reply:

@@ -129,6 +129,6 @@ def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(direct: Cli,
         assert direct(*look).code == 0
     (found,) = [each for each in direct("doctor", "--json").json() if each["check"] == "tag-blanks"]
     for command in found["remedy"].split(", then "):
-        assert direct(*shlex.split(command)[1:], *(["--yes"] if "delete" in command else [])).code == 0
+        assert direct(*shlex.split(command.strip("`"))[1:], *(["--yes"] if "delete" in command else [])).code == 0
     assert direct("next", "orders").out == "2\n"
     assert [tag["tag"] for tag in direct("tags", "--json").json()] == ["orders"]

@@ -152,6 +152,11 @@ def test_verify_and_doctor_show_what_python_finds() -> None:
         assert await door.refused("GET", "/v1/verify?tag=b") == (404, "unknown_tag")
         found = (await door.good("GET", "/v1/doctor"))["findings"]
         assert [each["check"] for each in found] == [each.check for each in await door.ids.doctor()]
+        await door.ids.halt("a")
+        (halted,) = [
+            each for each in (await door.good("GET", "/v1/doctor"))["findings"] if each["check"] == "tag-halted"
+        ]
+        assert halted["remedy"] == 'POST /v1/tags/a/recover {"dry_run": false}'
         assert (await door.ask("GET", "/v1/doctor?most=0")).status == 200
         assert await door.refused("GET", "/v1/doctor?most=-1") == (400, "invalid_argument")
 

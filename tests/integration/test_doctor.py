@@ -288,7 +288,7 @@ def test_a_store_that_went_back_in_time_is_told_and_a_segment_that_is_loaded_mea
     behind.take("users", 50)
     memory.restore(backup)
     finding = fires(behind, tags.behind, "weak")
-    assert (finding.tag, finding.remedy) == ("users", "issuer recover users")
+    assert (finding.tag, finding.remedy) == ("users", "ids.recover('users')")
     behind.recover("users")
     assert weak(behind.doctor()) == ["store-lasting"]
     ids = opened(redis_url)

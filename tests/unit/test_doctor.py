@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from issuer.advice import command_line, http
 from issuer.core.inspect.doctor import diagnosis, redis, store, tags
 from issuer.core.inspect.doctor.clocks import APART, FAR_APART
 from issuer.core.inspect.doctor.diagnosis import Check, judge
@@ -230,6 +231,7 @@ def test_each_check_fires_and_says_what_why_and_what_to_do_and_without_it_nothin
             monkeypatch.setattr(diagnosis, "CHECKS", every)
             [finding] = of(judge(facts), name, level)
             assert all((finding.what, finding.why, finding.remedy, finding.subject)), name
+            assert all(map(finding.told, (command_line, http))), name
             monkeypatch.setattr(diagnosis, "CHECKS", tuple(each for each in every if each is not check))
             assert not of(judge(facts), name, level), name
 
@@ -279,23 +281,25 @@ def test_what_is_to_be_done_about_a_part_is_said_of_its_tag() -> None:
     found = judge(with_parts(limit=2000))
     remedies = {(finding.check, finding.tag): finding.remedy for finding in found}
     assert remedies["tag-limit", "users#1"] == "Go on with another tag than users: its parts keep their limit."
-    assert remedies["tag-limit", "orders#1"] == "issuer set 'orders#1' --limit N"
-    assert remedies["tag-runway", "users#1"] == "issuer set users --step 11000"
-    assert remedies["tag-runway", "cust#a#b"] == "issuer set cust --step 11000"
-    assert remedies["tag-runway", "orders#1"] == "issuer set 'orders#1' --step 11000"
+    assert remedies["tag-limit", "orders#1"] == "ids.configure('orders#1', limit=N)"
+    assert remedies["tag-runway", "users#1"] == "ids.configure('users', step=11000)"
+    assert remedies["tag-runway", "cust#a#b"] == "ids.configure('cust', step=11000)"
+    assert remedies["tag-runway", "orders#1"] == "ids.configure('orders#1', step=11000)"
     assert not [finding for finding in found if finding.tag in ("users", "cust")]
 
 
 def test_a_halt_is_told_as_what_it_may_be_and_an_odd_tag_can_be_pasted_into_a_shell() -> None:
     halt = only(healthy(records=[replace(ORDERS, tag="it's $HOME", halted=True)]), "tag-halted")
-    assert "`issuer halt`, or the store was found behind" in halt.why
-    assert (halt.tag, halt.remedy) == ("it's $HOME", """issuer recover 'it'"'"'s $HOME'""")
+    assert "An operator halted it, or the store was found behind" in halt.why
+    assert (halt.tag, halt.remedy) == ("it's $HOME", """ids.recover("it's $HOME")""")
+    assert halt.told(command_line) == """`issuer recover 'it'"'"'s $HOME'`"""
+    assert halt.told(http) == 'POST /v1/tags/it%27s%20%24HOME/recover {"dry_run": false}'
 
 
 def test_a_lease_and_the_step_that_it_needs() -> None:
     found = only(leased("trend", lease=1000, ahead=2), "tag-lease")
     assert found.what == "each process draws 1000 numbers ahead, of segments of 2000"
-    assert found.remedy == "issuer set orders --step 2600"
+    assert found.remedy == "ids.configure('orders', step=2600)"
     record = replace(ORDERS, order="trend", lease=1000, ahead=2, step=2600)
     assert of(judge(healthy(records=[record])), "tag-lease", "advice") == []
 
@@ -309,7 +313,9 @@ def test_findings_come_in_the_same_order_whichever_tag_was_used_last() -> None:
 
 def test_the_limit_that_is_told_is_that_of_the_values() -> None:
     burst = only(with_tag(rate=5000.0, rated_for=2.0), "tag-runway")
-    assert burst.remedy == "issuer set orders --step 100000", "ten times as long as it was seen, not a day's numbers"
+    assert burst.remedy == "ids.configure('orders', step=100000)", (
+        "ten times as long as it was seen, not a day's numbers"
+    )
     assert "look again later" in burst.why
     found = only(with_scheme(STRIDE, 33, limit=33), "tag-limit")
     assert found.what == "0 numbers are left to reserve up to its limit 100"

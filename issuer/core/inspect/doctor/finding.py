@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from issuer.advice import Words, filled, python
 from issuer.errors import IssuerError
 
 #: "weak": numbers could repeat, order could break, or the service stops, with or without a warning.
@@ -16,8 +18,9 @@ Level = Literal["weak", "advice", "unknown", "ok"]
 class Finding:
     """One finding. `check`: the name of the check, for programs. `subject`: the server, store, setting or tag it is of.
 
-    what: what was seen. why: what it means for the numbers. remedy: what to do; "" if it is well. tag: the tag
-    concerned, or None. error: what kept a server from being looked at, None if it was.
+    what: what was seen. why: what it means for the numbers. tag: the tag concerned, or None. error: what kept a server
+    from being looked at, None if it was. advice, others: what to do, and the other tags that it names, as issuer.advice
+    has them; `remedy` is the same as it is read.
     """
 
     check: str
@@ -25,30 +28,40 @@ class Finding:
     subject: str
     what: str
     why: str
-    remedy: str = ""
+    advice: str = ""
     tag: str | None = None
     error: IssuerError | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    def told(self, words: Words) -> str:
+        """Return what to do, in the words of an edge; "" if it is well."""
+        return filled(self.advice, words, self.tag, self.others)
+
+    @property
+    def remedy(self) -> str:
+        """What to do in Python; "" if it is well."""
+        return self.told(python)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of one subject; its methods make its findings. See `Finding` for what they take."""
+    """A check of one subject; its methods make its findings. See `Finding` for what they take, and their `others`."""
 
     name: str
     subject: str
     tag: str | None = None
 
-    def weak(self, what: str, why: str, remedy: str, *, error: IssuerError | None = None) -> Finding:
+    def weak(self, what: str, why: str, do: str, *, error: IssuerError | None = None, **others: str) -> Finding:
         """Report harm."""
-        return Finding(self.name, "weak", self.subject, what, why, remedy, self.tag, error)
+        return Finding(self.name, "weak", self.subject, what, why, do, self.tag, error, others)
 
-    def advice(self, what: str, why: str, remedy: str) -> Finding:
+    def advice(self, what: str, why: str, do: str, **others: str) -> Finding:
         """Recommend something."""
-        return Finding(self.name, "advice", self.subject, what, why, remedy, self.tag)
+        return Finding(self.name, "advice", self.subject, what, why, do, self.tag, None, others)
 
-    def unknown(self, what: str, why: str, remedy: str) -> Finding:
+    def unknown(self, what: str, why: str, do: str) -> Finding:
         """Report what could not be seen."""
-        return Finding(self.name, "unknown", self.subject, what, why, remedy, self.tag)
+        return Finding(self.name, "unknown", self.subject, what, why, do, self.tag)
 
     def ok(self, what: str, why: str) -> Finding:
         """Report that it is well."""

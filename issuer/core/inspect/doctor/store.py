@@ -87,8 +87,8 @@ def replica_set(facts: Facts) -> Iterator[Finding]:
     if not seen.replica_set:
         yield Check(check, facts.store).advice(
             "it is one standalone server",
-            "While it is away no segment can be reserved, and if its disk is lost a backup has to be restored: then "
-            "`issuer recover` must know the highest number issued.",
+            "While it is away no segment can be reserved, and if its disk is lost a backup has to be restored: then a "
+            "recovery must know the highest number issued.",
             "Make it a replica set of three.",
         )
     elif seen.members is not None and seen.members < MEMBERS:
@@ -126,14 +126,18 @@ SERVICES = {
             "consistency a region that fails takes confirmed reservations with it, and they are made again."
         ),
         (
-            "In the account: one write region, and strong consistency. After a failover to another region: "
-            "`issuer recover --all` with --at-least or a journal."
+            "In the account: one write region, and strong consistency. After a failover to another region "
+            "{do:recover at_least=N} of every tag, N being the highest number that your tables hold, or recover all "
+            "with {do:from_journal=[FILE]}."
         ),
     ),
     "cosmos-vcore": (
         "Azure Cosmos DB for MongoDB vCore (DocumentDB)",
         "A replica in another region follows late: once it is promoted, the last reservations are made again.",
-        "Never write to both. After a promotion: `issuer recover --all` with --at-least or a journal.",
+        (
+            "Never write to both. After a promotion {do:recover at_least=N} of every tag, N being the highest number "
+            "that your tables hold, or recover all with {do:from_journal=[FILE]}."
+        ),
     ),
 }
 
@@ -196,7 +200,8 @@ def journal(facts: Facts) -> Iterator[Finding]:
             f"tag {each.tag!r} stands at max {each.max}, and the journal knows that all up to "
             f"{facts.witnessed[each.tag]} are taken",
             "The store went back in time, as after a restored backup: it would hand those numbers out again.",
-            f"Look again: a hand back that is under way looks like this. Then `issuer recover {each.tag}`.",
+            "Look again: a hand back that is under way looks like this. Then {lost:recover}.",
+            lost=each.tag,
         )
     if facts.witnessed and not lost:
         seen = f"it holds all that the journal knows of its {len(facts.records)} tags"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from shlex import quote
 
 from issuer.core import arithmetic, parts, scheme_record
 from issuer.core.inspect.discrepancies import told
@@ -46,7 +45,7 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
     yield Check("tags-looked-at", "tags").unknown(
         f"{seen} of {there} tags were looked at closely; halts and limits were looked at for all",
         why,
-        "`issuer doctor --most N` looks at more than 1000, those used last first."
+        "{do:most=N} looks at more than 1000, those used last first."
         if len(facts.tags) < there
         else "Run doctor again when Redis and the store answer.",
     )
@@ -58,9 +57,9 @@ def halted(facts: Facts) -> Iterator[Finding]:
         if record.halted:
             yield Check("tag-halted", f"tag {record.tag}", record.tag).weak(
                 f"it is halted at max {record.max}",
-                "An operator ran `issuer halt`, or the store was found behind numbers that are taken. Nothing more is "
+                "An operator halted it, or the store was found behind numbers that are taken. Nothing more is "
                 "reserved, so the tag stops when the numbers in hand are used.",
-                f"issuer recover {quote(record.tag)}",
+                "{do:recover}",
             )
 
 
@@ -71,11 +70,12 @@ def blanks(facts: Facts) -> Iterator[Finding]:
         bare = record.tag.strip()
         if not has_blanks(record.tag):
             continue
-        goes_on = "" if bare in there or not bare else f"issuer create {quote(bare)} --above {record.max}, then "
+        goes_on = "" if bare in there or not bare else f"{{bare:create above={record.max}}}, then "
         yield Check("tag-blanks", f"tag {record.tag!r}", record.tag).advice(
             "there are blanks around its name",
             "They are easily missed, and make it another tag, with numbers of its own: so no number of it is given.",
-            f"{goes_on}issuer delete {quote(record.tag)}",
+            f"{goes_on}{{do:delete}}",
+            bare=bare,
         )
 
 
@@ -96,13 +96,10 @@ def limit(facts: Facts) -> Iterator[Finding]:
             continue
         if unused * 100 > of * NEAR:
             continue
-        name, last = quote(record.tag), record.scheme.get("limit", of)
-        why, remedy = (
-            "Numbers never wrap: past the limit each call raises LimitReached.",
-            f"issuer set {name} --limit N",
-        )
+        last = record.scheme.get("limit", of)
+        why, remedy = "Numbers never wrap: past the limit each call raises LimitReached.", "{do:configure limit=N}"
         if record.tag in belongs:
-            remedy = f"Go on with another tag than {belongs[record.tag]}: its parts keep their limit."
+            remedy = "Go on with another tag than {whole}: its parts keep their limit."
         elif when:
             why += " The next period begins at 1 again."
             fixed = "scramble" in record.scheme
@@ -110,7 +107,10 @@ def limit(facts: Facts) -> Iterator[Finding]:
         elif last == HIGHEST:
             remedy = "Go on with another tag: there is no higher 64-bit number."
         yield (limited.advice if left else limited.weak)(
-            f"{left} numbers are left to reserve up to its limit {last}{when}", why, remedy
+            f"{left} numbers are left to reserve up to its limit {last}{when}",
+            why,
+            remedy,
+            whole=belongs.get(record.tag, record.tag),
         )
 
 
@@ -152,7 +152,8 @@ def runway(facts: Facts) -> Iterator[Finding]:
             f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
             f"{_time(lasts)}{hand}",
             f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.{more}",
-            f"issuer set {quote(belongs.get(name, name))} --step {step}",
+            f"{{whole:configure step={step}}}",
+            whole=belongs.get(name, name),
         )
 
 
@@ -168,7 +169,7 @@ def lease(facts: Facts) -> Iterator[Finding]:
             f"each process draws {size} numbers ahead, of segments of {record.segment}",
             "The next segment is fetched when a fifth of one is used: leases that are longer use segments up before "
             "that, so that callers wait for the store.",
-            f"issuer set {quote(record.tag)} --step {_rounded(size * LEASES // record.ahead + 1)}",
+            f"{{do:configure step={_rounded(size * LEASES // record.ahead + 1)}}}",
         )
 
 
@@ -182,9 +183,8 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
                 "on this store are refused with ForeignHash, but for those of a process that began while it was away. "
                 "If Redis is emptied, each store repeats the other's numbers.",
                 "Give each store its own prefix. Before a number is drawn under the new one, raise the tag there above "
-                "those that were drawn here by mistake, or that the other store gave if this one replaces it: issuer "
-                f"--prefix NEW recover {quote(tag.record.tag)} --at-least N, with the other store's max as N"
-                f" ({hash.top} or more).",
+                "those that were drawn here by mistake, or that the other store gave if this one replaces it: "
+                f"{{do:prefix='NEW' recover at_least=N}}, with the other store's max as N ({hash.top} or more).",
             )
 
 
@@ -197,7 +197,7 @@ def behind(facts: Facts) -> Iterator[Finding]:
                 f"the store stands at max {tag.store_max}, and Redis holds numbers up to {top}",
                 "The store went back in time: it was restored from a backup, or lost writes. If Redis is lost now it "
                 "hands out numbers again.",
-                f"issuer recover {quote(tag.record.tag)}",
+                "{do:recover}",
             )
 
 
@@ -223,7 +223,7 @@ def corrupt(facts: Facts) -> Iterator[Finding]:
         yield Check("tag-corrupt", f"tag {name}", name).weak(
             problem or str(tag.error),
             "In doubt each draw is refused with CorruptState, and nothing is overwritten.",
-            f"Look at it with HGETALL, then issuer recover {quote(name)}",
+            "Look at it with HGETALL, then {do:recover}",
         )
 
 
