@@ -16,15 +16,13 @@ from typing import Self
 from issuer.chaos.record import Follower
 from issuer.chaos.waiting import until
 from issuer.chaos.watched import Strike
-from issuer.chaos.worker import STACKS, TASKS_TOLD, Setup, trap_file
+from issuer.chaos.worker import STACKS, STACKS_END, Setup, trap_file
 from issuer.errors import IssuerError
 
 #: Seconds that the processes have to end once they are asked to.
 ENDING = 12.0
 #: Seconds that one has to print where it stands, and how many characters of that are shown.
 STACKS_TAKE, STACKS_MOST = 3.0, 20_000
-#: What stands in the last line of that: the main thread comes last.
-STACKS_END = {"threads": "in _run_module_as_main", "tasks": TASKS_TOLD}
 
 now = time.monotonic_ns
 
@@ -134,7 +132,7 @@ class Worker:
         said = self.last_words()
         self.signal(STACKS)
         with suppress(AssertionError):  # one that is stopped prints nothing
-            until(lambda: STACKS_END[self.setup.colour] in self._log.read_text(errors="replace"), STACKS_TAKE)
+            until(lambda: STACKS_END in self._log.read_text(errors="replace"), STACKS_TAKE)
         stands = self._log.read_text(errors="replace").strip()[-STACKS_MOST:]
         return f"{self.name}, {state}, lacks {', '.join(lacking) or 'nothing any more'}: {said}\n{stands}\n"
 

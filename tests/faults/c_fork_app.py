@@ -6,6 +6,7 @@ python c_fork_app.py REDIS STORE KIND CHILDREN EACH; KIND: strict, leased, direc
 import ctypes
 import json
 import os
+import signal
 import sys
 from itertools import islice
 from types import SimpleNamespace
@@ -39,6 +40,7 @@ for number in range(children + 1):
     ends.append(reading)
     sys.stdout.flush()
     if libc.fork() == 0:
+        signal.alarm(60)  # one that waits for what its parent has is seen at once, not when the test gives up
         with os.fdopen(writing, "w") as out:
             json.dump(draw(own), out)
             out.flush()
@@ -50,8 +52,8 @@ told = [drawn]
 for end in ends:
     with os.fdopen(end) as child:
         told.append(json.load(child))
-for _ in range(children + 1):
-    os.wait()
+if ended := [status for _ in ends if (status := os.wait()[1])]:
+    sys.exit(f"children ended with {ended}")
 drawn += draw(each)
 ids.close()
 print(json.dumps(told))

@@ -1,6 +1,7 @@
 """A store is asked in threads: also where none can begin any more, as in the exit handlers of Python 3.12 and later."""
 
 import asyncio
+import os
 import threading
 from typing import Any
 
@@ -64,6 +65,23 @@ def test_a_caller_waits_for_no_other_ones_call_as_long_as_there_may_be_threads(c
         assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
     finally:
         released.set()
+        pool.close()
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    """Its parent's, which counted as idle, aren't there."""
+    pool = StorePool(MemoryStore(), 10.0)
+    try:
+        assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there" else 1
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
         pool.close()
 
 
