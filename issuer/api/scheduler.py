@@ -22,6 +22,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_RUNNING, BaseScheduler
+from apscheduler.triggers.interval import IntervalTrigger
 
 from issuer.forks import in_uwsgi_master, leave_signals
 
@@ -272,9 +273,10 @@ class Scheduler:
         self._crew, self._ours = crew, scheduler
 
     def _every(self, scheduler: BaseScheduler, executor: str) -> Any:
-        return scheduler.add_job(
-            self._sweep, "interval", seconds=SWEEP_EVERY, misfire_grace_time=None, coalesce=True, executor=executor
-        )
+        # Made here: by its name APScheduler would import it at this moment, and a child that is forked just then by
+        # another thread waits for the import's lock for ever (seen).
+        trigger = IntervalTrigger(seconds=SWEEP_EVERY, timezone=UTC)
+        return scheduler.add_job(self._sweep, trigger, misfire_grace_time=None, coalesce=True, executor=executor)
 
     def stop(self) -> None:
         """Take no more jobs and sweep no more; a job under way goes on. The caller's own scheduler stays as it is."""

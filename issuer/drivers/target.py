@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Else the first connection to a host imports it, and a child that another thread forks just then waits for the lock of
+# that import for ever (seen).
+import encodings.idna  # noqa: F401
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import queue
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from issuer.core.steps import ask
 from issuer.drivers.asyncio.runner import Runner
 from issuer.drivers.store_pool import GRACE, MOST, StorePool
 from issuer.persistence.memory import MemoryStore
+from tests.waiting import until
 
 
 def refused(_: threading.Thread) -> None:
@@ -65,6 +67,57 @@ def test_a_caller_waits_for_no_other_ones_call_as_long_as_there_may_be_threads(c
         assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
     finally:
         released.set()
+        pool.close()
+
+
+def test_a_call_beside_close_is_answered() -> None:
+    pool = StorePool(MemoryStore(), 10.0)
+    put = threading.Event()
+    assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+    (crew,) = pool._crews.values()
+
+    class Beside:
+        """Where the caller has found a thread, and not yet put its job there, another thread closes."""
+
+        def pop(self) -> None:
+            pool.close()
+            for thread in list(crew.threads):
+                thread.join(60)
+            put.set()
+
+    crew.idle = Beside()  # type: ignore[assignment]  # only what is called
+    assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
+    assert put.is_set()
+    assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there", "also later, to give back"
+    assert not any(thread.is_alive() for thread in crew.threads)
+
+
+def test_a_thread_that_could_not_begin_keeps_no_later_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a service may have so many threads, and no more."""
+    pool, begun, go_on = StorePool(MemoryStore(), 60.0), threading.Event(), threading.Event()
+    answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def mute(_store: object, _timeout: float) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    try:
+        pool.submit(mute, 60.0, answers.put)
+        assert begun.wait(60)
+        with monkeypatch.context() as none_begins:
+            none_begins.setattr(threading.Thread, "start", refused)
+            pool.submit(lambda _store, _timeout: "queued", 60.0, answers.put)  # behind the one that there is
+        go_on.set()
+        assert [answers.get(timeout=60), answers.get(timeout=60)] == [(None, None), ("queued", None)]
+        begun.clear()
+        go_on.clear()
+        until(lambda: len(next(iter(pool._crews.values())).idle) == 1)
+        pool.submit(mute, 60.0, answers.put)
+        assert begun.wait(60)
+        pool.submit(lambda _store, _timeout: "beside it", 60.0, answers.put)
+        assert answers.get(timeout=60) == ("beside it", None)
+    finally:
+        go_on.set()
         pool.close()
 
 

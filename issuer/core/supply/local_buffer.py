@@ -234,8 +234,14 @@ class LocalBuffer(Generic[P]):
             self._lock.release()
 
     def spend(self) -> None:
-        """In a forked child: leave nothing to a stream that has hold of what lies open. Takes no lock."""
-        spend(self._state[3])
+        """In a forked child: forget the parent's numbers. Takes no lock.
+
+        They are left neither to a stream that has hold of what lies open, nor to a task's call that was under way, and
+        goes on in the child (seen: a number twice).
+        """
+        *_, shown, issued = self._state
+        self._state = ((), 0, 0, _NOTHING, issued)
+        spend(shown)
 
     def close_up(self) -> None:
         """Lay nothing open from now on: its numbers are made into others first."""

@@ -1,0 +1,98 @@
+"""A fork beside calls under way, in tasks or threads: nothing of theirs is issued, or waited for, in the child."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.audit import repeats
+from tests.colours import COLOURS
+
+#: The drawing task gives the others a turn after each hundred numbers in hand: there the fork comes.
+PROGRAM = """
+import asyncio, json, os, sys
+import issuer
+from issuer.plugins import Plugin
+
+redis, store, plugged, child_file = sys.argv[1:]
+
+class Looking(Plugin):
+    def after(self, call, number):
+        return None
+
+async def main():
+    ids = issuer.aconnect(redis=redis, store=store, lease=5000, plugins=[Looking()] if plugged == "plugin" else [])
+    await ids.create("t", order="trend", step=20_000)
+    drawn, parent = [await ids.next("t")], os.getpid()
+
+    async def fork():
+        if os.fork() == 0:
+            drawn.clear()
+
+    forking = asyncio.create_task(fork())
+    try:
+        while len(drawn) < 1000:
+            drawn.append(await ids.next("t"))
+    except Exception:
+        assert os.getpid() != parent
+    if os.getpid() != parent:
+        with open(child_file, "w") as out:
+            json.dump(drawn, out)
+        os._exit(0)
+    await forking
+    os.wait()
+    await ids.close()
+    print(json.dumps(drawn))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("way", ["plain", "plugin"])
+def test_a_call_that_a_fork_leaves_in_the_child_has_no_number_of_its_parents(
+    way: str, redis_url: str, tmp_path: Path
+) -> None:
+    line = [sys.executable, "-c", PROGRAM, redis_url, f"sqlite:///{tmp_path / 'ids.db'}", way, str(tmp_path / "child")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    parents, childs = json.loads(done.stdout), json.loads((tmp_path / "child").read_text(encoding="utf-8"))
+    assert len(parents) == 1000
+    assert repeats(parents + childs) == []
+
+
+#: Prints what the first calls import.
+IMPORTS = """
+import asyncio, sys
+import issuer
+
+redis, store, colour = sys.argv[1:]
+
+def calls():
+    with issuer.connect(redis=redis, store=store, lease=10) as ids:
+        known = set(sys.modules)
+        ids.create("t", order="trend")
+        ids.take("t", 30)
+    return known
+
+async def acalls():
+    async with issuer.aconnect(redis=redis, store=store, lease=10) as ids:
+        known = set(sys.modules)
+        await ids.create("t", order="trend")
+        await ids.take("t", 30)
+    return known
+
+known = calls() if colour == "blocking" else asyncio.run(acalls())
+print(*sorted(set(sys.modules) - known))
+"""
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("colour", COLOURS)
+def test_first_calls_import_nothing(colour: str, redis_url: str, tmp_path: Path) -> None:
+    """A child that another thread forks meanwhile would wait for the lock of that import for ever (seen)."""
+    line = [sys.executable, "-c", IMPORTS, redis_url, f"sqlite:///{tmp_path / 'ids.db'}", colour]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
