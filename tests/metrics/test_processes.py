@@ -15,6 +15,7 @@ from typing import Any, Self
 import pytest
 
 import issuer
+from issuer.metrics import book
 from tests.metrics.shown import Shown
 from tests.servers.ports import free_port
 from tests.waiting import until
@@ -160,6 +161,20 @@ def test_a_directory_that_is_missing_is_refused(folder: Path, redis_url: str) ->
 @pytest.mark.parametrize("together", [False, True], ids=["by themselves", "together"])
 def test_a_fork_leaves_no_lock_held_by_a_thread_that_was_counting(start: Start, together: bool) -> None:
     assert start(together=together, lease=1000).do("storm", 5) == [0] * 5
+
+
+def test_of_two_that_are_asked_as_a_process_has_ended_one_takes_its_files_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / f"gauge_livesum_{ended.pid}.db").touch()
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError("another one has removed it")
+
+    monkeypatch.setattr(book, "mark_process_dead", gone)
+    book._forget_the_dead(str(tmp_path))
 
 
 def test_preloaded_workers_of_gunicorn_speak_for_each_other(redis_url: str, tmp_path: Path, folder: Path) -> None:
