@@ -289,19 +289,19 @@ _books: weakref.WeakKeyDictionary[CollectorRegistry, weakref.ref[Book]] = weakre
 
 
 def _give_way() -> None:
-    """Before a lock is taken: wait for a fork that is to begin.
+    """Before a lock is taken: wait for a fork that another thread is about to make.
 
     Locks aren't fair: beside three threads that counted without a pause a fork waited for 0.8 s (seen). Without a lock
     itself, which the child might find held.
     """
-    end = monotonic() + FORK_WITHIN
-    while os.getpid() in _forking and monotonic() < end:
+    own, end = threading.get_ident(), monotonic() + FORK_WITHIN
+    while _forking.get(os.getpid(), own) != own and monotonic() < end:
         sleep(GIVING_WAY)
 
 
 def _before() -> None:
     """Let no thread be counting while the process forks: the child would find its locks held for ever."""
-    _forking.add(os.getpid())
+    _forking[os.getpid()] = threading.get_ident()
     locks = [lock for book in list(_living) for lock in (book.exposing, book.lock)]
     _releases.extend(lock.release for lock in locks if lock.acquire(timeout=FORK_WITHIN))
 
@@ -309,7 +309,7 @@ def _before() -> None:
 def _in_parent() -> None:
     while _releases:
         _releases.pop()()
-    _forking.discard(os.getpid())
+    _forking.pop(os.getpid(), None)
 
 
 def _in_child() -> None:
@@ -318,8 +318,8 @@ def _in_child() -> None:
     _releases.clear()
 
 
-#: This process, while it forks. In the child it is another one.
-_forking: set[int] = set()
+#: By process, the thread that forks it just now. The child finds its parent's there, which is none of its own.
+_forking: dict[int, int] = {}
 _releases: list[Callable[[], None]] = []
 _living: weakref.WeakSet[Book] = living(lambda each: each.after_fork())
 register(before=_before, in_parent=_in_parent, in_child=_in_child)
