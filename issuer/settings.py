@@ -6,8 +6,9 @@ import os
 import re
 import threading
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, overload
 
@@ -27,8 +28,11 @@ _PORTS = 65536
 
 _SQLITE = "sqlite:///"
 
-#: Variables that Kubernetes and Docker links set in every container beside a service named issuer, or issuer-something.
-_SERVICE = re.compile(r"ISSUER_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
+#: How alike an unknown variable and one of ours must be to be taken for a misspelt one: 1 is equal. One wrong letter of
+#: five makes 0.8; ISSUER_BASE_URL, of an OpenID Connect library, is 0.71 like ISSUER_STORE_URL.
+_ALIKE = 0.8
+#: Shorter names than this are like too many others: ISSUER_KEY is no misspelt ISSUER_KEYS.
+_DISTINCT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,15 +324,16 @@ def load(
     """
     environment = os.environ if environ is None else environ
     names = list(DEFINITIONS)
-    _check_variables(environment, names)
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    _check_misspelt(environment, {*given, "config"} if config else {*given})
     from_file, path = _file(config, environment, names)
     found: dict[str, Setting] = {}
     for name in names:
         variable = f"ISSUER_{name.upper()}"
-        if arguments is not None and arguments.get(name) is not None:
-            found[name] = Setting(arguments[name], "argument")
+        if name in given:
+            found[name] = Setting(given[name], "argument")
         elif variable in environment:
-            found[name] = Setting(environment[variable], variable)
+            found[name] = Setting(_filled(variable, environment[variable]), variable)
         elif path is not None and name in from_file:
             found[name] = Setting(_beside(path, name, from_file[name]), str(path))
     if "store_url" not in found:
@@ -397,21 +402,30 @@ def _beside(path: Path, name: str, value: object) -> object:
     return value
 
 
-def _check_variables(environment: Mapping[str, str], names: list[str]) -> None:
-    """Refuse an ISSUER_ variable that means nothing: with a typo every machine would count from 1 for itself."""
-    known = {f"ISSUER_{name.upper()}" for name in names} | {"ISSUER_CONFIG"}
-    for variable in sorted(environment):
-        ours = variable.startswith("ISSUER_") and not variable.startswith("ISSUER_TEST_")
-        if ours and variable not in known and not _SERVICE.fullmatch(variable):
-            raise ConfigurationError(f"unknown variable {variable}; there are {', '.join(sorted(known))}")
-        if variable in known:
-            _filled(variable, environment[variable])
+def _check_misspelt(environment: Mapping[str, str], given: Collection[str]) -> None:
+    """Refuse a variable that looks like a misspelt one of ours: with it each machine would count from 1 for itself.
+
+    Only those are looked at that would be read: the setting is none of `given`, and has no variable that is right.
+    Other programs have ISSUER_ variables as well: what looks like none of ours is theirs.
+    """
+    ours = {f"ISSUER_{name.upper()}": name for name in (*DEFINITIONS, "config")}
+    wanted = [name for variable, name in ours.items() if name not in given and variable not in environment]
+    # Besides the variables, the names under which `connect` and the command line take the two addresses.
+    likely = {each: name for name in wanted for each in (name, name.removesuffix("_url")) if len(each) >= _DISTINCT}
+    for variable in sorted(environment.keys() - ours.keys()):
+        near = get_close_matches(variable[len("ISSUER_") :].lower(), likely, n=1, cutoff=_ALIKE)
+        if near and variable.startswith("ISSUER_"):
+            meant = f"ISSUER_{likely[near[0]].upper()}"
+            raise ConfigurationError(
+                f"unknown variable {variable}: correct it if {meant} is meant. If it belongs to another program, set "
+                f"{meant} as well, or pass that setting as an argument"
+            )
 
 
 def _file(
     config: str | os.PathLike[str] | None, environment: Mapping[str, str], names: list[str]
 ) -> tuple[dict[str, Any], Path | None]:
-    named = config or environment.get("ISSUER_CONFIG")
+    named = config or (_filled("ISSUER_CONFIG", environment["ISSUER_CONFIG"]) if "ISSUER_CONFIG" in environment else "")
     home = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     for candidate in [Path(named)] if named else [Path("issuer.toml"), home / "issuer" / "issuer.toml"]:
         try:

@@ -239,15 +239,61 @@ def test_tags_are_made_by_themselves_only_where_nobody_named_a_server() -> None:
     assert not load({"store_url": "memory://"}, environ={}).embedded
 
 
-def test_a_variable_of_ours_that_means_nothing_is_refused_but_for_those_of_kubernetes() -> None:
-    home = {"HOME": "/nonexistent"}
-    # What Kubernetes sets beside a service of our name.
-    for service in ("", "_REDIS"):
-        for what in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR"):
-            variable = f"ISSUER{service}_{what}"
-            assert load(environ={variable: "10.0.0.1", **home}) == load(environ=home), variable
-    for variable in ("ISSUER_STORE", "ISSUER_REDIS_ULR", "ISSUER_PORTS", "ISSUER_HOST", "ISSUER_STORE_PORT_X"):
-        refused(ConfigurationError, variable, load, environ={variable: "10.0.0.1", **home})
+#: Variables of other programs: of OpenID Connect libraries, and what Kubernetes sets beside a service of our name.
+FOREIGN = [
+    *(f"ISSUER_{name}" for name in ("BASE_URL", "URL", "URI", "ID", "NAME", "KEY", "HOST", "PORTS", "JWKS_URI")),
+    *(
+        f"ISSUER_{service}{what}"
+        for service in ("", "REDIS_", "STORE_")
+        for what in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR")
+    ),
+]
+HOME = {"HOME": "/nonexistent"}
+
+
+def test_variables_of_other_programs_that_begin_like_ours_are_let_pass() -> None:
+    for variable in FOREIGN:
+        assert load(environ={variable: "10.0.0.1", **HOME}) == load(environ=HOME), variable
+    everything = dict.fromkeys(FOREIGN, "x")
+    assert load(environ={**everything, **HOME}) == load(environ=HOME)
+
+
+def misspelt(name: str) -> set[str]:
+    """The name with one letter left out, doubled, replaced, or swapped with the next one."""
+    found = set()
+    for at in range(len(name)):
+        before, letter, after = name[:at], name[at], name[at + 1 :]
+        found |= {before + after, before + letter * 2 + after, f"{before}X{after}"}
+        found.add(before + after[:1] + letter + after[1:])
+    return found - {name}
+
+
+def test_a_misspelt_variable_of_ours_is_refused_and_told_which_one_it_is_like() -> None:
+    variables = [name.upper() for name in (*ALL, "config") if len(name) > 4]
+    for name in variables:
+        for said in misspelt(name):
+            refused(ConfigurationError, f"ISSUER_{said}: .*ISSUER_", load, environ={f"ISSUER_{said}": "1", **HOME})
+    for said, meant in {
+        "STORE": "STORE_URL",
+        "REDIS": "REDIS_URL",
+        "REDIS_URI": "REDIS_URL",
+        "STORE_URI": "STORE_URL",
+        "redis_url": "REDIS_URL",
+    }.items():
+        variable = f"ISSUER_{said}"
+        told = refused(ConfigurationError, f"ISSUER_{meant} is meant", load, environ={variable: "secret", **HOME})
+        assert "secret" not in str(told)
+
+
+def test_a_variable_that_would_not_be_read_is_not_held_against_anyone() -> None:
+    environ = {"ISSUER_REDIS_URI": "x", "ISSUER_STORE": "", "ISSUER_STORE_URI": "x", **HOME}
+    named = {"redis_url": "redis://r", "store_url": "memory://x"}
+    assert load(named, environ=environ).redis_url == Setting("redis://r", "argument")
+    ours = {"ISSUER_REDIS_URL": "redis://r", "ISSUER_STORE_URL": "memory://x"}
+    assert load(environ={**environ, **ours}).redis_url == Setting("redis://r", "ISSUER_REDIS_URL")
+    refused(ConfigurationError, "ISSUER_REDIS_URI", load, {"store_url": "memory://x"}, environ=environ)
+    # An empty one of ours neither.
+    assert load(named, environ={"ISSUER_REDIS_URL": "", **HOME}).redis_url.source == "argument"
 
 
 @pytest.mark.parametrize("empty", ["", "  "])
