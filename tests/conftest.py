@@ -7,6 +7,7 @@ test on a laptop and fails it where CI is set: there, silence would pass for pro
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,16 +26,15 @@ from tests.servers.absent import absent
 from tests.servers.binaries import find_servers, primary_server
 from tests.servers.cluster import ClusterServers
 from tests.servers.fake import FencedFakeServer
-from tests.servers.mongo import MongoServer, find_command, given_url
+from tests.servers.mongo import MongoServer, given_url, needed_command
 from tests.servers.pool import Pool
 from tests.servers.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.servers.sentinel import SentinelServers
-from tests.servers.tls import Certificates, make_certificates, openssl, tls_server
+from tests.servers.tls import Certificates, make_certificates, tls_server
 
 _LIVE_FIXTURES = {"start_redis", "start_tls", "mongo_url", "pools"}
 _NONE = "none-found"
-_MONGO = "a MongoDB server (mongod, or the wire server that `make wire` sets up)"
 
 # The same examples in each run: what is red is red again. A seed of `make soak` asks for fresh ones. An example takes
 # as long as the machine is busy; shrinking a failure of the state machine has taken five minutes, so a seed is
@@ -63,6 +63,15 @@ if threading.current_thread() is threading.main_thread():
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rows", action="store_true", help="fail if a claimed row of requirements.toml was not shown")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name in the last lines what was skipped, and the package that brings what is missing."""
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped"))
+    if reasons:
+        terminalreporter.section("skipped tests")
+        for reason, count in reasons.most_common():
+            terminalreporter.write_line(f"{count:4}  {reason}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,7 +125,7 @@ def pools() -> Iterator[Pools]:
     pools = Pools(
         Pool(lambda: SentinelServers(_primary(), ordered=True, **passwords)),
         Pool(lambda: ClusterServers(_primary(), ordered=True, password="of-data")),
-        Pool(lambda: MongoServer(find_command() or absent(_MONGO))),
+        Pool(lambda: MongoServer(needed_command())),
     )
     yield pools
     pools.end()
@@ -152,7 +161,7 @@ def redis_proxy(redis_server: RedisServer, redis_url: str) -> Iterator[FaultProx
 
 @pytest.fixture(scope="session", params=list(find_servers()) or [_NONE])
 def any_redis_server(request: pytest.FixtureRequest, pools: Pools) -> RedisServer:
-    return pools.redis(find_servers().get(request.param) or absent("a redis-server"))
+    return pools.redis(find_servers().get(request.param) or absent("a redis-server", "redis-server"))
 
 
 @pytest.fixture
@@ -213,7 +222,6 @@ def cluster(start_cluster: Callable[..., ClusterServers]) -> ClusterServers:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    assert openssl() or absent("the openssl program")
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
@@ -223,14 +231,14 @@ def start_tls(certificates: Certificates) -> Iterator[Callable[..., RedisServer]
     with ExitStack() as ends:
 
         def start(*args: str, **options: Any) -> RedisServer:
-            binary = tls_server() or absent("a redis-server that was built with TLS")
+            binary = tls_server() or absent("a redis-server that was built with TLS", "redis-server")
             return ends.enter_context(RedisServer(binary, *args, tls=certificates, **options))
 
         yield start
 
 
 def _primary() -> Path:
-    return primary_server() or absent("a redis-server")
+    return primary_server() or absent("a redis-server", "redis-server")
 
 
 @pytest.fixture

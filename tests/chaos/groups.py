@@ -15,9 +15,8 @@ from issuer.chaos.world import STRICT, TREND, Terms, World
 from issuer.persistence.records import fresh_version
 from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct
-from tests.servers.absent import absent
 from tests.servers.cluster import ClusterServers
-from tests.servers.mongo import MongoServer, find_command
+from tests.servers.mongo import MongoServer, needed_command
 from tests.servers.proxy import FaultProxy
 from tests.servers.sentinel import SentinelServers
 from tests.waiting import until
@@ -68,11 +67,8 @@ class MongoWorld(Pair):
     """The pair of servers on a MongoDB, or what speaks like it, behind a proxy."""
 
     def __init__(self, folder: Path, binary: Path, terms: Terms) -> None:
-        command = find_command()
-        if command is None:
-            absent("a MongoDB server (mongod, or the wire server that `make wire` sets up)")
         with ExitStack() as ends:
-            self.mongo = ends.enter_context(MongoServer(command))
+            self.mongo = ends.enter_context(MongoServer(needed_command()))
             self.store_proxy = ends.enter_context(FaultProxy(("127.0.0.1", self.mongo.port)))
             url = f"mongodb://127.0.0.1:{self.store_proxy.port}/chaos?directConnection=true"
             # Longer segments make fewer entries in the ledger, all of which the stand-in for mongod looks through for

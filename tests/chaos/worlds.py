@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 def binary() -> Path:
-    return primary_server() or absent("a redis-server")
+    return primary_server() or absent("a redis-server", "redis-server")
 
 
 def suffer(

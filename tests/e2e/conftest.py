@@ -162,7 +162,7 @@ def scratch(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:  # n
 
 @pytest.fixture
 def path_with_redis(tmp_path: Path) -> str:
-    binary = primary_server() or absent("a redis-server")
+    binary = primary_server() or absent("a redis-server", "redis-server")
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / ("valkey-server" if "valkey" in binary.name else "redis-server")).symlink_to(binary)

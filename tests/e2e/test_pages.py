@@ -21,6 +21,7 @@ from issuer.settings import DEFINITIONS
 from tests import programs
 from tests.e2e.conftest import PROGRAM
 from tests.server.conftest import Serve, serve
+from tests.servers.absent import PACKAGES, needed
 
 __all__ = ["serve"]
 
@@ -100,6 +101,8 @@ def test_the_commands_of_a_page_print_what_it_shows(
         monkeypatch.setenv("ISSUER_STORE_URL", "sqlite:///issuer.db")
     for typed, shown in commands("".join(blocks(page, "console"))):
         command = typed
+        for word in {*typed.split()} & {*PACKAGES}:
+            needed(word)
         if HTTP in typed or RESP in typed:
             if served is None:  # with the store that commands before it have made
                 start: Serve = request.getfixturevalue("serve")

@@ -1,7 +1,6 @@
 """Clients that people have, on a real server: curl, httpx, Node's fetch; and bytes that no client sends."""
 
 import json
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import pytest
 
 from tests.http.doors import tokens
 from tests.programs import PIPE, Program
-from tests.servers.absent import absent
+from tests.servers.absent import needed
 from tests.servers.ports import free_port
 from tests.waiting import until
 
@@ -61,7 +60,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 def curl(*arguments: str) -> tuple[int, str]:
     """Return status and body."""
-    program = shutil.which("curl") or absent("curl")
+    program = needed("curl")
     done = subprocess.run(
         [program, "-sS", "-w", "\n%{http_code}", *arguments],
         capture_output=True,
@@ -75,7 +74,7 @@ def curl(*arguments: str) -> tuple[int, str]:
 
 def node(script: str) -> Any:
     """Run a module of JavaScript; return what it prints, as JSON."""
-    program = shutil.which("node") or absent("node")
+    program = needed("node")
     done = subprocess.run(
         [program, "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=PATIENCE
     )

@@ -2,11 +2,10 @@
 
 import fcntl
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
-from tests.servers.absent import absent
+from tests.servers.absent import absent, needed
 
 CLIENTS = {"ioredis": "5.11.1", "redis": "5.12.1"}
 
@@ -18,7 +17,7 @@ _INSTALL = 300.0
 
 def run(program: str, *arguments: str, timeout: float = 120.0) -> str:
     """Run a program of Node's with the clients at hand; return what it has printed."""
-    node = shutil.which("node") or absent("node")
+    node = needed("node")
     done = subprocess.run(
         [node, "--input-type=module", "-", *arguments],
         input=program,
@@ -33,7 +32,7 @@ def run(program: str, *arguments: str, timeout: float = 120.0) -> str:
 
 
 def _installed() -> Path:
-    npm = shutil.which("npm") or absent("npm")
+    npm = needed("npm")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of the tests may come here at once

@@ -1,7 +1,6 @@
 """Clients that people have: redis-py of both kinds, redis-cli, redis-benchmark."""
 
 import asyncio
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from issuer.access import Access, line_for, new_token
 from tests.audit import repeats
 from tests.resp.conftest import Serve
 from tests.resp.serving import PATIENCE, Served
-from tests.servers.absent import absent
+from tests.servers.absent import needed
 from tests.servers.proxy import FaultProxy
 from tests.waiting import run
 
@@ -139,7 +138,7 @@ def test_redis_py_tells_a_wrong_token_from_a_refused_tag(
 
 
 def cli(served: Served, *words: str, typed: str | None = None) -> str:
-    program = shutil.which("redis-cli") or absent("redis-cli")
+    program = needed("redis-cli")
     done = subprocess.run(
         [program, "-p", str(served.port), *words],
         input=typed,
@@ -164,7 +163,7 @@ def test_redis_cli_draws(direct: Served) -> None:
 @pytest.mark.live
 def test_redis_benchmark_runs(direct: Served) -> None:
     direct.create("counter:__rand_int__", order="trend")
-    program = shutil.which("redis-benchmark") or absent("redis-benchmark")
+    program = needed("redis-benchmark")
     for pipeline in ("1", "16"):
         command = [program, "-p", str(direct.port), "-t", "incr", "-n", "2000", "-P", pipeline, "--csv"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)

@@ -1,13 +1,30 @@
-"""What to do about a server that this machine lacks."""
+"""What to do about a server or program that this machine lacks."""
 
 import os
+import shutil
 from typing import NoReturn
 
 import pytest
 
+#: Programs that no wheel brings, and the package of Debian and Ubuntu that does.
+PACKAGES = {
+    "curl": "curl",
+    "node": "nodejs",
+    "npm": "npm",
+    "openssl": "openssl",
+    "redis-benchmark": "redis-tools",
+    "redis-cli": "redis-tools",
+}
 
-def absent(service: str) -> NoReturn:
-    """Skip on a laptop, fail in CI: there, silence would pass for proof."""
+
+def absent(service: str, package: str | None = None) -> NoReturn:
+    """Skip on a laptop, fail in CI: there, silence would pass for proof. `package`: the one that brings it."""
+    lacking = f"{service} is missing" + (f" (Debian, Ubuntu: apt-get install {package})" if package else "")
     if os.environ.get("CI"):
-        pytest.fail(f"{service} is missing, and CI is set: install it", pytrace=False)
-    pytest.skip(f"{service} is missing on this machine")
+        pytest.fail(f"{lacking}, and CI is set: install it", pytrace=False)
+    pytest.skip(lacking)
+
+
+def needed(name: str) -> str:
+    """Return the path of one of PACKAGES; without it the test is skipped, and fails where CI is set."""
+    return shutil.which(name) or absent(name, PACKAGES[name])

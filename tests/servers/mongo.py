@@ -16,6 +16,7 @@ from typing import Any, Self
 import pymongo
 from pymongo.errors import PyMongoError
 
+from tests.servers.absent import absent
 from tests.servers.ports import LOOPBACK, free_port
 from tests.servers.watchdog import launch
 from tests.waiting import until
@@ -40,6 +41,11 @@ def find_command() -> list[str] | None:
     if python.exists():
         return [str(python), str(Path(__file__).with_name("wire_server.py"))]
     return None
+
+
+def needed_command() -> list[str]:
+    """Return the same; without it the test is skipped, and fails where CI is set."""
+    return find_command() or absent("a MongoDB server (mongod, or Python >= 3.13, on which `make wire` sets one up)")
 
 
 class MongoServer:
