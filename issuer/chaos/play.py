@@ -79,8 +79,6 @@ def play_for(seconds: float, faults: Sequence[Fault], without: Sequence[str]) ->
 
 def _world(ends: ExitStack, terms: Terms) -> World:
     program = binary()
-    if program is None:
-        raise IssuerError("this needs a redis-server or valkey-server on PATH (Debian: apt-get install redis-server)")
     folder = tempfile.mkdtemp(prefix="issuer-chaos-")
     ends.callback(shutil.rmtree, folder, ignore_errors=True)
     return ends.enter_context(World(Path(folder), program, terms))

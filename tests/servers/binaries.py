@@ -2,12 +2,13 @@
 
 import filecmp
 import functools
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from issuer.chaos.scratch import in_wheel
 
 OVERRIDE = "ISSUER_TEST_REDIS_SERVER"
 
@@ -65,10 +66,5 @@ def _on_path(name: str, maker: str) -> Path | None:
 
 
 def _in_wheel(package: str, pattern: str) -> Path | None:
-    # The spec is found without importing the package, which would start things of its own.
-    spec = importlib.util.find_spec(package)
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        for path in sorted(Path(folder).glob(pattern)):
-            if version(path):
-                return path
-    return None
+    path = in_wheel(package, pattern)
+    return path if path and version(path) else None

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -41,8 +40,6 @@ PACE = 0.005
 LOOK = 0.01
 #: Seconds that a draw may take: longer than the server needs to come back, since a strict tag waits for it.
 PATIENCE = 15.0
-
-_Servers = tuple[RedisServer, FaultProxy]
 
 now = time.monotonic_ns
 
@@ -83,19 +80,15 @@ def play() -> bool:
     with ExitStack() as ends:
         made = tempfile.TemporaryDirectory(prefix="issuer-demo-", ignore_cleanup_errors=True)
         folder = Path(ends.enter_context(made))
-        program = binary()
-        if program is None:
-            url, servers, name = _fake(ends), None, "fakeredis: no redis-server is on PATH, so no rollback today"
-        else:
-            server = ends.enter_context(RedisServer(program))
-            front = ends.enter_context(FaultProxy(server.address))
-            url, servers = front.url, (server, front)
-            name = f"{server.product()}, process {server.pid}, on loopback behind a proxy"
+        server = ends.enter_context(RedisServer(binary()))
+        front = ends.enter_context(FaultProxy(server.address))
+        name = f"{server.product()}, process {server.pid}, on loopback behind a proxy"
         store = f"sqlite:///{folder / 'issuer.db'}"
         config = folder / "issuer.toml"
         config.touch()
         with without_settings():
-            issuer = ends.enter_context(connect(redis=url, store=store, timeout=10.0, scheduler=None, config=config))
+            made_here = connect(redis=front.url, store=store, timeout=10.0, scheduler=None, config=config)
+            issuer = ends.enter_context(made_here)
         issuer.create(TAG, step=STEP)
         click.secho(f"{PROCESSES} processes draw numbers of one tag. None may come twice.", bold=True)
         click.echo(f"\n  Redis  {name}\n  store  SQLite, in a temporary folder\n"
@@ -104,7 +97,7 @@ def play() -> bool:
             Setup(
                 name=f"w{at}",
                 folder=str(folder),
-                redis=url,
+                redis=front.url,
                 store=store,
                 config=str(config),
                 jobs=[Job(0, TAG, "next")],
@@ -118,14 +111,15 @@ def play() -> bool:
         ]
         crew = ends.enter_context(Crew(PATIENCE))
         crew.start(*setups)
-        return _Story(issuer, crew, folder, servers).run()
+        return _Story(issuer, crew, folder, server, front).run()
 
 
 class _Story:
-    def __init__(self, issuer: Issuer, crew: Crew, folder: Path, servers: _Servers | None) -> None:
+    def __init__(self, issuer: Issuer, crew: Crew, folder: Path, server: RedisServer, front: FaultProxy) -> None:
         self._issuer = issuer
         self._crew = crew
         self._folder = folder
+        self._server, self._front = server, front
         names = [worker.name for worker in crew.workers]
         self._drawing = [Follower(folder, name) for name in names]
         self._loading = [Follower(folder / LOADS, name) for name in names]
@@ -139,10 +133,12 @@ class _Story:
         self._resumed = False
         #: The floor that `recover` left.
         self._floor = 0
-        self._acts: list[tuple[int, Callable[[], None]]] = [(RECOVER_AT, self._recover), (GOAL, crew.dismiss)]
-        if servers is not None:
-            acts = [(SNAPSHOT_AT, partial(self._save, servers[0])), (KILL_AT, partial(self._roll_back, *servers))]
-            self._acts = [*acts, *self._acts]
+        self._acts: list[tuple[int, Callable[[], None]]] = [
+            (SNAPSHOT_AT, self._save),
+            (KILL_AT, self._roll_back),
+            (RECOVER_AT, self._recover),
+            (GOAL, crew.dismiss),
+        ]
 
     def run(self) -> bool:
         begun = time.monotonic()
@@ -196,20 +192,20 @@ class _Story:
 
     # ------------------------------------------------------------------ what we do to it
 
-    def _save(self, server: RedisServer) -> None:
-        self._snapshot = server.snapshot()
+    def _save(self) -> None:
+        self._snapshot = self._server.snapshot()
         self._screen.say("Redis writes a snapshot", mark="•")
 
-    def _roll_back(self, server: RedisServer, front: FaultProxy) -> None:
+    def _roll_back(self) -> None:
         self._screen.say("kill -9 Redis, and start it again from that snapshot", mark="✗", hue="red")
-        server.kill()
+        self._server.kill()
         # Else the processes would draw from it before it is asked.
-        front.refuse()
-        server.restore(self._snapshot)
-        with server.client() as client:
+        self._front.refuse()
+        self._server.restore(self._snapshot)
+        with self._server.client() as client:
             believed = int(client.hget(redis_key("issuer", TAG), "cur") or 0)
         self._back = now()
-        front.pass_through()
+        self._front.pass_through()
         self._screen.say(f"it is back, and believes that {believed} was the last number", mark="!", hue="yellow")
 
     def _recover(self) -> None:
@@ -251,19 +247,3 @@ class _Story:
             return "none"
         low, high = f"{min(self._shares):.0%}", f"{max(self._shares):.0%}"
         return f"at {low if low == high else f'{low} to {high}'} used"
-
-
-# ---------------------------------------------------------------------- surroundings
-
-
-def _fake(ends: ExitStack) -> str:
-    try:
-        from issuer.chaos.demo.fake import FakeRedis
-    except ImportError as error:
-        raise IssuerError(
-            "the demo needs a redis-server or valkey-server on PATH (Debian: apt-get install redis-server), "
-            'or fakeredis: pip install "segment-issuer[demo]"'
-        ) from error
-    server = FakeRedis()
-    ends.callback(server.close)
-    return server.url
