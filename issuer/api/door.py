@@ -10,10 +10,12 @@ from operator import call
 
 from issuer.api.asyncio import AsyncIssuer
 from issuer.clock import Deadline
+from issuer.core.issued import Issued
 from issuer.core.requests import TAKE_MOST
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.drivers.asyncio.connections import drive
 from issuer.errors import IssuerError
+from issuer.operations.numbers import DrawOptions
 
 
 class Door:
@@ -83,6 +85,16 @@ class Door:
     async def exists(self, tag: str) -> bool:
         """Whether the tag is there. A deletion by another process may be a minute old before this one knows."""
         return await self._ids._run(self._ids._issuing.exists(tag), Deadline(self.timeout), tag)
+
+    async def number(self, tag: str, how: DrawOptions, timeout: float | None) -> int:
+        """Return the next number of the tag by these options; see AsyncIssuer.next."""
+        ids = self._ids
+        return await ids._attempt(tag, ids._issuing.number(tag, how, ids._deadline(timeout)))
+
+    async def issue(self, tag: str, how: DrawOptions, timeout: float | None) -> Issued:
+        """Issue one number by these options; see AsyncIssuer.issue."""
+        ids = self._ids
+        return await ids._attempt(tag, ids._issuing.issue(tag, how, ids._deadline(timeout)))
 
     def overdue(self, tag: str) -> IssuerError:
         """Return the error for a caller whose time is over while others of the tag are drawn for."""

@@ -90,9 +90,13 @@ def part_tag(tag: str, part: str) -> str:
     return check_found(name)
 
 
-def kept_key(hash_key: str, key: str) -> str:
-    """Return where the number of a caller's key is kept, beside the tag's hash and in its slot."""
-    return f"{hash_key}:once:{key}"
+def kept_key(hash_key: str, key: str, owner: str = "") -> str:
+    """Return where the number of a caller's key is kept, beside the tag's hash and in its slot.
+
+    `owner`: the name of the token that the caller has, without a colon; "": none. So two owners never share a key, and
+    no owner shares one with a caller that has none, whatever the keys are.
+    """
+    return f"{hash_key}:once-of:{owner}:{key}" if owner else f"{hash_key}:once:{key}"
 
 
 def redis_key(prefix: str, tag: str) -> str:

@@ -12,7 +12,8 @@ from issuer.http.calls import Call
 from issuer.http.replies import JSON, TEXT, Reply, dumped, shown
 from issuer.http.service import Service
 from issuer.numbers.codec import DIGITS_MOST
-from issuer.operations.numbers import TTL
+from issuer.operations.numbers import TTL, DrawOptions
+from issuer.settings import seconds
 from issuer.views import view
 
 #: Numbers of one piece of a body.
@@ -24,12 +25,20 @@ async def next_number(service: Service, call: Call) -> Reply:
     ids, said, tag = service.ids, call.body, call.tag
     if "ttl" in said and call.key is None:
         raise InvalidArgument("requires an Idempotency-Key", tag=tag, value=said["ttl"], argument="ttl")
-    how = {"key": call.key, "ttl": said.get("ttl", TTL), "shard_key": said.get("shard_key"), "timeout": call.timeout}
-    restart_key = said.get("restart_key")
-    if restart_key is not None or await service.composed(tag, call.timeout):
-        return _issued(call, await ids.issue(tag, restart_key=restart_key, **how))
+    how = DrawOptions(
+        call.key,
+        seconds(said.get("ttl", TTL), "ttl", zero=False),
+        said.get("shard_key"),
+        said.get("restart_key"),
+        owner=call.caller.name,
+    )
+    if how.restart_key is not None or await service.composed(tag, call.timeout):
+        return _issued(call, await service.door.issue(tag, how, call.timeout))
     # Not `issue`: calls of `next` share their draws, and plugins may change what it gives.
-    number = await ids.next(tag, **how)
+    if how.key is None and how.shard_key is None:
+        number = await ids.next(tag, timeout=call.timeout)
+    else:
+        number = await service.door.number(tag, how, call.timeout)
     if call.as_text:
         return Reply(b"%d" % number, TEXT)
     return shown({"tag": tag, "number": number}, as_string=call.as_string)

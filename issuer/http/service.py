@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from issuer.api.asyncio import AsyncIssuer
+from issuer.api.door import Door
 from issuer.clock import monotonic
 from issuer.core.inspect.inspection import Readiness
 from issuer.errors import StoreUnavailable
@@ -40,9 +41,13 @@ class Service:
     page: bytes = b""
     policy: bytes = b""
     plain: dict[str, float] = field(default_factory=dict)
+    door: Door = field(init=False)
     _seen: Readiness | None = None
     _seen_at: float = 0.0
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.door = Door(self.ids)
 
     async def composed(self, tag: str, timeout: float | None) -> bool:
         """Return whether the tag's numbers have texts, periods or shards; see AsyncIssuer.composed."""

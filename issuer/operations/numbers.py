@@ -90,12 +90,16 @@ L = TypeVar("L", bound=AnyCombiner)
 
 @dataclass(frozen=True, slots=True)
 class DrawOptions:
-    """A caller's options for the number that it wants; see Issuer.next."""
+    """A caller's options for the number that it wants; see Issuer.next.
+
+    `owner`: the name of the token whose key it is; "": it is a key of programs without one.
+    """
 
     key: str | None = None
     ttl: float = TTL
     shard_key: str | bytes | None = None
     restart_key: str | None = None
+    owner: str = ""
 
 
 PLAIN = DrawOptions()
@@ -427,7 +431,8 @@ class Issuing(Generic[L]):
             if not parts.is_part(record, part.record.tag):
                 raise parts.stranger(record, part.record.tag)
         if how.key is not None:
-            return (yield from supply.once(kept_key(supply.state.key, check_key(how.key)), how.ttl, deadline))
+            kept = kept_key(supply.state.key, check_key(how.key), how.owner)
+            return (yield from supply.once(kept, how.ttl, deadline))
         return (yield from supply.obtain(1, deadline))[0]
 
     def _make(self, part: _Part[L]) -> Steps[None]:

@@ -1,12 +1,14 @@
 """Numbers over HTTP: every way to draw, to look at and to take apart, and how replies show them."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.http.doors import Door, through
+from issuer.http.app import application
+from tests.http.doors import Door, through, tokens
 
 TAGS = [
     "orders", "a/b", "a%2Fb", "%", "%41", "#", "a#b", "{}", "{tag}", "?as=string", "a b", "a+b", "-", "~", "é", "数字",
@@ -206,6 +208,37 @@ def test_an_idempotency_key_has_one_number_however_often_it_is_asked(redis_url: 
         assert (await door.good("POST", "/v1/tags/a/next"))["number"] == many[0]["number"] + 1, "nothing was drawn"
 
     through(behave, redis=redis_url)
+
+
+@pytest.mark.live
+def test_an_idempotency_key_is_the_tokens_own_and_outlives_its_rotation(redis_url: str, tmp_path: Path) -> None:
+    scopes = {"shop": (["issue"], ["*"]), "bill": (["issue"], ["*"])}
+    access, made = tokens(tmp_path, **scopes)
+
+    async def behave(door: Door) -> None:
+        await door.ids.create("a")
+        await door.ids.create("texts", format="B{seq:03d}")
+
+        async def drawn(name: str, key: str, tag: str = "a") -> int:
+            headers = [("Idempotency-Key", key)]
+            return int((await door.good("POST", f"/v1/tags/{tag}/next", token=made[name], headers=headers))["number"])
+
+        # Keys that would be one another's, or the library's, if name and key were simply put together.
+        callers = [("shop", "1001"), ("bill", "1001"), ("shop", "bill:1001"), ("bill", "shop:1001")]
+        first = {each: await drawn(*each) for each in callers}
+        library = {key: await door.ids.next("a", key=key) for key in ("1001", "shop:1001", "bill:1001")}
+        assert len({*first.values(), *library.values()}) == 7
+        assert await drawn("shop", "1", "texts") != await drawn("bill", "1", "texts")
+        assert {each: await drawn(*each) for each in callers} == first
+        assert {key: await door.ids.next("a", key=key) for key in library} == library
+
+        again, new = tokens(tmp_path, **scopes)
+        assert new["shop"] != made["shop"]
+        made.update(new)
+        door.app = application(door.ids, again)
+        assert {each: await drawn(*each) for each in callers} == first
+
+    through(behave, redis=redis_url, access=access)
 
 
 def test_take_reserve_and_warm_do_what_python_does() -> None:
