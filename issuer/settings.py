@@ -287,6 +287,12 @@ class Settings:
     allowed_hosts = Definition(
         [], _names, 'names of this server that HTTP is asked by, "*.example.com" for all below one, "*" for any'
     )
+    drain_delay = Definition(
+        1.0,
+        _seconds("drain_delay", zero=True),
+        "for how many seconds after SIGTERM `issuer serve` goes on serving, as not ready, 0 or more: longer than a "
+        "load balancer takes to notice",
+    )
     log_format = Definition("text", _log_format, "how `issuer serve` logs: text or json")
 
     _values: Mapping[str, Setting]

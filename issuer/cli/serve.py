@@ -32,6 +32,12 @@ from issuer.cli.session import Session
     multiple=True,
     help="A name of this server that HTTP is asked by, beside localhost and addresses; may be repeated.",
 )
+@click.option(
+    "--drain-delay",
+    metavar="SECONDS",
+    type=float,
+    help="How long to go on serving after SIGTERM, as not ready; 1 without it.",
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="How to log; text without it.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more, each request too.")
 @click.pass_obj
@@ -44,6 +50,7 @@ def serve(
     tokens: str | None,
     open_: bool | None,
     allowed_hosts: tuple[str, ...],
+    drain_delay: float | None,
     log_format: str | None,
     verbose: bool,
 ) -> None:
@@ -62,6 +69,7 @@ def serve(
         "tokens": tokens,
         "open": open_,
         "allowed_hosts": list(allowed_hosts) or None,
+        "drain_delay": drain_delay,
         "log_format": log_format,
     }
     sys.exit(serve_(ServerOptions.of(session.settings(given), session.given, verbose=verbose)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -48,6 +48,8 @@ _USUAL: Final[dict[bytes, frozenset[bytes]]] = {
     b"sec-fetch-site": _NEVER,
     b"expect": _NEVER,
 }
+#: Routes for whatever watches this server, under any name: they show nothing that a page of another site could use.
+_PROBES: Final = frozenset((b"/livez", b"/healthz", b"/readyz"))
 _QUERIES: Final = frozenset((b"", b"as=string"))
 _VERSIONS: Final = frozenset(("1.0", "1.1"))
 
@@ -109,13 +111,22 @@ class Application(Starlette):
                 if headers is not None:
                     await self._draw(path, headers.get(b"authorization"), scope, receive, send)
                     return
+        if self._service.stopping:
+            send = _last(send)
         try:
-            self._guard.check(calls.headers_of(scope))
+            if raw not in _PROBES:
+                self._guard.check(calls.headers_of(scope))
         except Problem as problem:
             await answer(problem, "")(scope, receive, send)
             return
         # Each segment is decoded by itself, once it is known where it ends.
         await super().__call__({**scope, "path": calls.raw_path(scope)}, receive, send)
+
+    def drain(self) -> None:
+        """End each connection with its next reply from now on, and answer /readyz with 503: a stop has begun."""
+        self._service.stopping = True
+        # The long way answers everything, and each of its replies ends its connection.
+        self._plain = {}
 
     def _path(self, raw: bytes) -> _Path | None:
         """Return the path of a draw; None if the long way has to look at it."""
@@ -158,6 +169,18 @@ class Application(Starlette):
         await send({"type": _BODY, "body": body})
 
 
+def _last(send: Send) -> Send:
+    """Return what sends replies that end their connections."""
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == _START:
+            others = [each for each in message["headers"] if each[0] != b"connection"]
+            message = {**message, "headers": [*others, (b"connection", b"close")]}
+        await send(message)
+
+    return sending
+
+
 async def _not_found(request: Request, error: Exception) -> Response:
     del request, error  # the only one that Starlette raises here
     return answer(Problem(404, "not_found", "there is nothing at this path: /docs shows what there is"), "")  # type: ignore[return-value]  # any ASGI application will do
@@ -170,7 +193,7 @@ def application(
     metrics: Exposition | None = None,
     allowed_hosts: Sequence[str] = (),
     longest: float = 30.0,
-) -> Starlette:
+) -> Application:
     """Return the ASGI application over an issuer that the caller opens, in the loop that serves, and closes.
 
     `metrics`: returns content type and body of /metrics; None: there are none. `allowed_hosts`: names by which this
@@ -180,4 +203,4 @@ def application(
     service = Service(ids, metrics, seconds(longest, "longest", zero=False))
     described = document()
     service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()
-    return Application(service, access, Guard(allowed_hosts))
+    return Application(service, access, Guard(allowed_hosts, any_host=not access.is_open))

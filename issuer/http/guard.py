@@ -21,21 +21,27 @@ _BEARER: Final = b"bearer "
 class Guard:
     """Looks at the headers of each request."""
 
-    def __init__(self, allowed: Sequence[str]) -> None:
-        """Take the names of this server: "*.example.com" for all below one, "*" for any. Raises ConfigurationError."""
+    def __init__(self, allowed: Sequence[str], *, any_host: bool = False) -> None:
+        """Take the names of this server: "*.example.com" for all below one, "*" for any. Raises ConfigurationError.
+
+        `any_host`: serve every name, as where callers need a token, which no page of another site has.
+        """
         named: Any = allowed  # of a settings file, say
         if isinstance(named, str) or not all(isinstance(each, str) and each.strip() for each in named):
             raise ConfigurationError(f"allowed_hosts is a list of names, not {brief(allowed)}")
         self._allowed = {_name_of(each.strip().lower()) for each in (*_LOCAL, *allowed)}
+        if any_host:
+            self._allowed.add("*")
         self._known: dict[bytes, bool] = {}
 
     def serves(self, host: bytes | None) -> bool:
         """Whether that is the name of this server, or an address.
 
         A page of another site that has its name resolved to this server (DNS rebinding) sends its own name. A page can
-        only send an address if it came from there. No header: HTTP/1.0, which no browser speaks.
+        only send an address if it came from there. No header, for which granian has an empty one: HTTP/1.0, which no
+        browser speaks.
         """
-        if host is None:
+        if not host:
             return True
         known = self._known.get(host)
         if known is None:

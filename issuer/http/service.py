@@ -14,8 +14,10 @@ from issuer.core.inspect.inspection import Readiness
 from issuer.errors import StoreUnavailable
 
 #: Seconds that a look at Redis and the store may take in all, and for which it holds.
-READY_WITHIN: Final = 2.0
-READY_FOR: Final = 1.0
+LOOK_WITHIN: Final = 2.0
+LOOK_FOR: Final = 1.0
+#: Seconds that a reply waits for a look. Kubernetes takes a probe without a reply within 1 s for one that failed.
+LOOK_WAITED_FOR: Final = 0.5
 
 #: Seconds for which a tag counts as one without texts: a format that another process gives it is seen after that.
 PLAIN_FOR: Final = 1.0
@@ -30,6 +32,7 @@ Exposition = Callable[[], tuple[str, bytes]]
 class Service:
     """An issuer, and the application's settings. `longest`: seconds that a call may ask for, at most.
 
+    `stopping`: whether a stop of the server has begun.
     `plain`: by tag, until when it is known that its numbers have no texts, on the monotonic clock. `document`, `page`:
     the contents of /openapi.json and /docs; `policy`: the page's Content-Security-Policy.
     """
@@ -40,11 +43,12 @@ class Service:
     document: bytes = b""
     page: bytes = b""
     policy: bytes = b""
+    stopping: bool = False
     plain: dict[str, float] = field(default_factory=dict)
     door: Door = field(init=False)
-    _seen: Readiness | None = None
-    _seen_at: float = 0.0
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _seen: Readiness = field(default_factory=lambda: _not_seen(LOOK_WAITED_FOR))
+    _seen_until: float = 0.0
+    _looking: asyncio.Task[Readiness] | None = None
 
     def __post_init__(self) -> None:
         self.door = Door(self.ids)
@@ -59,17 +63,28 @@ class Service:
         self.plain[tag] = monotonic() + PLAIN_FOR
         return False
 
-    async def ready(self) -> Readiness:
-        """Return the issuer's readiness, of this second; of all that ask at once one looks."""
-        async with self._looking:
-            if self._seen is None or monotonic() - self._seen_at >= READY_FOR:
-                self._seen = await self._look()
-                self._seen_at = monotonic()
-            return self._seen
+    async def beneath(self) -> Readiness:
+        """Return what is known of Redis and the store: of this second if they answer in time, else what was seen last.
+
+        All that ask at once share a look.
+        """
+        if self._looking is None and monotonic() >= self._seen_until:
+            self._looking = asyncio.create_task(self._look())
+        looking = self._looking
+        if looking is not None:
+            await asyncio.wait({looking}, timeout=LOOK_WAITED_FOR)
+            if looking.done() and looking is self._looking:
+                self._looking, self._seen_until = None, monotonic() + LOOK_FOR
+                self._seen = looking.result()
+        return self._seen
 
     async def _look(self) -> Readiness:
         try:
-            async with asyncio.timeout(READY_WITHIN):
-                return await self.ids.ready(timeout=READY_WITHIN / 2)
+            async with asyncio.timeout(LOOK_WITHIN):
+                return await self.ids.ready(timeout=LOOK_WITHIN / 2)
         except TimeoutError:
-            return Readiness(store=StoreUnavailable(f"not looked at within {READY_WITHIN:g} s"))
+            return _not_seen(LOOK_WITHIN)
+
+
+def _not_seen(within: float) -> Readiness:
+    return Readiness(store=StoreUnavailable(f"not looked at within {within:g} s"))

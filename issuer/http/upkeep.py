@@ -7,7 +7,7 @@ import asyncio
 from issuer.advice import http
 from issuer.http.calls import Call
 from issuer.http.problems import Problem
-from issuer.http.replies import PROBLEM, Reply, dumped, shown
+from issuer.http.replies import Reply, shown
 from issuer.http.service import Service
 from issuer.views import view
 
@@ -39,28 +39,27 @@ async def recover(service: Service, call: Call) -> Reply:
     return shown({"dry_run": dry_run, "recoveries": list(map(view, done))}, as_string=call.as_string)
 
 
-async def healthz(service: Service, call: Call) -> Reply:
+async def alive(service: Service, call: Call) -> Reply:
     """Say that the loop runs."""
     del service
     return shown({"status": "ok"}, as_string=call.as_string)
 
 
 async def readyz(service: Service, call: Call) -> Reply:
-    """Say whether numbers can be had, and why not."""
-    found = await service.ready()
-    content = view(found)
+    """Say whether this process serves, and what is known of Redis, the store and halted tags.
+
+    Only a stop makes it not ready: numbers in hand are served while a server is away, and other tags while one is
+    halted. All servers have the same Redis and store, so a load balancer would take every one of them out at once.
+    """
+    if service.stopping:
+        detail = "this server is stopping, and serves until its load balancer has noticed"
+        raise Problem(503, "stopping", detail, headers=[(b"retry-after", b"1")], ready=False)
+    content = view(await service.beneath())
     halted = content.pop("halted")
     # Anybody may ask: names of tags, and of servers in messages, are for those who may read them.
     shown_tags = [tag for tag in halted if call.caller.may("read", tag)]
-    content |= {"halted": len(halted), "halted_tags": shown_tags}
-    if found:
-        return shown(content, as_string=call.as_string)
-    reasons = [name for name in ("store", "redis") if content[name] is not None] + (["halted"] if halted else [])
-    problem = {
-        "type": "about:blank", "title": "Service Unavailable", "status": 503, "code": "not_ready",
-        "detail": f"not ready: {', '.join(reasons)}",
-    }  # fmt: skip
-    return Reply(dumped(problem | content), PROBLEM, 503, [(b"retry-after", b"1")])
+    content |= {"ready": True, "halted": len(halted), "halted_tags": shown_tags}
+    return shown(content, as_string=call.as_string)
 
 
 async def metrics(service: Service, call: Call) -> Reply:

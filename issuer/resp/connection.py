@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import socket
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -66,6 +70,8 @@ class Shared:
     opened: int = 0
     #: Clients that were not refused.
     served: int = 0
+    #: Whether a stop has begun.
+    draining: bool = False
     sparing: Sparing = field(default_factory=Sparing)
     #: Whether callers need no token.
     is_open: bool = field(init=False)
@@ -103,6 +109,8 @@ class Connection(asyncio.BufferedProtocol):
         self._same_tag = ""
         self._same_times = 0
         self.lost = False
+        #: Whether it has sent a command that draws or reads a tag, since a stop has begun if one has.
+        self.asked = False
         #: The tick in which it was heard last.
         self.heard = 0
 
@@ -210,6 +218,11 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = True
             self._transport.resume_reading()
 
+    def _unread(self) -> int:
+        """Return how many bytes have come that no read has brought yet: of a pipeline, the rest of it."""
+        found = fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, b"\0" * 4)
+        return int.from_bytes(found, sys.byteorder)
+
     @property
     def idle(self) -> bool:
         """Whether no command of its client is under way; what it has not read counts for nothing."""
@@ -296,6 +309,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _draw(self, tag: str, times: int) -> None:
         """Draw that many numbers, as far as the client may have them."""
+        self.asked = True
         refusals = [] if self._shared.is_open else self._refusals(tag, times)
         granted = times - len(refusals)
         if granted:
@@ -326,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ commands that wait
 
     def _ask(self, name: str, arguments: list[bytes]) -> None:
-        self._asking = True
+        self._asking = self.asked = True
         task = self._shared.loop.create_task(self._asked(name, arguments))
         self._shared.tasks.add(task)
         task.add_done_callback(self._shared.tasks.discard)
@@ -347,9 +361,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Write the replies that are next, as far as they are there, and begin what has waited for them."""
+        parting = self._shared.draining and self.asked
+        if parting:
+            self._hold_back(held=True)
         while self._write() and self._pending:
             self._advance()
-        if self._reading and not self._ending and not self._parser.fault:
+        if self._reading and not self._ending and not self._parser.fault and not parting:
             return
         done = not self._replies and not self._pending and not self._asking and not self.lost
         if done and self._ending:
@@ -357,8 +374,18 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.close()
         elif done and self._parser.fault:
             self._dismiss(error(f"ERR Protocol error: {self._parser.fault}"))
+        elif done and parting and self._parser.between and not self._unread():
+            self._dismiss(b"")  # with what was held back: a client that has the reply has the end, too
+            return
         elif not self._reading:
             self._hold()
+        if parting:
+            self._hold_back(held=False)
+
+    def _hold_back(self, *, held: bool) -> None:
+        """Have the system send what is written from now on together with what follows, or no longer."""
+        if sys.platform == "linux" and not self._transport.is_closing():
+            self._transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, held)
 
     def _write(self) -> bool:
         """Write the replies that are next; return whether there were any."""

@@ -54,6 +54,15 @@ class RespServer:
         """How many INCRs wait for their number."""
         return self._shared.drawing.waiting
 
+    def drain(self) -> None:
+        """End each connection with the reply to its next command that draws or reads a tag: a stop has begun.
+
+        A client finds the end before it sends anything else, and connects anew.
+        """
+        self._shared.draining = True
+        for connection in self._shared.connections:
+            connection.asked = False
+
     async def close(self, seconds: float) -> None:
         """Take no more clients and requests; return when all that was asked is answered, within that many seconds."""
         deadline = Deadline(seconds)

@@ -39,7 +39,8 @@ class Endpoint:
 class ServerOptions:
     """Options of a server.
 
-    `given`: the arguments of `connect`, `config` among them. `has_redis`: whether there is something to keep.
+    `given`: the arguments of `connect`, `config` among them. `drain_delay`: seconds between SIGTERM and the moment at
+    which no more connections are accepted. `has_redis`: whether there is something to keep.
     """
 
     given: Mapping[str, Any]
@@ -47,6 +48,7 @@ class ServerOptions:
     workers: int
     tokens: str
     allowed_hosts: tuple[str, ...]
+    drain_delay: float
     log_format: str
     verbose: bool
     store_url: str
@@ -78,6 +80,7 @@ class ServerOptions:
             workers=settings.workers.value,
             tokens=tokens,
             allowed_hosts=tuple(settings.allowed_hosts.value),
+            drain_delay=settings.drain_delay.value,
             log_format=settings.log_format.value,
             verbose=verbose,
             store_url=str(settings.store_url.value),

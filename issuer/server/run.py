@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,13 +14,14 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Final
 
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.server import logs
 from issuer.server.options import ServerOptions
-from issuer.server.sockets import listen
-from issuer.server.supervisor import Job, Ready, Report, Supervisor
+from issuer.server.sockets import close, listen
+from issuer.server.supervisor import ALIVE_EVERY, SIGNALS, Alive, Job, Lifeline, Ready, Report, Supervisor
 from issuer.server.watch import EVERY, Watch
 from issuer.wiring import connect
 
@@ -34,6 +36,9 @@ _EXTRA = ("granian", "starlette", "prometheus_client")
 
 def serve(options: ServerOptions) -> int:
     """Serve until a signal comes; return the exit code. Raises ConfigurationError."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
+            signal.signal(number, _end_at_start)
     sockets = listen(options.endpoints)
     with ExitStack() as ends:
         for each in sockets.values():
@@ -49,9 +54,20 @@ def serve(options: ServerOptions) -> int:
         ]
         if options.has_redis:
             jobs.append(("the keeper", partial(_keep, options)))
-        code = Supervisor(jobs, partial(_tell_serving, options, sockets), _forgetting(several=several)).run()
+        code = Supervisor(
+            jobs,
+            partial(_tell_serving, options, sockets),
+            _forgetting(several=several),
+            drain_delay=options.drain_delay,
+            close=partial(close, sockets.values()),
+        ).run()
     log.info("stopped")
     return code
+
+
+def _end_at_start(_number: int, _frame: FrameType | None) -> None:
+    """End before anything is served: what was made until now is taken away."""
+    sys.exit(0)
 
 
 @contextmanager
@@ -101,15 +117,16 @@ def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) 
     log.info("serving %s with %s", where, many)
 
 
-def _keep(options: ServerOptions, lifeline: int, report: Callable[[Report], None]) -> None:
+def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report], None]) -> None:
     """Extend every tag of the store in time, until the lifeline is at its end."""
     from issuer.metrics import install
 
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
     def end_with_supervisor() -> None:
-        wait([lifeline])  # not a read: a worker's loop has made it one that doesn't block
+        # Not a read: a worker's loop has made it one that doesn't block.
+        while not wait([lifeline.end], ALIVE_EVERY):
+            report(Alive())
         stop.set()
 
     threading.Thread(target=end_with_supervisor, daemon=True).start()

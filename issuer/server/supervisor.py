@@ -28,15 +28,24 @@ LONGEST_PAUSE: Final = 10.0
 #: A process that has lived for this many seconds is started again as if it had never died.
 SOUND: Final = 30.0
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: Seconds between two reports of a process that it is alive, and between two looks of the supervisor at them.
+ALIVE_EVERY: Final = 1.0
+#: A process is killed if this many looks in a row found no report. Looks are counted, not seconds: the supervisor does
+#: not look while the whole machine stands still, so a machine that wakes up has no hung process.
+SILENT_LOOKS: Final = 30
+
+#: Signals that stop the server.
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+#: Signals that would end a process, and mean nothing here.
+MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
 #: Forked, not spawned: an interpreter that imports all this takes half a second or more. The supervisor has no threads,
 #: which a fork would lose with the locks that they hold.
 _processes = multiprocessing.get_context("fork")
 
 
-class Lifeline:
-    """A pipe that nothing is written to: its reading end is at its end when the supervisor is stopping, or dead."""
+class _Pipe:
+    """A pipe that nothing is written to: its reading end is at its end once every writing end is closed."""
 
     def __init__(self) -> None:
         self.reading, self._writing = os.pipe()
@@ -48,21 +57,47 @@ class Lifeline:
             self._writing = -1
 
 
+class Lifeline:
+    """Two pipes that tell children how far a stop is. Both are at their end if the supervisor is dead.
+
+    `stopping`: at its end when a stop has begun. `end`: at its end when the child has to end.
+    """
+
+    def __init__(self) -> None:
+        self._stopping, self._end = _Pipe(), _Pipe()
+        self.stopping, self.end = self._stopping.reading, self._end.reading
+
+    def begin_stop(self) -> None:
+        """Tell all children that a stop has begun."""
+        self._stopping.cut()
+
+    def cut(self) -> None:
+        """Tell all children to end; in a child: close its copies."""
+        self._stopping.cut()
+        self._end.cut()
+
+
 @dataclass(slots=True)
 class Ready:
     """A child reports that it serves."""
 
 
-Report = Ready | IssuerError
-#: What a child does: until the lifeline's reading end is at its end. It reports once that it serves, or an error.
-Job = Callable[[int, Callable[[Report], None]], None]
+@dataclass(slots=True)
+class Alive:
+    """A child reports, every ALIVE_EVERY seconds, that it does its work."""
+
+
+Report = Ready | Alive | IssuerError
+#: What a child does: until the lifeline's `end` is at its end. It reports that it is alive, and once that it serves, or
+#: an error.
+Job = Callable[[Lifeline, Callable[[Report], None]], None]
 
 
 @dataclass(slots=True)
 class _Child:
     """A place for a process. `starts`: how often one was started here.
 
-    `deaths`: how often one has died here, without one that was sound in between.
+    `deaths`: how often one has died here, without one that was sound in between. `silent`: looks since its last report.
     """
 
     name: str
@@ -73,6 +108,7 @@ class _Child:
     began: float = 0.0
     starts: int = 0
     deaths: int = 0
+    silent: int = 0
     #: When to start a process, on the monotonic clock.
     due: float | None = field(default=0.0)
 
@@ -88,20 +124,32 @@ class Supervisor:
     """Runs a process for each job, until a signal comes or one of them can't begin."""
 
     def __init__(
-        self, jobs: Sequence[tuple[str, Job]], serving: Callable[[], object], ended: Callable[[int], object]
+        self,
+        jobs: Sequence[tuple[str, Job]],
+        serving: Callable[[], object],
+        ended: Callable[[int], object],
+        *,
+        drain_delay: float = 0.0,
+        close: Callable[[], object] = lambda: None,
     ) -> None:
         """`jobs`: with the name of each, for the log.
 
         `serving`: called once, when all serve. `ended`: called with the id of a process that has ended.
+        `drain_delay`: seconds between SIGTERM and the end of the children. `close`: called at the end of that time.
         """
         self._children = [_Child(name, job) for name, job in jobs]
         self._serving: Callable[[], object] | None = serving
         self._ended = ended
+        self._drain_delay = drain_delay
+        self._close = close
         self._lifeline = Lifeline()
         self._signalled, self._signal = os.pipe()
         os.set_blocking(self._signalled, False)
         os.set_blocking(self._signal, False)
+        #: When the children are told to end, and when those that have not ended are killed, on the monotonic clock.
+        self._drained: float | None = None
         self._end: float | None = None
+        self._next_look = 0.0
         self._error: IssuerError | None = None
         self._killed = False
 
@@ -118,9 +166,12 @@ class Supervisor:
                 self._start_due()
                 for at in wait(self._awaited(), self._patience()):
                     self._heed(at)
+                self._look()
                 if (second := self._signals()) is not None:
                     self._kill("asked twice")
                     return 128 + second
+                if self._drained is not None and self._end is None and monotonic() >= self._drained:
+                    self._stop()
                 if self._end is not None and monotonic() >= self._end and not self._killed:
                     self._kill(f"not ended after {STOPPING:g} s")
         if self._error is not None:
@@ -135,7 +186,7 @@ class Supervisor:
             with suppress(BlockingIOError):
                 os.write(self._signal, bytes([number]))
 
-        before = {each: signal.getsignal(each) for each in SIGNALS}
+        before = {each: signal.getsignal(each) for each in (*SIGNALS, *MEANINGLESS)}
         for each, handler in before.items():
             if handler is not signal.SIG_IGN or each == signal.SIGTERM:
                 signal.signal(each, caught)
@@ -146,21 +197,46 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def _signals(self) -> int | None:
-        """Stop at the first signal, and return the second."""
+        """Begin to stop at the first signal, and return the second."""
         with suppress(BlockingIOError):
             for number in os.read(self._signalled, 64):
-                if self._end is not None:
+                name = signal.Signals(number).name
+                if number in MEANINGLESS:
+                    log.warning("%s came, which means nothing to this server: it goes on", name)
+                elif self._drained is not None or self._end is not None:
                     return number
-                log.info("stopping, as %s came", signal.Signals(number).name)
-                self._stop()
+                else:
+                    # SIGTERM comes from what starts and stops services. The others come from a terminal, where a
+                    # person waits.
+                    delay = self._drain_delay if number == signal.SIGTERM else 0.0
+                    log.info("stopping, as %s came%s", name, f": serving for another {delay:g} s" if delay else "")
+                    self._lifeline.begin_stop()
+                    self._drained = monotonic() + delay
         return None
 
     def _stop(self) -> None:
+        """Have the children end."""
         if self._end is None:
+            self._close()
             self._end = monotonic() + STOPPING
             self._lifeline.cut()
             for child in self._children:
                 child.due = None
+
+    def _look(self) -> None:
+        """Kill the children that have not reported for too long; they are replaced as others that die."""
+        now = monotonic()
+        if now < self._next_look or self._end is not None:
+            return
+        self._next_look = now + ALIVE_EVERY
+        for child in self._children:
+            if child.process is None:
+                continue
+            child.silent += 1
+            if child.silent == SILENT_LOOKS:
+                silence = SILENT_LOOKS * ALIVE_EVERY
+                log.error("%s (process %s) hangs: no sign of life for %g s", child.name, child.process.pid, silence)
+                child.process.kill()
 
     def _kill(self, why: str) -> None:
         self._killed = True
@@ -182,15 +258,15 @@ class Supervisor:
         child.process = _processes.Process(target=self._become, args=(child, theirs), name=child.name)
         child.process.start()
         theirs.close()
-        child.began, child.due = monotonic(), None
+        child.began, child.due, child.silent = monotonic(), None, 0
         child.starts += 1
 
     def _become(self, child: _Child, theirs: Connection) -> None:
         """Do the job, in the child; leave nothing open of the supervisor's that says whether it lives."""
-        # Ctrl-C reaches all processes of a terminal: the supervisor says when to stop.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Ctrl-C reaches all processes of a terminal, and systemd's SIGTERM all of a unit: the supervisor decides when
+        # each ends.
+        for number in (*SIGNALS, *MEANINGLESS):
+            signal.signal(number, signal.SIG_IGN)
         self._lifeline.cut()
         for fd in (self._signalled, self._signal):
             os.close(fd)
@@ -198,12 +274,15 @@ class Supervisor:
             if other.report is not None:
                 other.report.close()
 
+        os.set_blocking(theirs.fileno(), False)
+
         def report(said: Report) -> None:
-            with suppress(OSError):  # the supervisor is dead, and the lifeline says so
+            # The supervisor is dead, and the lifeline says so; or it does not run, and the pipe is full.
+            with suppress(OSError):
                 theirs.send(said)
 
         try:
-            child.job(self._lifeline.reading, report)
+            child.job(self._lifeline, report)
         except IssuerError as error:
             report(error)
             os._exit(1)
@@ -224,11 +303,13 @@ class Supervisor:
                 awaited.append(child.report)
         return awaited
 
-    def _patience(self) -> float | None:
-        moments = [child.due for child in self._children if child.due is not None]
-        if self._end is not None and not self._killed:
-            moments.append(self._end)
-        return max(0.0, min(moments) - monotonic()) if moments else None
+    def _patience(self) -> float:
+        moments = [self._next_look, *(child.due for child in self._children if child.due is not None)]
+        if self._drained is not None and self._end is None:
+            moments.append(self._drained)
+        if self._end is not None:
+            moments = [self._end if not self._killed else monotonic() + ALIVE_EVERY]
+        return max(0.0, min(moments) - monotonic())
 
     def _heed(self, at: object) -> None:
         for child in self._children:
@@ -244,6 +325,9 @@ class Supervisor:
             said = child.report.recv() if child.report is not None else None
         except (EOFError, OSError):
             said = None
+        child.silent = 0
+        if isinstance(said, Alive):
+            return
         if isinstance(said, Ready):
             child.served = True
             if self._serving is not None and all(each.served for each in self._children):

@@ -6,9 +6,8 @@ import asyncio
 import logging
 import os
 import resource
-import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,7 +23,7 @@ from issuer.errors import ConfigurationError, IssuerError
 from issuer.server.logs import logged
 from issuer.server.options import ServerOptions
 from issuer.server.sockets import BACKLOG
-from issuer.server.supervisor import Ready, Report
+from issuer.server.supervisor import ALIVE_EVERY, Alive, Lifeline, Ready, Report
 from issuer.wiring import aconnect, default_is_known
 
 if TYPE_CHECKING:
@@ -74,12 +73,12 @@ class _Granian(embed.Server):
 def run(
     options: ServerOptions,
     sockets: Mapping[str, socket.socket],
-    lifeline: int,
+    lifeline: Lifeline,
     report: Callable[[Report], None],
     *,
     first: bool,
 ) -> None:
-    """Serve until the lifeline is at its end, or SIGTERM comes. `first`: whether this worker speaks for all."""
+    """Serve until the lifeline is at its end. `first`: whether this worker speaks for all."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_Worker(options, sockets, report, first=first).serve(lifeline))
 
@@ -106,13 +105,15 @@ class _Worker:
         self._sockets = sockets
         self._report = report
         self._first = first
+        self._stopping = asyncio.Event()
         self._stop = asyncio.Event()
 
-    async def serve(self, lifeline: int) -> None:
+    async def serve(self, lifeline: Lifeline) -> None:
         """Serve, and end in order."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
-        loop.add_reader(lifeline, self._cut, loop, lifeline)
+        self._say_alive(loop)
+        for pipe, event in ((lifeline.stopping, self._stopping), (lifeline.end, self._stop)):
+            loop.add_reader(pipe, self._cut, loop, pipe, event)
         options = self._options
         if not self._first:  # one of several warnings is enough
             default_is_known()
@@ -124,24 +125,39 @@ class _Worker:
             doors = [await self._door(name, each, ids, access) for name, each in self._sockets.items()]
             self._report(Ready())
             tasks = [loop.create_task(self._stop.wait()), *(door.task for door in doors if door.task is not None)]
+            draining = loop.create_task(self._drain(doors))
             looking = loop.create_task(self._look(ids)) if self._first and not options.has_redis else None
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            draining.cancel()
             if looking is not None:
                 looking.cancel()
             if not self._stop.is_set():
                 raise IssuerError("a server has ended by itself")
+            for each in self._sockets.values():
+                each.close()
             await asyncio.gather(*(door.close(DRAINING) for door in doors))
             # Requests that wait for a number past that are told that there will be none.
             await ids.close()
             await asyncio.gather(*(door.close(ANSWERING) for door in doors))
 
-    def _cut(self, loop: asyncio.AbstractEventLoop, lifeline: int) -> None:
-        loop.remove_reader(lifeline)
-        self._stop.set()
+    def _cut(self, loop: asyncio.AbstractEventLoop, pipe: int, event: asyncio.Event) -> None:
+        loop.remove_reader(pipe)
+        event.set()
+
+    def _say_alive(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell the supervisor now and then that this loop turns."""
+        self._report(Alive())
+        loop.call_later(ALIVE_EVERY, self._say_alive, loop)
+
+    async def _drain(self, doors: Sequence[_Http | _Resp]) -> None:
+        """Have clients take other connections, once a stop has begun: they are still served here meanwhile."""
+        await self._stopping.wait()
+        for door in doors:
+            door.drain()
 
     async def _door(self, name: str, listening: socket.socket, ids: AsyncIssuer, access: Access) -> _Http | _Resp:
         if name == "http":
-            return _Http(_application(self._options, ids, access), listening)
+            return _Http(self._options, ids, access, listening)
         return await _Resp.open(ids, access, listening)
 
     async def _look(self, ids: AsyncIssuer) -> None:
@@ -157,20 +173,20 @@ class _Worker:
             log.warning("the store can't be asked yet: %s", error)
 
 
-def _application(options: ServerOptions, ids: AsyncIssuer, access: Access) -> Any:
-    from issuer.http.app import application
-    from issuer.metrics import install
-
-    app = application(ids, access, metrics=install(ids).exposition, allowed_hosts=options.allowed_hosts)
-    return logged(app) if options.verbose else app
-
-
 class _Http:
     """HTTP on granian. `task`: ends only if granian does."""
 
-    def __init__(self, app: Any, listening: socket.socket) -> None:
-        self._server: Any = _Granian(app, listening)
+    def __init__(self, options: ServerOptions, ids: AsyncIssuer, access: Access, listening: socket.socket) -> None:
+        from issuer.http.app import application
+        from issuer.metrics import install
+
+        self._app = application(ids, access, metrics=install(ids).exposition, allowed_hosts=options.allowed_hosts)
+        self._server: Any = _Granian(logged(self._app) if options.verbose else self._app, listening)
         self.task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._server.serve())
+
+    def drain(self) -> None:
+        """End each connection with its next reply; /readyz answers 503 from now on."""
+        self._app.drain()
 
     async def close(self, seconds: float) -> None:
         """Take no new connections, and wait for the answers under way. Twice: go on waiting."""
@@ -193,6 +209,11 @@ class _Resp:
         from issuer.resp.server import start
 
         return cls(await start(ids, access, sock=listening.dup()))
+
+    def drain(self) -> None:
+        """End each connection with its next reply."""
+        if self._server is not None:
+            self._server.drain()
 
     async def close(self, seconds: float) -> None:
         """Take no new connections, and wait for the answers under way. Twice is harmless."""

@@ -10,7 +10,7 @@ NAMES = (
     *("redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "insist", "lease", "journal"),
     *("keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files", "require_servers"),
     "metrics",
-    *("http", "resp", "workers", "tokens", "open", "allowed_hosts", "log_format"),
+    *("http", "resp", "workers", "tokens", "open", "allowed_hosts", "drain_delay", "log_format"),
 )
 
 

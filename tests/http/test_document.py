@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, cast
 
 import hypothesis
 import jsonschema_rs
@@ -166,7 +166,9 @@ def test_the_page_shows_each_route_and_loads_nothing() -> None:
 # ---------------------------------------------------------------------- probes
 
 
-def test_health_asks_nobody_and_readiness_is_bounded_and_kept_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liveness_asks_nobody_and_what_readiness_shows_is_looked_at_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[float] = []
     real = MemoryStore.tags
 
@@ -176,7 +178,8 @@ def test_health_asks_nobody_and_readiness_is_bounded_and_kept_for_a_second(monke
 
     async def behave(door: Door) -> None:
         monkeypatch.setattr(MemoryStore, "tags", tags)
-        assert await door.good("GET", "/healthz") == {"status": "ok"}
+        for path in ("/livez", "/healthz"):
+            assert await door.good("GET", path) == {"status": "ok"}
         assert asked == []
         ready: Any = {"ready": True, "store": None, "redis": None, "halted": 0, "halted_tags": []}
         assert await asyncio.gather(*(door.good("GET", "/readyz") for _ in range(50))) == [ready] * 50
@@ -186,34 +189,57 @@ def test_health_asks_nobody_and_readiness_is_bounded_and_kept_for_a_second(monke
     through(behave)
 
 
-def test_a_look_that_takes_too_long_is_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_was_seen_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = issuer.AsyncIssuer.ready
+
+    async def seen(door: Door, **constants: float) -> str | None:
+        for name, seconds in constants.items():
+            monkeypatch.setattr(f"issuer.http.service.LOOK_{name.upper()}", seconds)
+        found = await door.good("GET", "/readyz")
+        assert found["ready"] is True
+        return cast("str | None", found["store"])
+
     async def hangs(_: Any, *, timeout: float | None = None) -> None:
         assert timeout is not None
         await asyncio.Event().wait()
 
     async def behave(door: Door) -> None:
+        assert await seen(door, within=60.0, waited_for=60.0) is None
         monkeypatch.setattr(issuer.AsyncIssuer, "ready", hangs)
-        found = await door.ask("GET", "/readyz")
-        assert (found.status, found.code, found.json["store"]) == (503, "not_ready", "store_unavailable")
+        assert await seen(door, waited_for=0.01) is None
+        door.app._service._looking.cancel()
+        door.app._service._looking = None
+        assert await seen(door, within=0.0, waited_for=60.0) == "store_unavailable"
+        monkeypatch.setattr(issuer.AsyncIssuer, "ready", real)
+        assert await seen(door, within=60.0) is None
 
-    monkeypatch.setattr("issuer.http.service.READY_WITHIN", 0.05)
+    async def at_first(door: Door) -> None:
+        monkeypatch.setattr(issuer.AsyncIssuer, "ready", hangs)
+        assert await seen(door, within=60.0, waited_for=0.01) == "store_unavailable"
+
+    monkeypatch.setattr("issuer.http.service.LOOK_FOR", 0.0)
     through(behave)
+    through(at_first)
 
 
 @pytest.mark.live
-def test_a_redis_that_is_away_is_told_by_its_code_alone(start_redis: Callable[..., Any]) -> None:
+def test_a_redis_that_is_away_is_shown_by_its_code_alone_and_the_process_stays_ready(
+    start_redis: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start_redis()
+    for name, value in (("LOOK_FOR", 0.0), ("LOOK_WITHIN", 60.0), ("LOOK_WAITED_FOR", 60.0)):
+        monkeypatch.setattr(f"issuer.http.service.{name}", value)
 
     async def main() -> None:
         async with door(redis=server.url) as opened:
             assert (await opened.good("GET", "/readyz"))["ready"] is True
             server.stop()
-            opened.app._service._seen = None
             found = await opened.ask("GET", "/readyz")
-            assert (found.status, found.json["redis"], found.json["store"]) == (503, "redis_unavailable", None)
-            assert found.json["detail"] == "not ready: redis"
+            assert (found.status, found.json["ready"]) == (200, True)
+            assert (found.json["redis"], found.json["store"]) == ("redis_unavailable", None)
             assert server.url not in found.body.decode()
-            assert (await opened.ask("GET", "/healthz")).status == 200
 
     run(main())
 
@@ -307,6 +333,6 @@ def test_any_request_is_answered_as_the_document_says(opened: Opened) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("label", sorted(LABELS))
 def test_ten_thousand_requests_are_answered_as_the_document_says(label: str, opened: Opened) -> None:
-    """Of 21 routes 18 take parameters or a body, and so 600 different requests; to the others there is one."""
+    """Of 22 routes 18 take parameters or a body, and so 600 different requests; to the others there is one."""
     tried = any_requests(opened, 600, 1000, path=label)
-    assert tried.total() >= (600 if label.partition(" ")[2] not in ("/healthz", "/readyz", "/docs") else 1)
+    assert tried.total() >= (600 if label.partition(" ")[2] not in ("/livez", "/healthz", "/readyz", "/docs") else 1)

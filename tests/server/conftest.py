@@ -121,7 +121,7 @@ def serve(home: Path) -> Iterator[Serve]:
                     stdout=programs.DEVNULL,
                     stderr=stderr,
                     # One that is killed leaves its folder of metrics there.
-                    env={**os.environ, "TMPDIR": str(home), **(env or {})},
+                    env={**os.environ, "TMPDIR": str(home), "ISSUER_DRAIN_DELAY": "0", **(env or {})},
                 )
             ends.enter_context(process)
             # Its children end with it.

@@ -3,10 +3,13 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from issuer.server import supervisor
+from issuer.server.supervisor import Supervisor
 from tests import programs
 from tests.server.conftest import lives
 from tests.waiting import until
@@ -19,12 +22,13 @@ import os, sys, time
 from multiprocessing.connection import wait
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.server import logs, supervisor
-from issuer.server.supervisor import Ready, Supervisor
+from issuer.server.supervisor import Alive, Ready, Supervisor
 
 def steady(lifeline, report):
     report(Ready())
     print("began", os.getpid(), flush=True)
-    wait([lifeline])
+    while not wait([lifeline.end], 1):
+        report(Alive())
     print("ended", flush=True)
 
 {jobs}
@@ -110,7 +114,7 @@ def test_settings_that_are_found_wrong_once_it_serves_end_it(tmp_path: Path) -> 
 def wrong(lifeline, report):
     report(Ready())
     report(ConfigurationError("the store has no such thing"))
-    wait([lifeline])
+    wait([lifeline.end])
 jobs = [("it", wrong)]
 """
     with supervised(jobs, tmp_path) as program:
@@ -135,6 +139,67 @@ jobs = [("deaf", deaf)]
         assert program.wait(120) == 1
     assert "deaf is killed: not ended after 0.2 s" in (tmp_path / "err").read_text()
     assert not lives(pid)
+
+
+def test_a_process_that_gives_no_sign_of_life_is_killed_and_begun_again(tmp_path: Path) -> None:
+    jobs = """
+supervisor.SILENT_LOOKS, supervisor.ALIVE_EVERY = 3, 0.1
+def hangs(lifeline, report):
+    report(Ready())
+    print("began", os.getpid(), flush=True)
+    time.sleep(3600)
+jobs = [("it", hangs)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        pid = began(told(tmp_path, "began", 2))
+        assert f"gone {pid}\n" in told(tmp_path, "gone")
+        err = told(tmp_path, "another one is started", stream="err")
+        assert f"it (process {pid}) hangs: no sign of life for 0.3 s" in err
+        assert f"it (process {pid}) ended by SIGKILL: another one is started in 0.1 s" in err
+        program.kill()
+
+
+def test_looks_are_counted_so_that_a_machine_that_stood_still_has_no_hung_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[str] = []
+    process: Any = SimpleNamespace(pid=1, kill=lambda: killed.append("it"))
+    watched = Supervisor([("it", lambda _lifeline, _report: None)], lambda: None, lambda _process: None)
+    watched._children[0].process = process
+    now = 0.0
+    monkeypatch.setattr(supervisor, "monotonic", lambda: now)
+    for _ in range(supervisor.SILENT_LOOKS - 1):
+        now += 3600.0
+        watched._look()
+        watched._look()  # too early to count
+    assert not killed
+    now += supervisor.ALIVE_EVERY
+    watched._look()
+    assert killed == ["it"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_that_mean_nothing_end_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with supervised('jobs = [("it", steady)]', tmp_path) as program:
+        pid = began(told(tmp_path, "began"))
+        for each in (pid, program.pid):
+            os.kill(each, number)
+        told(tmp_path, f"{number.name} came, which means nothing to this server: it goes on", stream="err")
+        program.terminate()
+        assert program.wait(120) == 0
+    assert (tmp_path / "out").read_text().count("began") == 1
+
+
+def test_a_signal_to_one_process_leaves_its_end_to_the_supervisor(tmp_path: Path) -> None:
+    with supervised('jobs = [("it", steady)]', tmp_path) as program:
+        pid = began(told(tmp_path, "began"))
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            os.kill(pid, number)
+        program.send_signal(signal.SIGQUIT)
+        assert program.wait(120) == 0
+    assert "stopping, as SIGQUIT came" in (tmp_path / "err").read_text()
+    out = (tmp_path / "out").read_text()
+    assert (out.count("began"), out.count("ended")) == (1, 1)
 
 
 def test_a_hangup_that_is_ignored_stays_so(tmp_path: Path) -> None:

@@ -39,10 +39,12 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "tokens": ("argument", "environment", "file", ""),
     "open": (True, False, True, False),
     "allowed_hosts": (["argument"], ["environment", "*.b"], ["file"], []),
+    "drain_delay": (11.0, 12.0, 13.0, 1.0),
     "log_format": ("json", "json", "json", "text"),
 }
 NUMBERS = ("port_number", "machine", "rack")
 TIMES = ("timeout", "store_timeout", "redis_timeout")
+DURATIONS = (*TIMES, "drain_delay")
 #: Those whose value in a file is relative to it.
 PATHS = ("journal", "machine_files", "tokens")
 ALL = list(VALUES)
@@ -180,7 +182,7 @@ def wrong(name: str, value: object, said: str) -> ConfigurationError:
 
 #: What is no value of a setting: its name, what the error says, and values.
 WRONG: list[tuple[str, str, Sequence[object]]] = [
-    *((name, "must be a number of seconds, ", ["-1", "soon", "nan", "inf", -0.1, True, []]) for name in TIMES),
+    *((name, "must be a number of seconds, ", ["-1", "soon", "nan", "inf", -0.1, True, []]) for name in DURATIONS),
     *((name, "above 0", [0]) for name in TIMES[1:]),  # the caller's alone may be zero
     *((name, "must be a whole number, not ", ["one", "1.5", 1.5, True, []]) for name in NUMBERS),
     *(
