@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from issuer.core.sparing import Sparing
+from issuer.interrupts import raise_interrupt
 
 log = logging.getLogger("issuer")
 
@@ -232,6 +233,7 @@ class Observers:
             try:
                 call(at_once)
             except Exception as error:  # noqa: BLE001 - the sweep and the other observers go on
+                raise_interrupt(error)
                 self._sparing.say(log.error, "", (id(call), type(error)), "observer %r failed", call, error=error)
 
     def add_round(self, call: Callable[[bool], object]) -> None:
@@ -251,5 +253,6 @@ class Observers:
             try:
                 observer(event)
             except Exception as error:  # noqa: BLE001 - whatever it is, a caller waits for its number
+                raise_interrupt(error)
                 kind = id(observer), type(event), type(error)
                 self._sparing.say(log.error, "", kind, "observer %r failed at %r", observer, event, error=error)

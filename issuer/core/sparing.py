@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from issuer.clock import monotonic
 from issuer.forks import living
+from issuer.interrupts import raise_interrupt
 
 #: Seconds for which the same thing isn't said again.
 QUIET = 60.0
@@ -61,16 +61,18 @@ class Sparing:
         *arguments: object,
         error: BaseException | None = None,
     ) -> None:
-        """Log it, by a method of a logger, unless it was said less than a minute ago. Raises nothing.
+        """Log it, by a method of a logger, unless it was said less than a minute ago. Raises nothing of its own.
 
         A handler or filter of the user's may raise, and what is logged may fail to show itself, while the caller is
         about to hand out a number, or an error.
         """
-        with suppress(Exception):
+        try:
             kept_back = self.due(subject, kind)
             if kept_back is not None:
                 more = f" (and {kept_back} times since this was last said)" if kept_back else ""
                 log(message + more, *arguments, exc_info=error)
+        except Exception as failed:  # noqa: BLE001 - there is nowhere else to say it
+            raise_interrupt(failed)
 
     def due(self, subject: str, kind: object) -> int | None:
         """Return None if it was said less than a minute ago, else how often it was kept back since."""

@@ -28,7 +28,8 @@ from issuer.drivers.topology import (
     unreached,
     visit,
 )
-from issuer.errors import RedisUnavailable
+from issuer.errors import IssuerError, RedisUnavailable
+from issuer.interrupts import raise_interrupt
 
 #: The shortest time that a round trip gets, so that a call with no time left can still see what is in hand.
 SHORTEST = 0.05
@@ -40,11 +41,29 @@ LOOK_OUT = 0.0001
 #: After a look-out in vain this many calls do without: a server that is far away costs each of them 2 us.
 FAR = 50
 
-#: The errors of a connection that has ended.
-_CLOSED = (redis.ConnectionError, OSError)
+#: What redis-py's handshake and our decoders raise on replies that make no sense; UnicodeError: on a host's name.
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError)
 
 #: A step that Redis does.
 RedisStep = Send | Masters | Visit | Elsewhere
+
+
+def connection_error(error: Exception) -> redis.RedisError:
+    """Return what a connection has raised as an error of redis-py, as which everything above handles it.
+
+    What isn't the connection's, or the parser's, comes out as it is: what a signal's handler raised, above all.
+    """
+    raise_interrupt(error)
+    if isinstance(error, redis.RedisError):
+        return error
+    if isinstance(error, OSError):
+        meant: redis.RedisError = redis.ConnectionError(str(error))
+    elif isinstance(error, _NONSENSE):
+        meant = redis.exceptions.InvalidResponse(repr(error))
+    else:
+        raise error
+    meant.__cause__ = error
+    return meant
 
 
 class AnyLink(Protocol):
@@ -97,13 +116,13 @@ def talks(route: Topology, name: str, step: RedisStep, tag: str | None) -> Talks
         while True:
             try:
                 answer = yield talk
-            except Exception as error:  # noqa: BLE001 - the route decides what an error means
+            except redis.RedisError as error:  # the route decides what it means
                 talk = steps.throw(error)
             else:
                 talk = steps.send(answer)
     except StopIteration as done:
         return done.value
-    except Exception as error:
+    except (redis.RedisError, IssuerError) as error:
         key = "" if isinstance(step, Masters) else step.call.key
         meant = meaning(error, name, key, tag, None if talk is None else talk.call)
         if isinstance(meant, RedisUnavailable):
@@ -133,18 +152,20 @@ def exchange(  # noqa: C901, PLR0912 - one case for each way in which it may end
             if not reused:
                 yield partial(link.connect, end)
             answer = call.decode((yield from _asked(talk, link, end)))
-        except _CLOSED as error:
-            yield link.drop
-            if not reused:
-                raise unreached(error) from error.__cause__
-            if not call.repeatable:
-                raise
-            # The server closed it while it was idle, and then it has closed the others too.
-            yield node.drop_idle
-            continue
         except GeneratorExit:  # the driver was interrupted, or its loop has ended: nothing can be waited for
             link.abort()
             raise
+        except Exception as raised:  # noqa: BLE001 - `connection_error` raises what isn't the connection's
+            yield link.drop
+            error = connection_error(raised)
+            closed = isinstance(error, redis.ConnectionError)
+            if closed and not reused:
+                raise unreached(error) from error.__cause__
+            if not closed or not call.repeatable:
+                raise error  # noqa: B904 - it has a cause of its own
+            # The server closed it while it was idle, and then it has closed the others too.
+            yield node.drop_idle
+            continue
         except BaseException:
             yield link.drop
             raise

@@ -56,13 +56,13 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: Call[A
         return error
     if isinstance(error, redis.exceptions.AuthenticationError):
         return ConfigurationError(f"redis {name} refuses the login: {text}")
-    if isinstance(error, (redis.ConnectionError, redis.TimeoutError, TimeoutError, OSError)):
+    if isinstance(error.__cause__, UnicodeError):
+        return ConfigurationError(f"redis {name}: that can't be a host's name: {error.__cause__}")
+    if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
-    if isinstance(error, UnicodeError):
-        return ConfigurationError(f"redis {name}: that can't be a host's name: {error}")
-    if not isinstance(error, redis.RedisError):
-        # Another server than Redis, or a broken one: its replies make redis-py or the decoder stumble.
-        return RedisUnavailable(f"redis {name} answered nothing that makes sense: {error!r}", tag=tag)
+    if isinstance(error, redis.exceptions.InvalidResponse):
+        # Another server than Redis, or a broken one: its replies make the parser or the decoder stumble.
+        return RedisUnavailable(f"redis {name} answered nothing that makes sense: {text}", tag=tag)
     return _answered(text, name, key, tag, call)
 
 

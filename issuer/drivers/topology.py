@@ -19,7 +19,7 @@ from issuer.clock import monotonic
 from issuer.core.steps import Server, Sighting
 from issuer.drivers.breaker import EVIDENCE, Breaker, Refused
 from issuer.drivers.redis_errors import check_server
-from issuer.errors import ConfigurationError, RedisUnavailable
+from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Exchange:
 Talks = Generator[Exchange, Any, T]
 
 
-class Outdated(Exception):
+class Outdated(redis.RedisError):
     """A new connection is needed to a server of which it was found out earlier that it holds the key."""
 
 
@@ -76,8 +76,7 @@ class Unreached(redis.ConnectionError):
 
 def unreached(error: Exception) -> Exception:
     """Return the error for a new connection that ended: Unreached, or the error itself, if that is an answer."""
-    plain = type(error) is redis.ConnectionError or not isinstance(error, redis.RedisError)
-    return Unreached(str(error)) if plain else error
+    return Unreached(str(error)) if type(error) is redis.ConnectionError else error
 
 
 class Topology(ABC):
@@ -196,7 +195,7 @@ class Sentinels(Topology):
             try:
                 # One share stays for the master: it may be known, and well, while every Sentinel hangs.
                 found = yield Exchange(sentinel, gateway.master_of(self._name, key), share=left + 1)
-            except (redis.RedisError, OSError) as error:
+            except redis.RedisError as error:
                 trouble = error
             else:
                 if found is not None:
@@ -259,7 +258,7 @@ class Cluster(Topology):
             node = self._nodes[0]
             try:
                 shards = yield Exchange(node, gateway.cluster_slots(key), share=left)
-            except (redis.RedisError, OSError) as error:
+            except redis.RedisError as error:
                 trouble = error
             else:
                 self._learn(node, shards)
@@ -325,7 +324,7 @@ def _judge(breaker: Breaker, error: Exception, began: float) -> None:
         case redis.TimeoutError():
             if monotonic() - began >= EVIDENCE:
                 breaker.silent(error, began)
-        case redis.ConnectionError() | OSError():
+        case redis.ConnectionError():
             # Cut while it was in use, or it is still loading: whether the server is gone, the next connection tells.
             if breaker.open:
                 breaker.silent(error, began)
@@ -344,7 +343,7 @@ def _asked(route: Topology, talk: Exchange, *, trusts: bool) -> Talks[Any]:
             check_server((yield Exchange(talk.address, gateway.server_info(), connects=talk.connects)))
             route.checked.add(talk.address)
         reply = yield talk
-    except Exception as error:
+    except (redis.RedisError, IssuerError) as error:
         _judge(breaker, error, began)
         raise
     breaker.answered()
@@ -357,7 +356,7 @@ def _searched(route: Topology, key: str, *, probe: bool) -> Talks[Address]:
     breaker.admit(probe=probe)
     try:
         found = yield from route.find(key)
-    except Exception as error:
+    except (redis.RedisError, IssuerError) as error:
         _judge(breaker, error, began)
         raise
     breaker.answered()
@@ -409,7 +408,7 @@ def route_call(route: Topology, call: gateway.Call[T], *, probe: bool = True) ->
                 continue
             asked: T = yield Exchange(there, call, asking=True)
             return asked
-        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError, OSError):
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ClusterDownError):
             route.lost(address)
             raise
         match getattr(reply, "status", None):
@@ -457,5 +456,5 @@ def _attempted(route: Topology, talk: Exchange) -> Talks[Any]:
     try:
         route.breakers[talk.address].admit(probe=False)
         return (yield from _asked(route, talk, trusts=False))
-    except Exception as error:  # noqa: BLE001 - whatever it is that answers there
+    except (redis.RedisError, IssuerError) as error:
         return error

@@ -22,6 +22,7 @@ from issuer.core.steps import Calls, Steps, ask
 from issuer.core.supply.runtime import Runtime
 from issuer.errors import ConfigurationError, IssuerError, StoreUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
+from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.persistence.journal import Known
@@ -152,6 +153,7 @@ class Upkeep(Generic[L]):
                 yield partial(combiner.run, combiner.supply.rejoin(), soon)
                 loaded += yield partial(combiner.run, combiner.supply.fetch(deadline), deadline)
             except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for it
+                raise_interrupt(error)  # here alone: a sweep runs in threads of ours
                 self._registry.troubled(combiner, error)
         return loaded
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed, brief
+from issuer.interrupts import raise_interrupt
 from issuer.persistence.records import HIGHEST
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
 
@@ -177,8 +178,9 @@ def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> in
 
 
 def _own(plugin: Plugin | AsyncPlugin, error: BaseException) -> Exception:
-    """Return what a hook raised. Raises it again if it is the caller's own cancellation."""
+    """Return what a hook raised. Raises it again if it is the caller's own cancellation, or a signal handler's."""
     if isinstance(error, Exception):
+        raise_interrupt(error)
         return error
     with suppress(RuntimeError):  # in a thread there is no loop, and the caller can't be cancelled
         task = asyncio.current_task()

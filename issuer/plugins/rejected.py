@@ -10,6 +10,7 @@ from typing import Any
 from issuer.core.events import Emit, Rejected, unobserved
 from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
+from issuer.interrupts import raise_interrupt
 
 #: Called with the tag and the cause. It runs in the caller's thread or task, before the error reaches the caller.
 Handler = Callable[[str, Exception], object]
@@ -68,4 +69,5 @@ class Rejections:
         try:
             self._handler(tag, cause)
         except Exception as error:  # noqa: BLE001 - the caller has to learn the cause, not what befell the handler
+            raise_interrupt(error)
             self._trouble.say(log.error, "", type(error), "tag %r: the rejected handler failed", tag, error=error)

@@ -16,6 +16,7 @@ from issuer.errors import (
     StrategyFailed,
     brief,
 )
+from issuer.interrupts import raise_interrupt
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.segment import Segment
@@ -43,6 +44,7 @@ def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
     except IssuerError:
         raise
     except Exception as error:
+        raise_interrupt(error)
         whose = "" if tag is None else f"tag {tag!r}: "
         problem = f"{whose}strategy {name!r} failed: {type(error).__name__}: {error}"
         raise StrategyFailed(problem, tag=tag, strategy=name) from error
@@ -84,6 +86,7 @@ def factory(name: object) -> Factory:
     try:
         loaded: Factory = next(iter(points)).load()
     except Exception as error:
+        raise_interrupt(error)
         problem = f"the entry point of {name!r} can't be loaded: {error}"
         raise SchemeError(problem, setting="strategy", value=name) from error
     return loaded

@@ -14,6 +14,7 @@ from issuer.core.single_flight import SingleFlight
 from issuer.core.steps import Ask, Steps, asking
 from issuer.errors import IssuerError, StrategyFailed, Unavailable, brief
 from issuer.forks import living
+from issuer.interrupts import raise_interrupt
 from issuer.persistence.contract import Store
 from issuer.persistence.errors import StoreError
 from issuer.persistence.records import HIGHEST
@@ -116,6 +117,7 @@ class StrategyRunner:
                 error.tag = self._context.tag
             raise
         except Exception as error:
+            raise_interrupt(error)
             raise StrategyFailed(
                 f"tag {self._context.tag!r}: strategy {self._name!r} failed: {type(error).__name__}: {error}",
                 tag=self._context.tag,

@@ -25,6 +25,7 @@ from issuer.errors import (
 )
 from issuer.gateway.keys import check_tag
 from issuer.gateway.machine_scripts import machines, machines_key
+from issuer.interrupts import raise_interrupt
 from issuer.strategies import layout as layout_
 from issuer.strategies import stored
 from issuer.strategies.contract import Context, Instance, Strategy
@@ -238,7 +239,8 @@ class Snowflake(Strategy):
         log.warning("%s", error)
         try:
             self.context.alarm(error)
-        except Exception:
+        except Exception as failed:
+            raise_interrupt(failed)
             log.exception("tag %r: the alarm hook failed", self.context.tag)
 
     # ------------------------------------------------------------------ the machine number

@@ -254,14 +254,13 @@ class Fetcher:
             emit(Failed(self._tag, "fetch", error))
             in_a_hurry = in_person and deadline.left() <= 0 and monotonic() - flight.begun < EVIDENCE
             flights.finish(flight, progress=False, error=error, in_a_hurry=in_a_hurry)
-        except Exception as error:
-            unforeseen = IssuerError(f"tag {self._tag!r}: extension failed: {error!r}", tag=self._tag)
-            unforeseen.__cause__ = error
+        except BaseException as error:
+            # What strikes a caller, as a signal's handler does, is its own affair: the waiters try again.
+            unforeseen = None
+            if isinstance(error, Exception) and not in_person:
+                unforeseen = IssuerError(f"tag {self._tag!r}: extension failed: {error!r}", tag=self._tag)
+                unforeseen.__cause__ = error
             flights.finish(flight, progress=False, error=unforeseen)
-            raise
-        except BaseException:
-            # An interrupt is this thread's own affair: the waiters try again.
-            flights.finish(flight, progress=False)
             raise
         else:
             flights.finish(flight, progress=progress)

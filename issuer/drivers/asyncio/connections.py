@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Elsewhere
-from issuer.drivers.exchange import FAR, LOOK_OUT, SHORTEST, RedisStep, exchange, talks
+from issuer.drivers.exchange import FAR, LOOK_OUT, SHORTEST, RedisStep, connection_error, exchange, talks
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.drivers.topology import Address, Exchange
 from issuer.errors import RedisUnavailable
@@ -62,7 +62,12 @@ class Link:
 
     async def reply(self, packed: bytes, _end: Deadline | None = None) -> Any:
         """Send it and return the reply. After anything raised, the connection must be dropped: the reply may come."""
-        await self.connection.send_packed_command(packed, check_health=self._health)
+        try:
+            await self.connection.send_packed_command(packed, check_health=self._health)
+        except RuntimeError as error:
+            if isinstance(error, RecursionError):
+                raise
+            raise redis.ConnectionError(str(error)) from error  # uvloop's, of a transport that is closed
         return await self.connection.read_response(disable_decoding=True)
 
     async def stale(self) -> bool:
@@ -204,8 +209,9 @@ class Connections:
                 await node.drop_idle()  # each of them would cost a caller as much again
             late = RedisUnavailable(f"redis {self.name}: no answer in time", retry_after=self._route.retry_after(""))
             raise late from error
-        except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
+        except Exception as error:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
             await link.drop()
+            connection_error(error)
             return None
         except BaseException:
             await link.drop()

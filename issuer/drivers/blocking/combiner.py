@@ -6,6 +6,8 @@ import itertools
 import threading
 from typing import Self, TypeVar
 
+import redis
+
 from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Flight, Steps, renewed
@@ -147,7 +149,7 @@ class Combiner:
                     state.alone += 1
                     return high
             return state.value(self._long(1, Deadline(self._timeout), reply, before)[1])
-        except TimeoutError as error:
+        except redis.TimeoutError as error:
             late = self._unanswered(error, self._seconds)
             return state.value(self._long(1, Deadline(self._timeout - self._seconds), late, before)[1])
         finally:
@@ -197,7 +199,7 @@ class Combiner:
         before = self.state.seen
         try:
             reply = self._node.draw(packed, seconds)
-        except TimeoutError as error:
+        except redis.TimeoutError as error:
             return self._long(n, deadline, self._unanswered(error, seconds), before)
         if reply is None or len(reply) != NUMBERS or self.state.hand is not None:
             return self._long(n, deadline, reply, before)
@@ -227,7 +229,7 @@ class Combiner:
                 self._pack()
         return numbers[0] - 1, numbers[-1]
 
-    def _unanswered(self, error: TimeoutError, seconds: float) -> RedisUnavailable:
+    def _unanswered(self, error: redis.TimeoutError, seconds: float) -> RedisUnavailable:
         if self._redis is None:
             return RedisUnavailable(str(error), tag=self.tag)
         return self._redis.unanswered(self._node, error, seconds, self.tag)

@@ -13,10 +13,11 @@ import redis
 from issuer.clock import Deadline
 from issuer.core.steps import Elsewhere
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.exchange import SHORTEST, RedisStep, exchange, talks
+from issuer.drivers.exchange import SHORTEST, RedisStep, connection_error, exchange, talks
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.drivers.topology import Address, Exchange
 from issuer.errors import RedisUnavailable
+from issuer.interrupts import raise_interrupt
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class Node:
     def draw(self, packed: bytes, seconds: float) -> list[bytes] | None:
         """Send a draw over an idle connection and return its reply as it comes; None if it has to go the long way.
 
-        For draws only: they may be sent again. TimeoutError if no reply comes within `seconds` seconds.
+        For draws only: they may be sent again. redis.TimeoutError if no reply comes within `seconds` seconds.
         """
         try:
             link = self.idle.pop()
@@ -61,9 +62,11 @@ class Node:
             reply = link.ask(packed, seconds)
         except (BlockingIOError, redis.TimeoutError) as error:
             link.drop()
-            raise TimeoutError(f"no answer within {seconds:g} s") from error
-        except Exception:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
+            raise_interrupt(error)
+            raise redis.TimeoutError(f"no answer within {seconds:g} s") from error
+        except Exception as error:  # noqa: BLE001 - closed while it was idle, or garbage: the long way finds out which
             link.drop()
+            connection_error(error)
             return None
         except BaseException:
             link.drop()
@@ -123,7 +126,7 @@ class Connections:
         address = self._route.last_owner(key)
         return NOWHERE if address is None else self._nodes.get(address, NOWHERE)
 
-    def unanswered(self, node: Node, error: TimeoutError, seconds: float, tag: str) -> RedisUnavailable:
+    def unanswered(self, node: Node, error: redis.TimeoutError, seconds: float, tag: str) -> RedisUnavailable:
         """Take note that a draw got no answer for `seconds` seconds, and return the error for it."""
         if self._route.silent(node.address, error, seconds):
             node.drop_idle()  # each of them would cost a caller as much again
