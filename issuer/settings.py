@@ -39,7 +39,7 @@ _DISTINCT = 5
 class Setting:
     """A value and where it came from: "argument", a variable's name, a file's path, or "default"."""
 
-    value: Any
+    value: Any = field(repr=False)  # a URL has a password in it
     source: str
 
 
@@ -418,9 +418,10 @@ def _check_misspelt(environment: Mapping[str, str], given: Collection[str]) -> N
     wanted = [name for variable, name in ours.items() if name not in given and variable not in environment]
     # Besides the variables, the names under which `connect` and the command line take the two addresses.
     likely = {each: name for name in wanted for each in (name, name.removesuffix("_url")) if len(each) >= _DISTINCT}
-    for variable in sorted(environment.keys() - ours.keys()):
+    unknown = [each for each in sorted(environment.keys() - ours.keys()) if each.startswith("ISSUER_")]
+    for variable in unknown:
         near = get_close_matches(variable[len("ISSUER_") :].lower(), likely, n=1, cutoff=_ALIKE)
-        if near and variable.startswith("ISSUER_"):
+        if near:
             meant = f"ISSUER_{likely[near[0]].upper()}"
             raise ConfigurationError(
                 f"unknown variable {variable}: correct it if {meant} is meant. If it belongs to another program, set "
@@ -440,8 +441,10 @@ def _file(
             if named:
                 raise ConfigurationError(f"there is no settings file {candidate}") from error
             continue
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             raise ConfigurationError(f"settings file {candidate}: {error}") from error
+        except UnicodeDecodeError as error:  # not chained: it holds the whole file
+            raise ConfigurationError(f"settings file {candidate}: {error}") from None
         try:
             content = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:

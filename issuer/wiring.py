@@ -28,7 +28,8 @@ from issuer.operations.config import IssuerConfig
 from issuer.persistence.contract import Store
 from issuer.persistence.errors import StoreError
 from issuer.persistence.journalled import Journalled
-from issuer.persistence.opening import mask, open_store
+from issuer.persistence.opening import open_store
+from issuer.persistence.urls import mask
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
 from issuer.plugins.hooks import named
@@ -38,9 +39,6 @@ from issuer.strategies.registry import strategy_names
 
 if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler
-
-#: `mask` for the edges, which may not import the module that opens stores.
-__all__ = ["UNSET", "aconnect", "connect", "default", "default_is_known", "mask"]
 
 log = logging.getLogger("issuer")
 

@@ -16,7 +16,6 @@ Rules that hold for every method of every store:
 
 from __future__ import annotations
 
-import re
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -28,26 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from issuer.persistence.records import LedgerEntry, LedgerPage, Position, Reservation, Tag, TagChanges, TagSettings
-
-_LOGIN = re.compile(r"([:/][^:/@\s]+:)\S+@")
-_SECRET_PARAMETER = re.compile(
-    r"([?&][^=&]*(?:pass|pwd|secret|token|key|credential|authmechanismproperties)[^=&]*=)[^&]*", re.IGNORECASE
-)
-
-
-def mask(url: str) -> str:
-    """Return the URL fit for a message: no password, and no query parameter that looks like a secret."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        # Mistyped, and so printed in an error: what looks like a login is hidden all the same.
-        return _LOGIN.sub(r"\1***@", url)
-    if scheme in {"sqlite", "memory"}:
-        return url
-    # Up to the last @, since people forget to quote an @ or a / in a password.
-    userinfo, at, host = rest.rpartition("@")
-    user, colon, _ = userinfo.partition(":")
-    shown = f"{user}:***" if colon else user
-    return f"{scheme}://{shown}{at}" + _SECRET_PARAMETER.sub(r"\1***", host)
 
 
 class Deadline:

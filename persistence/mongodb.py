@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 from bson.int64 import Int64
 from pymongo import MongoClient, ReturnDocument
-from pymongo.errors import ConfigurationError, DuplicateKeyError
+from pymongo.errors import DuplicateKeyError
 from pymongo.synchronous import client_session
-from pymongo.uri_parser import parse_uri
 
 from issuer.persistence import mongoledger, mongometa, mongotags
-from issuer.persistence.contract import Deadline, Store, mask
+from issuer.persistence.contract import Deadline, Store
 from issuer.persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
 from issuer.persistence.mongo_server import Attempts, facts, translated
 from issuer.persistence.records import (
@@ -44,6 +43,7 @@ from issuer.persistence.records import (
     now_ms,
     shortened,
 )
+from issuer.persistence.urls import mask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -76,7 +76,6 @@ SCHEMA = 2
 _INDEX_PATIENCE = 3600
 
 _random = random.SystemRandom()
-_RESERVED_DATABASES = {"admin", "config", "local"}
 
 
 @contextmanager
@@ -215,17 +214,7 @@ class MongoStore(Store):
     @classmethod
     def open(cls, url: str) -> MongoStore:
         """Return the store at that URL; no I/O. Misconfigured if it isn't valid, has w=0 or names a system database."""
-        if mongometa.options(url).get("w") == "0":
-            raise Misconfigured(f"{mask(url)}: w=0 can't be relied on: take it out, majority is used in any case")
-        if url.startswith("mongodb://"):  # mongodb+srv:// would ask the DNS
-            try:
-                name = parse_uri(mongometa.without_prefix(url)[0])["database"]
-            except (ConfigurationError, ValueError, OSError) as error:  # InvalidURI; a port; a file that isn't there
-                raise Misconfigured(f"{mask(url)}: {error}") from error
-            if name in _RESERVED_DATABASES:
-                raise Misconfigured(
-                    f"{mask(url)}: {name!r} is MongoDB's own; name another database, and ?authSource={name} to log in"
-                )
+        mongometa.check_url(url)
         return cls(address=url)
 
     @property

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_plus
 
 from pymongo import ReadPreference, WriteConcern
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.read_concern import ReadConcern
+from pymongo.uri_parser import parse_uri, split_options
 
 from issuer.persistence.errors import Misconfigured
 from issuer.persistence.records import fresh_version, is_id, is_number
+from issuer.persistence.urls import ENCODE, flaw, mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +38,7 @@ NO_PREFIX = ""
 #: The option of a URL that names another prefix. It is the issuer's own, so pymongo never sees it.
 OPTION = "collectionPrefix"
 
+_RESERVED_DATABASES = {"admin", "config", "local"}
 _ALLOWED = re.compile(r"[A-Za-z0-9_-]{0,40}")
 
 #: Version of a database in which no tag has a scheme.
@@ -80,10 +83,42 @@ def without_prefix(url: str) -> tuple[str, str | None]:
     return (f"{address}{mark}{left}" if left else address) if prefix is not None else url, prefix
 
 
+def check_url(url: str) -> None:
+    """Misconfigured if the URL isn't valid, has w=0 or names a system database. No I/O, not even of the DNS."""
+    shown = mask(url)
+    if wrong := flaw(url):
+        raise Misconfigured(f"{shown}: {wrong}")
+    if options(url).get("w") == "0":
+        raise Misconfigured(f"{shown}: w=0 can't be relied on: take it out, majority is used in any case")
+    plain, _ = without_prefix(url)
+    parameters = plain.partition("?")[2]
+    try:
+        if parameters:
+            split_options(parameters)
+    except OSError as error:  # a file of a certificate
+        raise Misconfigured(f"{shown}: a file that a parameter names can't be read: {error.strerror}") from None
+    except (ConfigurationError, ValueError, TypeError):
+        raise Misconfigured(
+            f"{shown}: pymongo doesn't know one of the parameters, or one has a value that it can't have"
+        ) from None
+    if url.startswith("mongodb+srv"):  # the rest asks the DNS
+        return
+    try:
+        name = parse_uri(plain)["database"]
+    except (ConfigurationError, ValueError):
+        raise Misconfigured(
+            f"{shown}: the login or a host isn't valid, or a parameter doesn't fit the hosts; {ENCODE}"
+        ) from None
+    if name in _RESERVED_DATABASES:
+        raise Misconfigured(
+            f"{shown}: {name!r} is MongoDB's own; name another database, and ?authSource={name} to log in"
+        )
+
+
 def checked(prefix: str) -> str:
     """Return the prefix. Misconfigured if it can't begin a collection's name."""
     if not _ALLOWED.fullmatch(prefix):
-        raise Misconfigured(f"collection prefix {prefix!r}: write at most 40 letters, digits, _ and -")
+        raise Misconfigured("a collection prefix has at most 40 letters, digits, _ and -: this one hasn't")
     return prefix
 
 

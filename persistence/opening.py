@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from issuer.persistence.contract import Store, mask
+from issuer.persistence.contract import Store
 from issuer.persistence.errors import Misconfigured
-
-__all__ = ["FORMS", "mask", "open_store"]
+from issuer.persistence.urls import has_parameters, mask
 
 #: The URLs that `open_store` understands, as messages and the documentation show them.
 FORMS = (
@@ -21,7 +20,8 @@ FORMS = (
 def open_store(url: str) -> Store:
     """Return the store that the URL names. Does no I/O: a store that is away shows at the first call.
 
-    An SQLite path is taken as it stands (no percent-encoding, no query): it may hold blanks, `?`, `#` and any letter.
+    An SQLite path is taken as it stands (no percent-encoding): it may hold blanks, `?`, `#` and any letter. What looks
+    like parameters behind it is refused: another file would begin another store.
     `memory://` is a new store each time, `memory://name` the same one for the whole process. Raises Misconfigured for
     any other scheme, and for a URL that can't be meant.
     """
@@ -34,10 +34,16 @@ def open_store(url: str) -> Store:
         from issuer.persistence.sqlite import SQLiteStore
 
         if not rest.startswith("/") or rest == "/":
-            raise Misconfigured(f"{url}: write sqlite:///relative/path or sqlite:////absolute/path")
+            raise Misconfigured(f"{mask(url)}: write sqlite:///relative/path or sqlite:////absolute/path")
+        if has_parameters(rest):
+            raise Misconfigured(
+                f"{mask(url)}: the URL of an SQLite file has no parameters: leave out what follows the ?"
+            )
         return SQLiteStore(rest[1:])
     if separator and scheme == "memory":
         from issuer.persistence.memory import MemoryStore
 
+        if mask(url) != url:
+            raise Misconfigured(f"{mask(url)}: the name of a store in memory has letters, digits, and . or - at most")
         return MemoryStore.named(rest) if rest else MemoryStore()
-    raise Misconfigured(f"{mask(url)!r} is no store; write one of: {', '.join(FORMS)}")
+    raise Misconfigured(f"{mask(url)} is no store; write one of: {', '.join(FORMS)}")

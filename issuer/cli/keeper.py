@@ -16,9 +16,9 @@ from issuer.cli.session import Session
 from issuer.core.event_log import line_of
 from issuer.core.events import Event, SegmentLoaded
 from issuer.errors import ConfigurationError, Unavailable
+from issuer.persistence.urls import mask
 from issuer.server.watch import EVERY, Watch
 from issuer.terminal import say
-from issuer.wiring import mask
 
 
 @click.command(

@@ -9,9 +9,9 @@ import click
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
 from issuer.gateway.scripts import NAMES, script
+from issuer.persistence.urls import mask
 from issuer.settings import DEFINITIONS
 from issuer.terminal import Column, screen_width, shortened, show, show_json, table
-from issuer.wiring import mask
 
 _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
 

@@ -12,6 +12,7 @@ import click
 from issuer import settings as settings_
 from issuer.api.blocking import Issuer
 from issuer.errors import ConfigurationError
+from issuer.persistence.urls import mask
 from issuer.wiring import connect, default_is_known
 
 
@@ -61,7 +62,7 @@ class Session:
                 default_is_known()  # its warning came when its file was made
             if not makes_store and store.source != settings_.DEFAULT and is_missing(store.value):
                 raise ConfigurationError(
-                    f"there is no store {store.value} (from {store.source}): name the one that is meant; "
+                    f"there is no store {mask(store.value)} (from {store.source}): name the one that is meant; "
                     "`issuer create` makes a new one with its first tag"
                 )
             self._issuer = connect(**self.given, scheduler=scheduler, rejected=_told)

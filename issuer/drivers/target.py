@@ -5,8 +5,9 @@ from __future__ import annotations
 # Else the first connection to a host imports it, and a child that another thread forks just then waits for the lock of
 # that import for ever (seen).
 import encodings.idna  # noqa: F401
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -14,7 +15,8 @@ import redis
 import redis.asyncio
 
 from issuer.drivers.topology import Address, Cluster, Fixed, Sentinels, Topology
-from issuer.errors import ConfigurationError, brief
+from issuer.errors import ConfigurationError
+from issuer.persistence.urls import ENCODE, flaw
 
 #: redis-py's settings that would send a call again, or count and time calls in ways of its own.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}
@@ -31,7 +33,7 @@ class Recipe:
     """Recipe for a connection of redis-py: its class and settings."""
 
     kind: Callable[..., Any]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(repr=False)  # a password is one of them
 
     @classmethod
     def of(cls, pool: Any) -> Recipe:
@@ -64,13 +66,25 @@ def from_url(url: str, name: str, pool: Any) -> Target:
     With rediss+sentinel:// and rediss+cluster:// everything goes through TLS. All other parameters are redis-py's own.
     `pool`: the ConnectionPool class of the driver's colour. Raises ConfigurationError.
     """  # noqa: D400 - the URLs end the sentence
+    # Behind a # parsers see nothing.
+    if wrong := flaw(url) or ("#" in url and ENCODE):
+        raise ConfigurationError(f"redis {name}: {wrong}")
     try:
         found = _taken_apart(url, name, pool)
         # Does no I/O, and tells whether the parameters make sense.
         found.connection(Address(), None)
     except (ValueError, TypeError, OSError, redis.RedisError) as error:
-        raise ConfigurationError(f"redis {name}: {error}") from error
+        # Neither shown nor chained: its text may have a part of the URL.
+        raise ConfigurationError(f"redis {name}: {_refusal(str(error), url)}") from None
     return found
+
+
+def _refusal(text: str, url: str) -> str:
+    """Return what redis-py or the standard library refuses a URL for, which has no flaw. `text`: their words."""
+    for number, (name, _) in enumerate(parse_qsl(url.partition("?")[2], keep_blank_values=True), 1):
+        if f"'{name}'" in text:  # not shown: it may be a part of a password
+            return f"redis-py doesn't know parameter {number} of the URL, or it has a value that it can't have"
+    return f"the login, a host or a parameter isn't valid; {ENCODE}"
 
 
 def _taken_apart(url: str, name: str, pool: Any) -> Target:
@@ -80,15 +94,13 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     scheme, _, rest = url.partition("://")
     plain, plus, kind = scheme.partition("+")
     if plain not in _PLAIN or (plus and (plain == "unix" or kind not in _DEFAULT_PORT)):
-        raise ConfigurationError(f"redis {name}: there is no scheme {scheme}://; {_SCHEMES}")
+        raise ConfigurationError(f"redis {name}: there is no such scheme; {_SCHEMES}")
     before, _, query = rest.partition("?")
     authority, _, path = before.partition("/")
     if not plus:
-        if plain != "unix":
-            _check_database(path)
         return Target(name, Fixed, recipe(url))
     login, at, hosts = authority.rpartition("@")
-    nodes = [_address(host, kind) for host in hosts.split(",")]
+    nodes = [_address(host, kind, name) for host in hosts.split(",")]
     parameters = parse_qsl(query, keep_blank_values=True)
     others = urlencode([pair for pair in parameters if not pair[0].startswith(_FOR_SENTINELS)])
     if kind == "cluster":
@@ -100,9 +112,11 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
         raise ConfigurationError(f"redis {name}: the master's name is missing: {scheme}://host:26379/mymaster/0")
     theirs = {key.removeprefix(_FOR_SENTINELS): value for key, value in parameters if key.startswith(_FOR_SENTINELS)}
     user, password = theirs.pop("username", ""), theirs.pop("password", "")
-    _check_database(db)
+    if db.rstrip("/") and not re.fullmatch("[0-9]+/?", db):
+        raise ConfigurationError(f"redis {name}: what follows the master's name is no number of a database; {ENCODE}")
     if theirs:
-        raise ConfigurationError(f"redis {name}: unknown parameter {_FOR_SENTINELS}{next(iter(theirs))}")
+        known = f"{_FOR_SENTINELS}username and {_FOR_SENTINELS}password"
+        raise ConfigurationError(f"redis {name}: of the parameters {_FOR_SENTINELS}... there are {known}")
     their_login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
     return Target(
         name,
@@ -112,22 +126,14 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     )
 
 
-def _check_database(path: str) -> None:
-    """ValueError for a database without a number, for which redis-py would take the first one."""
-    number = path.rstrip("/")
-    if number and not (number.isascii() and number.isdigit()):
-        # Not shown: it may be the rest of a password.
-        raise ValueError("what follows the host is no number of a database; write %2F for a / in a password")
-
-
-def _address(host: str, kind: str) -> Address:
+def _address(node: str, kind: str, name: str) -> Address:
     """Take host, host:port, [::1] or [::1]:port apart."""
-    name, colon, port = host.rpartition(":")
+    host, colon, port = node.rpartition(":")
     if not colon or port.endswith("]"):
-        name, port = host, str(_DEFAULT_PORT[kind])
-    if not name.strip("[]") or not port.isdigit():
-        raise ValueError(f"{brief(host)} is no host:port")
-    return Address(name.strip("[]"), int(port), sentinel=kind == "sentinel")
+        host, port = node, str(_DEFAULT_PORT[kind])
+    if not host.strip("[]"):
+        raise ConfigurationError(f"redis {name}: one of the hosts has no name")
+    return Address(host.strip("[]"), int(port), sentinel=kind == "sentinel")
 
 
 def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:

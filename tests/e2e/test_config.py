@@ -57,8 +57,22 @@ def test_no_secret_is_ever_printed(cli: Cli) -> None:
     for command in (["config"], ["config", "--json"], ["--timeout", "0.2", "next", "orders"]):
         ended = cli(*urls, *command, env=env)
         assert "hidden" not in ended.out + ended.err
-        shown = command[0] == "--timeout" or ("me:***@" in ended.out and "k1" in ended.out and "k2" in ended.out)
+        shown = command[0] == "--timeout" or (
+            "rediss://***@r/0?***" in ended.out and "k1" in ended.out and "k2" in ended.out
+        )
         assert shown, command
+
+
+def test_nothing_of_a_password_that_nobody_encoded_is_printed(cli: Cli) -> None:
+    for cut in "#/":
+        login = f"me:12{cut}hidden"
+        for redis, store in ((f"redis://{login}@r/0", "mongodb://m/x"), ("none", f"mongodb://{login}@127.0.0.1:1/x")):
+            urls = ("--redis", redis, "--store", store, "--timeout", "0.2")
+            for command in ("config --json", "next orders", "doctor --json"):
+                ended = cli(*urls, *command.split())
+                assert "hidden" not in ended.out + ended.err, (urls, command)
+    ended = cli("--redis", "redis://me:12#hidden@r/0", "--store", "memory://x", "next", "orders")
+    assert (ended.code, "%23 for #" in ended.err) == (2, True)
 
 
 def test_a_named_file_is_used_in_place_of_the_others_and_an_unknown_key_in_it_is_refused(cli: Cli, home: Path) -> None:

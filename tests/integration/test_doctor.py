@@ -18,6 +18,7 @@ from issuer.core.inspect.doctor import diagnosis, examination, redis, store, tag
 from issuer.core.inspect.doctor.diagnosis import Check
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.opening import open_store
+from issuer.persistence.urls import mask
 from tests.colours import BOTH, Connect
 from tests.deadlines import refused
 from tests.integration.days import Make
@@ -262,7 +263,7 @@ def test_each_master_of_a_cluster(cluster: ClusterServers, opened: Opened, reque
     findings = opened(cluster.url).doctor()
     wanted = {("advice" if each is bad else "ok", f"127.0.0.1:{each.port}") for each in masters}
     assert levels(findings, "redis-eviction") == wanted
-    assert levels(findings, "redis-draw") == {("ok", cluster.url.replace("of-data", "***"))}
+    assert levels(findings, "redis-draw") == {("ok", mask(cluster.url))}
 
 
 # ------------------------------------------------------------------------------------------------------------ the store

@@ -345,7 +345,7 @@ def test_the_unused_tail_is_handed_back_on_close_two_segments_in_one(connect: Co
 def test_settings_that_make_no_sense_are_refused_at_once(connect: Connect) -> None:
     for settings, why in (
         ({"redis": "redis://127.0.0.1:1/0"}, "no store"),
-        ({"redis": "redis://127.0.0.1:1/0?foo=1"}, "foo"),
+        ({"redis": "redis://127.0.0.1:1/0?protocol=3&foo=1"}, "parameter 2 of the URL"),
         ({"redis": 7}, "redis"),
         ({"redis": "redis+cluster://127.0.0.1:1/3"}, "database"),
         ({"store": 7}, "store"),

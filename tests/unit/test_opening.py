@@ -13,7 +13,7 @@ from issuer.errors import ConfigurationError
 from issuer.persistence.errors import Misconfigured
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.mongodb import MongoStore
-from issuer.persistence.opening import FORMS, mask, open_store
+from issuer.persistence.opening import FORMS, open_store
 from issuer.persistence.sqlite import SQLiteStore
 from tests.unit.refusals import refused
 
@@ -49,20 +49,14 @@ def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
         assert all(form in told for form in FORMS)
         assert "secret" not in told
     mongo = ("", "h:99999999", "h/db?w=0", "h/?readConcernLevel=local&W=0", "u:secret@h/admin", "h/db?tls=maybe")
-    for url in ("sqlite://orders.db", "sqlite:///", "sqlite:///:memory:", *(f"mongodb://{each}" for each in mongo)):
+    for url in (
+        "sqlite://orders.db",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///a.db?key=secret",
+        *(f"mongodb://{each}" for each in mongo),
+    ):
         assert "secret" not in str(refused(Misconfigured, "", open_store, url))
-
-
-def test_secrets_of_a_url_are_never_shown() -> None:
-    for url, shown in {
-        "mongodb://u:p@ss/w:rd@h/db": "mongodb://u:***@h/db",
-        "mongodb://h/db?tlsCertificateKeyFilePassword=x&w=1": "mongodb://h/db?tlsCertificateKeyFilePassword=***&w=1",
-        "redis://:p@h:6379/0": "redis://:***@h:6379/0",
-        "http://h/?a=1&api_token=x": "http://h/?a=1&api_token=***",
-    }.items():
-        assert mask(url) == shown
-    for url in ("mongodb://u@h/db", "sqlite:////tmp/a:b@c.db", "memory://x"):
-        assert mask(url) == url
 
 
 def test_drivers_are_imported_only_when_asked_for() -> None:
@@ -79,7 +73,7 @@ def test_a_database_that_is_no_number_is_refused_and_not_shown() -> None:
     """It may be the rest of a password with a / in it."""
     for url in ("redis://127.0.0.1", "rediss://127.0.0.1:6380", SENTINELS):
         for path in ("x", "0/x", "-1", "1.0", "\u0661", "half-of-it@127.0.0.1:6379/0"):
-            said = "no number of a database; write %2F"
+            said = "%2F for /"
             assert path not in str(refused(ConfigurationError, said, from_url, f"{url}/{path}", "main", POOL))
 
 

@@ -1,0 +1,57 @@
+"""URLs of servers and stores: what of one may be shown, and which are refused before a parser sees them.
+
+A password that isn't percent-encoded makes parsers take a part of it for a host, a database or a parameter, and name
+that part in their errors. So a URL has to have one strict form first. Errors of parsers are never shown or chained.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HOST = r"(?:[\w.%-]*|\[[\w.:%]*\])(?::[0-9]{1,5})?"
+#: An @ behind the hosts is one of a password that has a / or ? in it.
+_URL = re.compile(rf"(?:{_SCHEME.pattern})://([^/?]*@)?({_HOST}(?:,{_HOST})*)(/[^?@]*)?(\?[^@]*)?")
+_NUMBERED = re.compile(r"rediss?(\+cluster)?://", re.IGNORECASE)
+
+_SQLITE = "sqlite"
+#: SQLite's paths are taken as they stand, so this would be a part of the file's name.
+_PARAMETERS = re.compile(r"\?\w+=.*", re.DOTALL)
+
+#: What to do about a URL that a parser can't take apart.
+ENCODE = (
+    "percent-encode whatever is no letter and no digit in a user's name, a password and the value of a parameter: %23 "
+    "for #, %2F for /, %3A for :, %3F for ?, %40 for @"
+)
+
+
+def flaw(url: str) -> str:
+    """Return what is wrong with the form of a server's URL, and what to do; "" if it is sound. Shows no part of it."""
+    found = _URL.fullmatch(url)
+    if found is None or not url.isprintable():
+        return f"it hasn't the form scheme://user:password@host:port/name?parameter=value; {ENCODE}"
+    if _NUMBERED.match(url) and not re.fullmatch("/?[0-9]*/?", found[3] or ""):
+        # redis-py would take the first database.
+        return f"what follows the host is no number of a database; {ENCODE}"
+    return ""
+
+
+def has_parameters(path: str) -> bool:
+    """Whether an SQLite path ends like the parameters of a URL."""
+    return _PARAMETERS.search(path) is not None
+
+
+def mask(url: str) -> str:
+    """Return the URL as it may be shown: without login and parameters. Of one with a flaw nothing but the scheme."""
+    scheme, separator, rest = url.partition("://")
+    if url == "none":
+        return url
+    if not separator or not _SCHEME.fullmatch(scheme):
+        return "***"
+    if scheme == _SQLITE and rest.startswith("/"):
+        return f"{scheme}://{_PARAMETERS.sub('?***', rest)}"
+    found = _URL.fullmatch(url)
+    if found is None or flaw(url):
+        return f"{scheme}://***"
+    login, hosts, path, parameters = found.groups()
+    return f"{scheme}://{(login and '***@') or ''}{hosts}{path or ''}{(parameters and '?***') or ''}"
