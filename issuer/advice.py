@@ -30,7 +30,7 @@ ADVICE: Final[Mapping[str, str]] = {
     ),
     "unknown_tag": "create it with {do:create}",
     "tag_exists": "change it with {do:configure}",
-    "tag_differs": "change it with {do:configure}",
+    "tag_differs": "ask for what is there, or change it with {do:configure}",
     "limit_reached": "raise it with {do:configure limit=N}",
     "redis_unavailable.recover": (
         "if it stays away, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag is served "

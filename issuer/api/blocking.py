@@ -274,8 +274,9 @@ class Issuer:
         strategy has no counter). lease: how many numbers of a trend tag each process draws ahead from Redis, 0 (none)
         .. 1 000 000; None: as `connect` says. ahead: how many steps a segment holds, 1..1000: if a step lasts ten
         minutes, ahead=6 makes an outage of the store of most of an hour cost nothing. A deleted tag, made again, goes
-        on above its old numbers. exist_ok: a tag that is there is returned as it is, unless it differs in what is said
-        here, or makes its numbers otherwise: then TagDiffers names the differences. Raises TagExists, InvalidArgument.
+        on above its old numbers. exist_ok: a tag that is there is returned as it is, unless its numbers are others than
+        said here, by order, limit, scheme or strategy, or begin lower: then TagDiffers names the differences. Its step,
+        lease, ahead and description may differ: operators change those. Raises TagExists, InvalidArgument.
         """
         asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
         deadline = self._deadline(timeout)

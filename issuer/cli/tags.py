@@ -149,13 +149,16 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
 )
 @click.argument("tag")
 @setting_options(new=True)
-@click.option("--exist-ok", is_flag=True, help="A tag that is there with these settings is fine, and left as it is.")
+@click.option(
+    "--exist-ok", is_flag=True, help="A tag that is there and makes these numbers is fine, and left as it is."
+)
 @scheme_options(new=True)
 @click.pass_obj
 def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> None:
     """Make TAG. A deleted tag, made again, goes on above its old numbers."""
+    began = now_ms()
     made = session.connect(makes_store=True).create(tag, exist_ok=exist_ok, **given(said))
-    if exist_ok:
+    if made.created < began:
         say(f"there is {plain(made.tag)}: {_stands(made)}{_settings(made)}")
     else:
         say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")

@@ -172,7 +172,7 @@ ROUTES: Final = (
             Field("tag", TEXT, "its name", required=True),
             *_CHANGEABLE,
             Field("order", words(*get_args(Order)), "strict: by time, over all processes; trend: per process"),
-            Field("exist_ok", FLAG, "true: take one that is there with these settings"),
+            Field("exist_ok", FLAG, "true: take one that is there and makes these numbers"),
         ),
     ),
     Route("GET", _OF, "show", "Show all that the store and Redis know of the tag.", tags.show, READ, "Inspection"),

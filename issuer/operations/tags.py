@@ -94,12 +94,14 @@ def _settled(tag: str, asked: TagOptions, config: IssuerConfig, there: Tag | Non
 def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) -> dict[str, tuple[object, object]]:
     """Return what was asked for and what the tag has, by the name of each setting that differs.
 
-    What wasn't said is not compared, but for what makes the numbers: a tag makes them as the caller expects, or not.
-    Nor is where the counter begins, unless the tag hasn't come as far.
+    Compared is what makes the numbers what they are: order, limit, scheme and strategy. Order and limit only if they
+    were said; where the counter begins only if the tag hasn't come as far. Step, lease, ahead and description are
+    checked and not compared: operators change them while programs run, and those have to start again all the same.
     """
     last = HIGHEST if asked.limit in (None, HIGHEST) else limits.number(asked.limit)
     above = requests.above_of(found.tag, asked.start, asked.above, last)
     order = scheme_record.in_true_order(found).order
+    replace(asked, order=order).settings(found.tag, limit=last, redis=True)
     scheme, _ = made(
         asked.given,
         tag=found.tag,
@@ -112,11 +114,7 @@ def _differences(found: Tag, asked: TagOptions, *, keys: Mapping[str, bytes]) ->
     )
     said: dict[str, tuple[object, object]] = {
         "order": (asked.order, order),
-        "step": (None if asked.step == "auto" else asked.step, found.step),
         "limit": (None if last == HIGHEST else last, scheme_record.last_value(found.scheme, found.limit)),
-        "lease": (asked.lease, found.lease),
-        "ahead": (None if asked.ahead == 1 else asked.ahead, found.ahead),
-        "description": (asked.description or None, found.description),
     }
     differs = {name: (want, has) for name, (want, has) in said.items() if want is not None and want != has}
     if above is not None and above > found.max:

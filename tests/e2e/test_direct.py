@@ -37,7 +37,9 @@ def test_numbers_come_one_a_line_or_as_a_json_list(cli: Cli, direct: Cli) -> Non
 def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(direct: Cli) -> None:
     for line, told in (
         ("create orders --start 100 --step 50 --ahead 6", "made orders: first number 100, step 50, trend, 6 ahead"),
-        ("create orders --exist-ok --step 50 --start 100 --ahead 6", "there is orders: max 99, step 50, 6 ahead"),
+        ("create orders --exist-ok --step 60 --start 100 --ahead 7", "there is orders: max 99, step 50, 6 ahead"),
+        ("create users --exist-ok --step 50", "made users: first number 1, step 50, trend"),
+        ("create users --exist-ok --step 50", "there is users: max 0, step 50"),
         ("set orders --lease 500", "changed orders: max 99, step 50, 6 ahead, lease 500"),
         ("set orders --ahead 1 --lease 0", "changed orders: max 99, step 50, lease 0"),
         ("set orders --limit 900 --above 130 --yes", "changed orders: max 130, step 50, limit 900, lease 0"),
@@ -47,8 +49,9 @@ def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(d
         ended = direct(*line.split())
         assert (ended.code, ended.out, ended.err) == (0, "", f"{told}\n")
     assert (direct("next", "orders").out, direct("next", "bills").out) == ("131\n", "123457\n")
-    other = direct("create", "orders", "--exist-ok", "--step", "60")
-    assert (other.code, "error: tag 'orders' exists: step is 5, not 60; change it" in other.err) == (1, True)
+    other = direct("create", "orders", "--exist-ok", "--limit", "60000")
+    told = "error: tag 'orders' exists: limit is 900, not 60000; ask for what is there, or change it"
+    assert (other.code, told in other.err) == (1, True)
     deleted = direct("delete", "orders", "--yes")
     assert (deleted.code, deleted.out, deleted.err) == (0, "", "deleted orders\n")
     assert direct("next", "orders").code == 3
