@@ -159,7 +159,9 @@ def state(found: Provenance) -> str:
             return "in Redis, not issued yet"
         return "reserved; issued, or lost in a gap" if found.in_redis is False else "reserved"
     if found.number > found.max:
-        return f"not reserved yet, as the store's max is {found.max}"
+        behind = f"the store is behind: its max is {found.max}, and numbers up to {found.taken} are reserved, as Redis "
+        known = f"{behind}or a journal knows: see `issuer verify`"
+        return known if found.number <= found.taken else f"not reserved yet, as the store's max is {found.max}"
     if found.oldest is None or found.number <= found.oldest.low:
         return (
             "the ledger begins above it. Its entry was dropped after 90 days, or the tag's start lies above the number"

@@ -26,6 +26,9 @@ INDENTED = 2
 #: From this many tags on there is a progress bar.
 MANY = 20
 
+#: A tag, what was found of it, and the error that kept it from being looked at.
+_Verdict = tuple[str, list[Discrepancy], IssuerError | None]
+
 
 @click.command(
     short_help="Prove that no number was reserved twice.",
@@ -58,30 +61,37 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
     findings = [finding for _, found, _ in verdicts for finding in found]
     wrong = [finding for finding in findings if not isinstance(finding, RedisUnseen)]
     unseen = [finding.tag for finding in findings if isinstance(finding, RedisUnseen)]
-    failed = {name: error for name, _, error in verdicts if error is not None}
+    failed = [error for _, _, error in verdicts if error is not None]
     if as_json:
         show_json([view(finding) for finding in findings])
     elif wrong:
         show(_report(wrong, screen_width()))
-    sound = [name for name, found, error in verdicts if not found and error is None]
-    if tag is None:
-        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
-        if failed:
-            say(f"not looked at: {', '.join(map(plain, failed))}")
-    elif sound:
-        say(f"{plain(tag)} is sound")
+    _sum_up(verdicts, tag)
     if unseen:
         say(f"not looked at in Redis: {', '.join(map(plain, unseen))}")
     for name, found, _ in verdicts:
         if len(found) == MOST:
             say(f"{plain(name)}: {MOST} findings; the rest was not looked for")
-    codes = [*map(code_of, failed.values()), UNREACHABLE if unseen else OK]
+    codes = [*map(code_of, failed), UNREACHABLE if unseen else OK]
     context.exit(PROBLEM if wrong else max(codes))
 
 
-def _each(
-    issuer: Issuer, names: list[str], *, named: bool
-) -> Iterator[tuple[str, list[Discrepancy], IssuerError | None]]:
+def _sum_up(verdicts: list[_Verdict], tag: str | None) -> None:
+    """Say of how many tags all was looked at and well; `tag`: the only one that was asked for."""
+    sound = [name for name, found, error in verdicts if not found and error is None]
+    agree = [name for name, found, _ in verdicts if found and all(isinstance(each, RedisUnseen) for each in found)]
+    failed = [name for name, _, error in verdicts if error is not None]
+    if tag is not None and sound:
+        say(f"{plain(tag)} is sound")
+    elif tag is None and (sound or not agree):
+        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
+    if agree:
+        say(f"ledger and store agree, which is no proof without Redis: {', '.join(map(plain, agree))}")
+    if failed and tag is None:
+        say(f"not looked at: {', '.join(map(plain, failed))}")
+
+
+def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
     """Verify one tag after the other, yielding its findings or an error, which is reported and keeps none waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
     away: set[type[IssuerError]] = set()

@@ -27,7 +27,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
     ),
     events.LimitNear: (
         WARNING,
-        "%d %% of %s numbers are used, %d are left up to its limit %d: %s",
+        "at least %d %% of %s numbers are used, at most %d are left up to its limit %d: %s",
         lambda event: event.used * 100 // event.most,
         lambda event: "the period's" if event.in_period else "its",
         lambda event: event.most - event.used,

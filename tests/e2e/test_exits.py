@@ -133,10 +133,22 @@ def test_a_limit_reached_half_way_leaves_the_numbers_printed_before_it(direct: C
     assert "has reached its limit" in ended.err
 
 
+@pytest.mark.parametrize("with_redis", [False, True], ids=["direct", "redis"])
+def test_at_an_exhausted_limit_only_its_error_is_told(direct: Cli, redis_url: str, *, with_redis: bool) -> None:
+    servers = ("--redis", redis_url) if with_redis else ()
+    direct(*servers, "create", "few", "--limit", "1000", "--step", "100")
+    assert direct(*servers, "next", "few", "-n", "1000").code == 0
+    for command in ("next", "peek"):
+        ended = direct(*servers, command, "few")
+        assert (ended.code, ended.out) == (1, "")
+        [told] = ended.err.splitlines()
+        assert told.startswith("error: tag 'few' has reached its limit: 1000 of 1000 are reserved"), told
+
+
 def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -> None:
     ended = orders("next", "orders", "-n", "9", "--json")
     assert (ended.code, ended.json()) == (0, list(range(1, 10)))
-    assert ended.err.startswith("warning: tag 'orders': 90 % of its numbers are used")
+    assert ended.err.startswith("warning: tag 'orders': at least 90 % of its numbers are used")
     ended = orders("next", "orders", "-n", "3", "--json")
     assert (ended.code, ended.json()) == (1, [10])
     told = json.loads(ended.err)

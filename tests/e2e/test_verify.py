@@ -74,7 +74,9 @@ def test_with_redis_away_an_agreement_of_ledger_and_store_is_told_and_is_no_pass
     # The same for both, and told once.
     assert ended.err.startswith("error: Redis was not looked at: redis redis://127.0.0.1:1: ")
     assert ended.err.count("error: ") == 1
-    assert ended.err.endswith("0 of 2 tags are sound\nnot looked at in Redis: orders, users\n")
+    agree = "ledger and store agree, which is no proof without Redis: orders, users\n"
+    assert ended.err.endswith(f"{agree}not looked at in Redis: orders, users\n")
+    assert "sound" not in ended.err
     forge(home, 5, 10)
     ended = orders(*away, "verify", "orders")
     assert (ended.code, ended.out.splitlines()[0]) == (4, "orders  overlap  6..10")
@@ -117,6 +119,19 @@ def test_who_tells_what_redis_has_not_issued_yet(with_redis: Cli) -> None:
     with_redis("next", "orders", "-n", "4")
     for number, state in (("4", "reserved; issued, or lost in a gap"), ("5", "in Redis, not issued yet")):
         assert with_redis("who", "orders", number, "--json").json()["state"] == state
+
+
+def test_who_knows_as_verify_does_that_the_store_is_behind(with_redis: Cli, home: Path) -> None:
+    journal = {"ISSUER_JOURNAL": str(home / "journal")}
+    with_redis("create", "orders", "--step", "10", env=journal)
+    with_redis("next", "orders", "-n", "4", env=journal)
+    altered(home, "UPDATE tags SET max = 2")
+    altered(home, "DELETE FROM segments")
+    for servers, env in (((), {}), (("--redis", "none"), journal)):
+        state = with_redis(*servers, "who", "orders", "8", "--json", env=env).json()["state"]
+        assert state.startswith("the store is behind: its max is 2, and numbers up to 10 are reserved"), servers
+        state = with_redis(*servers, "who", "orders", "11", "--json", env=env).json()["state"]
+        assert state.startswith("not reserved yet"), servers
 
 
 @pytest.mark.live

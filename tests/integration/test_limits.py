@@ -48,7 +48,7 @@ def test_a_limit_of_less_than_two_segments_is_warned_of_when_its_numbers_are_use
     assert "limit" not in caplog.text, "all of them are reserved"
     ids.next("a")
     ids.tick()
-    assert caplog.text.count("80 % of its numbers are used, 300 are left up to its limit 1500: raise it in time") == 1
+    assert caplog.text.count("80 % of its numbers are used, at most 300 are left up to its limit 1500: raise it") == 1
     ids.take("a", 300)
     assert caplog.text.count("its limit") == 1
 

@@ -326,7 +326,7 @@ def test_a_period_near_its_limit_is_warned_of(make: Make, at: Set, caplog: pytes
     ids = make()
     at("2026-11-20 12:00:00")
     ids.create("a", limit=100, step=10, **DAILY)
-    warned = "tag 'a': 90 % of the period's numbers are used, 10 are left up to its limit 100: raise it in time"
+    warned = "tag 'a': at least 90 % of the period's numbers are used, at most 10 are left up to its limit 100"
     for times, day in enumerate((EVE, DAY)):
         at(f"2026-11-{day[-2:]} 12:00:00")
         ids.take("a", 60)

@@ -35,7 +35,7 @@ RECORDS = [
     issuer.Waste(1, 5, 0),
     issuer.Issued("orders", 5, "5"),
     issuer.Decoded("orders", 5, 5, date=date(2026, 11, 23), fields={"machine": 3}, holder="host"),
-    issuer.Provenance("orders", 5, [ENTRY], None, ENTRY, 9, None),
+    issuer.Provenance("orders", 5, [ENTRY], None, ENTRY, 9, None, 9),
     issuer.Recovery("orders", None, 9, 4, asked=("a:1",)),
     issuer.Finding("tag-limit", "weak", "orders", "what", "why", error=issuer.UnknownTag("orders")),
     NUMBERS,
@@ -128,9 +128,9 @@ def test_the_view_of_an_error_has_its_code_and_what_it_carries() -> None:
         ),
         (
             "tag_differs",
-            "tag 'orders' exists: step is 6, not 5; change it with ids.configure('orders')",
-            "tag 'orders' exists: step is 6, not 5; change it with `issuer set orders`",
-            "tag 'orders' exists: step is 6, not 5; change it with PATCH /v1/tags/orders",
+            "tag 'orders' exists: step is 6, not 5; ask for what is there, or change it with ids.configure('orders')",
+            "tag 'orders' exists: step is 6, not 5; ask for what is there, or change it with `issuer set orders`",
+            "tag 'orders' exists: step is 6, not 5; ask for what is there, or change it with PATCH /v1/tags/orders",
         ),
         (
             "store_behind",

@@ -292,7 +292,8 @@ class Provenance:
     `entries`: the segments that hold it, by the time of their reservation; several only where `verify` finds an
     overlap. `below`: the segment that ends next below it, which it may have belonged to before a hand back. `oldest`:
     where the tag's ledger begins; None: it is empty. `max`: the store's, above which nothing was reserved. `in_redis`:
-    the number waits in a buffer to be drawn; None: there is no Redis, or it can't be reached.
+    the number waits in a buffer to be drawn; None: there is no Redis, or it can't be reached. `taken`: the highest
+    number that Redis or a journal knows to be reserved, if that lies above max: the store is behind; else max.
     """
 
     tag: str
@@ -302,6 +303,7 @@ class Provenance:
     oldest: LedgerEntry | None
     max: int
     in_redis: bool | None
+    taken: int
 
 
 def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Provenance]:
@@ -321,6 +323,15 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         holding += [entry for entry in page.entries if entry.holds(number)]
         others += sum(entry.low < entry.high and not entry.holds(number) for entry in page.entries)
         at = page.last
+    taken = record.max
+    for _ in range(2):  # what is read before max may be behind a hand back for a moment
+        if number <= record.max:
+            break
+        tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
+        taken = max(tops.get(tag, 0), 0 if hash is None else hash.top)
+        if taken > record.max:
+            yield from sleep(SECOND_LOOK)
+            record = yield from read_record(tag)
     below = yield from _below(tag, position)
     oldest = yield from ask(lambda store, timeout: store.segments(tag, upward=True, count=1, timeout=timeout))
     return Provenance(
@@ -331,6 +342,7 @@ def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Pro
         oldest=next(iter(oldest.entries), None),
         max=record.max,
         in_redis=None if hash is None else _waits(hash, number),
+        taken=max(taken, record.max),
     )
 
 

@@ -64,7 +64,8 @@ class TagState:
 
         In the period if the tag has any, and then only as some are reserved: it may be over. Those that were issued
         count, as far as that is known: a tag whose limit is no more than two segments has all of its numbers reserved
-        with the first. What lies in both buffers may be unused.
+        with the first. What lies in both buffers may be unused. If all are reserved, and this process has seen none
+        issued, none may be left: then the first draw tells, by its number or by LimitReached.
         """
         record = self.record
         if record is None:
@@ -73,6 +74,8 @@ class TagState:
         if restarts and not reserved_now:
             return None
         used, last = self.used(record, cur)
+        if record.max >= record.limit and not (reserved_now or cur or self.taken()):
+            return None
         where = last, record.max >> PERIOD_BITS if restarts else 0
         told, near = self._warned_of == where, spent(used, last)
         self._warned_of = where if near or told else None
