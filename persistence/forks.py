@@ -4,6 +4,9 @@ A hook is registered once and runs around both kinds. Before a fork in C it is t
 parent (`pthread_atfork`). In the child nothing calls us: its first call that isn't answered out of memory asks
 `notice`, which compares the process's id and makes good what the hooks would have done. So that nothing is answered out
 of memory there before, the parent puts away what lies open (`unseen`) until the fork is over.
+
+One thread forks at a time, the others wait for their turn: what a hook holds until its fork is over belongs to one
+fork. With two at once an SQLite store stayed locked for ever.
 """
 
 from __future__ import annotations
@@ -32,20 +35,27 @@ class _Hooks(NamedTuple):
 
 
 class State:
-    """This process's id, and whether it is being forked."""
+    """This process's id, and which threads fork it."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        #: From before a fork in C until it is over: then nothing may be laid open, where a child would find it.
-        self.under_way = False
-        #: The thread whose fork Python's own hooks see.
-        self.seen_by = 0
+        #: The thread that has its turn, once for each of its forks: a signal's handler may fork in the middle of one.
+        self.turns: list[int] = []
+        #: The threads in a fork that Python sees, and in one that it doesn't see.
+        self.seen: set[int] = set()
+        self.unseen: set[int] = set()
         self.becoming = False
 
 
+#: A thread waits this many seconds for its turn to fork. Hooks wait 10 s at most for a call of a store.
+TURN = 15.0
+
 _state = State()
 _hooks: list[_Hooks] = []
+#: Held from before a fork until it is over in the parent.
 _turn = threading.RLock()
+#: Held by the thread of a child that does what the hooks would have done.
+_renewal = threading.RLock()
 
 
 def register(
@@ -85,7 +95,7 @@ def leave_signals() -> None:
 
 def under_way() -> bool:
     """Say whether the process is being forked unseen at this moment: then nothing may be laid open."""
-    return _state.under_way
+    return bool(_state.unseen)
 
 
 def notice() -> None:
@@ -95,16 +105,19 @@ def notice() -> None:
 
 
 def _become_child() -> None:
-    with _turn:
+    global _turn  # noqa: PLW0603 - the parent's is held by the thread that forked
+    with _renewal:
         if os.getpid() == _state.process or _state.becoming:
             return
         _state.becoming = True
         try:
             _run([each.in_child for each in _hooks])
         finally:
+            _turn = threading.RLock()
+            for forking in (_state.turns, _state.seen, _state.unseen):
+                forking.clear()
             # Last: another thread of the child waits above until all is done.
-            _state.process, _state.under_way, _state.seen_by = os.getpid(), False, 0
-            _state.becoming = False
+            _state.process, _state.becoming = os.getpid(), False
 
 
 def _run(hooks: list[Hook | None]) -> None:
@@ -112,41 +125,66 @@ def _run(hooks: list[Hook | None]) -> None:
         try:
             if hook is not None:
                 hook()
-        except Exception:
+        except BaseException:  # also an interrupt: Python loses it here, and the others must let go what they hold
             log.exception("%r failed around a fork", hook)
 
 
+def _take_turn() -> None:
+    notice()  # in the child of a fork that Python didn't see the turn is still its parent's
+    if _turn.acquire(timeout=TURN):
+        _state.turns.append(threading.get_ident())
+    else:
+        log.error("a fork of another thread has not ended within %g s: this process is forked beside it", TURN)
+
+
+def _prepare() -> None:
+    if _state.turns == [threading.get_ident()]:  # else a fork amid the hooks of another one, which holds what they hold
+        _run([each.before for each in reversed(_hooks)])
+
+
+def _go_on() -> None:
+    own = threading.get_ident()
+    if _state.turns in ([], [own]):  # none in a child that was forked amid the hooks of another fork
+        _run([each.in_parent for each in _hooks])
+    if own in _state.turns:
+        _state.turns.pop()
+        _turn.release()
+
+
 def _before() -> None:
-    _state.seen_by = threading.get_ident()
-    _run([each.before for each in reversed(_hooks)])
+    _take_turn()
+    _prepare()
+    _state.seen.add(threading.get_ident())
 
 
 def _in_parent() -> None:
-    _run([each.in_parent for each in _hooks])
-    _state.seen_by = 0
+    _state.seen.discard(threading.get_ident())
+    _go_on()
 
 
 def _in_child() -> None:
-    global _turn  # noqa: PLW0603 - another thread of the parent may have held it
-    _turn = threading.RLock()
+    global _renewal  # noqa: PLW0603 - another thread of the parent may have held it
+    _renewal = threading.RLock()
     _state.becoming = False
     _become_child()
 
 
 def _before_unseen() -> None:
-    if _state.seen_by == threading.get_ident():
+    if threading.get_ident() in _state.seen:
         return  # os.fork, which has called `_before`
-    _state.under_way = True
+    _take_turn()
+    _state.unseen.add(threading.get_ident())
     _run([each.unseen for each in _hooks])
-    _run([each.before for each in reversed(_hooks)])
+    _prepare()
 
 
 def _in_parent_unseen() -> None:
-    if _state.seen_by == threading.get_ident():
+    if threading.get_ident() in _state.seen:
         return
-    _run([each.in_parent for each in _hooks])
-    _state.under_way = False
-    _run([each.unseen_over for each in _hooks])
+    _state.unseen.discard(threading.get_ident())
+    if not _state.unseen:
+        _run([each.unseen_over for each in _hooks])
+    _go_on()
 
 
 _FUNCTION = ctypes.CFUNCTYPE(None)

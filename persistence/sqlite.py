@@ -8,6 +8,7 @@ a power cut. Not for network file systems, whose locks can't be relied on.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import re
@@ -44,6 +45,8 @@ from issuer.persistence.sqlite_schema import ADDED, COLUMNS, ENTRY_COLUMNS, SCHE
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+log = logging.getLogger("issuer")
+
 #: The oldest SQLite library with which this is tested: RETURNING, and the end of several WAL races.
 OLDEST = (3, 35)
 
@@ -51,8 +54,9 @@ OLDEST = (3, 35)
 #: by hand holds nothing that the database doesn't. It takes 10 % of a reservation.
 CHECKPOINT_AFTER = 1
 
-#: Seconds that a fork waits for a call of another thread to end: until a second after the call's deadline, as one on a
-#: disk that stands still may never end, and no longer than the second figure. Its child then refuses: see `after_fork`.
+#: Seconds that a fork, or `close`, waits for a call of another thread to end: until a second after the call's deadline,
+#: as one on a disk that stands still may never end, and no longer than the second figure. The child of such a fork
+#: refuses: see `after_fork`.
 FORK_GRACE, FORK_PATIENCE = 1.0, 10.0
 
 
@@ -275,10 +279,17 @@ class SQLiteStore(Store):
         """
 
     def close(self) -> None:
-        """Close the connection; later calls raise Misconfigured. Waits for the call that is under way."""
-        with self._lock:
-            self._refusal = self._refusal or "the store was closed"
+        """Close the connection; later calls raise Misconfigured. Waits for a call under way as a fork does."""
+        mine = self._lock.acquire(timeout=self._patience())
+        self._refusal = self._refusal or "the store was closed"
+        if not mine:
+            log.warning("%s: a call has not ended, so its connection stays open until the process ends", self._path)
+            self._abandon()
+            return
+        try:
             self._hang_up()
+        finally:
+            self._lock.release()
 
     # Inside a transaction.
 
@@ -486,24 +497,33 @@ class SQLiteStore(Store):
 
     def before_fork(self) -> None:
         """Wait for the call that is under way, and close the connection. Called before each fork."""
-        patience = min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
-        self._ready_to_fork = self._lock.acquire(timeout=patience)
+        self._ready_to_fork = self._lock.acquire(timeout=self._patience())
         if self._ready_to_fork:
             self._hang_up()
 
     def after_fork_in_parent(self) -> None:
         """Let the calls go on. Called after each fork."""
         if self._ready_to_fork:
+            self._ready_to_fork = False
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
         """Start afresh, or refuse if there was no waiting. Called in each forked child."""
-        self._lock = threading.Lock()
-        if not self._ready_to_fork:
-            if self._connection is not None:
-                _abandoned.append(self._connection)
-            self._connection = None
+        called, self._lock = self._lock.locked(), threading.Lock()
+        if not self._ready_to_fork and (called or self._connection is not None):
+            self._abandon()
             self._refusal = "the process was forked in the middle of a call: make the store after the fork"
+        self._ready_to_fork = False
+
+    def _patience(self) -> float:
+        """Return how many seconds to wait for a call under way."""
+        return min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
+
+    def _abandon(self) -> None:
+        """Give the connection up to the call that another thread is in, here or in the parent process."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            _abandoned.append(connection)
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -190,6 +191,24 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
         assert connection.in_transaction
     store.after_fork_in_child()
     with pytest.raises(Misconfigured, match="forked in the middle"):
+        get(store)
+
+
+def test_close_waits_no_longer_than_a_second_for_a_call_that_is_overdue(
+    sqlite_bench: SQLiteBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one on a disk that stands still, or whose turn was lost: the program hung at its end."""
+    store = sqlite_bench.make()
+    create(store)
+    with ExitStack() as ends:
+        connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unavailable,))
+        closing = threading.Thread(target=store.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
+        assert connection.in_transaction, "it is left to the call"
+    assert "stays open until the process ends" in caplog.text
+    with pytest.raises(Misconfigured, match="was closed"):
         get(store)
 
 
