@@ -76,7 +76,14 @@ def _counting_together() -> Iterator[None]:
     if os.environ.get(FOLDER):
         yield
         return
-    with TemporaryDirectory(prefix="issuer-metrics-", ignore_cleanup_errors=True) as folder:
+    try:
+        made = TemporaryDirectory(prefix="issuer-metrics-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"no temporary folder can be made for the metrics of the processes ({error.strerror}): set TMPDIR to a "
+            "folder in which this user may write, or mount one at /tmp"
+        ) from error
+    with made as folder:
         os.environ[FOLDER] = folder
         try:
             yield

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from issuer.advice import command_line
 from issuer.api.blocking import Issuer
-from issuer.errors import IssuerError, RedisUnavailable
+from issuer.errors import IssuerError
 from issuer.terminal import numbered, plain
 
 #: Seconds between two looks for new tags and at the servers.
@@ -30,11 +30,11 @@ class Watch:
     def look(self) -> list[str]:
         """Keep every tag of the store; return what has changed. Raises what keeps one of the servers from working."""
         before, self._tags = self._tags, {record.tag for record in self._issuer.keep()}
-        # The sweep leaves unreachable servers to the callers' errors, and a keeper has no callers.
-        for tag in sorted(self._tags)[:1]:
-            trouble = self._issuer.inspect(tag).redis_error
-            if trouble is not None:
-                raise RedisUnavailable(trouble)
+        # The sweep leaves unreachable servers to the callers' errors, and a keeper has no callers. Without a tag it
+        # does not ask Redis at all.
+        trouble = self._issuer.ready().redis
+        if trouble is not None:
+            raise trouble
         return [*(f"new tag {plain(tag)}" for tag in sorted(self._tags - before)),
                 *(f"tag {plain(tag)} is gone" for tag in sorted(before - self._tags))]  # fmt: skip
 
