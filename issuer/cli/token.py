@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from issuer.access import SCOPES, Scope, line_for, new_token
 from issuer.cli.exits import json_option
 from issuer.terminal import say, show, show_json
+from issuer.tokens import SCOPES, Scope, line_for, new_token
 
 
 @click.command(
@@ -34,7 +34,9 @@ from issuer.terminal import say, show, show_json
     metavar="PATTERN",
     help="Of which tags; may be repeated. * is any letters, ? one, [ab] one of these.",
 )
-@click.option("--rate", type=float, metavar="N", help="How many requests a second; without it as many as come.")
+@click.option(
+    "--rate", type=float, metavar="N", help="How many requests and numbers a second; without it as many as come."
+)
 @json_option()
 def token(*, name: str, scopes: tuple[Scope, ...], tags: tuple[str, ...], rate: float | None, as_json: bool) -> None:
     """Make a token, and its line for the file that `issuer serve --tokens FILE` reads.

@@ -66,6 +66,7 @@ class Resource:
         if route.body is not None:
             found = await calls.body_of(headers, receive)
             body = read_body(found, route.members)
+            caller.spend(body.get("n", 1), tag)
         if not route.of_tag and not route.checked:
             tag = str(body.get("tag", said.get("tag", "")))
             caller.need(route.scope, tag or None)

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from issuer.access import Scope
 from issuer.core.requests import TAKE_MOST
 from issuer.http import numbers, tags, upkeep
 from issuer.http.calls import Call
@@ -28,6 +27,7 @@ from issuer.http.replies import Reply
 from issuer.http.service import Service
 from issuer.numbers.given import Restart
 from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order
+from issuer.tokens import Scope
 
 Handler = Callable[[Service, Call], Awaitable[Reply]]
 

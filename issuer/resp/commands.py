@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from issuer import __version__
-from issuer.access import Scope
 from issuer.api.door import Door
 from issuer.core.requests import TAKE_MOST
 from issuer.errors import InvalidArgument
 from issuer.resp.catalogue import SPECS
 from issuer.resp.replies import OK, PONG, array, bulk, error, null, number, pairs, simple, text
 from issuer.resp.session import Session
+from issuer.tokens import Scope
 
 #: The Redis whose protocol is spoken: clients ask for it to find out what they may send.
 REDIS_VERSION: Final = "7.0.0"
@@ -58,12 +58,14 @@ def wrong_number(name: str) -> bytes:
 async def incrby(session: Session, door: Door, arguments: Sequence[bytes]) -> bytes:
     """Return the last of n contiguous numbers that are the caller's alone."""
     tag = tag_of(arguments[0])
-    session.caller().need("issue", tag)
+    caller = session.caller()
+    caller.need("issue", tag)
     digits = arguments[1]
     if not digits.removeprefix(b"-").isdigit() or len(digits) > len(str(sys.maxsize)) + 1:
         raise InvalidArgument("value is not an integer or out of range", tag=tag, value=digits)
     if not 1 <= int(digits) <= TAKE_MOST:
         raise InvalidArgument(f"INCRBY takes 1..{TAKE_MOST} numbers: none is given back", tag=tag, value=int(digits))
+    caller.spend(int(digits), tag)
     return number((await door.contiguous(tag, int(digits)))[-1])
 
 

@@ -322,16 +322,10 @@ class Connection(asyncio.BufferedProtocol):
     def _refusals(self, tag: str, times: int) -> list[bytes]:
         """Return the errors for those of the INCRs that the client may not have, the last ones."""
         try:
-            caller = self._session.caller()
-        except IssuerError as problem:
-            return [failure(problem)] * times
-        refusals: list[bytes] = []
-        for _ in range(times):
-            try:
-                caller.need("issue", tag)
-            except IssuerError as problem:
-                refusals.append(failure(problem))
-        return refusals
+            granted, problem = self._session.caller().need_some("issue", tag, times)
+        except IssuerError as refused:
+            return [failure(refused)] * times
+        return [] if problem is None else [failure(problem)] * (times - granted)
 
     def answered(self, demand: Demand) -> None:
         """Take note that the demand's reply is there."""

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Final
 
+from issuer.access import Access
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.server import logs
 from issuer.server.options import ServerOptions
@@ -48,8 +49,9 @@ def serve(options: ServerOptions) -> int:
             ends.enter_context(_counting_together())
         _prepare(options)
         logs.begin(options.log_format, verbose=options.verbose)
+        access = Access(options.tokens) if options.tokens else Access.open()
         jobs = [
-            (f"worker {number}", _worker(options, sockets, first=number == 1))
+            (f"worker {number}", _worker(options, sockets, access, first=number == 1))
             for number in range(1, options.workers + 1)
         ]
         if options.has_redis:
@@ -112,10 +114,10 @@ def _prepare(options: ServerOptions) -> None:
         import_module("issuer.persistence.mongodb")
 
 
-def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], *, first: bool) -> Job:
+def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], access: Access, *, first: bool) -> Job:
     from issuer.server.worker import run
 
-    return lambda lifeline, report: run(options, sockets, lifeline, report, first=first)
+    return lambda lifeline, report: run(options, sockets, lifeline, report, access, first=first)
 
 
 def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) -> None:

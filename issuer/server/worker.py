@@ -17,7 +17,7 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server import embed
 
-from issuer.access import Access
+from issuer.access import LOOK_EVERY, Access
 from issuer.api.asyncio import AsyncIssuer
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.server.logs import logged
@@ -75,12 +75,13 @@ def run(
     sockets: Mapping[str, socket.socket],
     lifeline: Lifeline,
     report: Callable[[Report], None],
+    access: Access,
     *,
     first: bool,
 ) -> None:
     """Serve until the lifeline is at its end. `first`: whether this worker speaks for all."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_Worker(options, sockets, report, first=first).serve(lifeline))
+        runner.run(_Worker(options, sockets, report, access, first=first).serve(lifeline))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -98,12 +99,14 @@ class _Worker:
         options: ServerOptions,
         sockets: Mapping[str, socket.socket],
         report: Callable[[Report], None],
+        access: Access,
         *,
         first: bool,
     ) -> None:
         self._options = options
         self._sockets = sockets
         self._report = report
+        self._access = access
         self._first = first
         self._stopping = asyncio.Event()
         self._stop = asyncio.Event()
@@ -117,15 +120,20 @@ class _Worker:
         options = self._options
         if not self._first:  # one of several warnings is enough
             default_is_known()
-            logging.getLogger("issuer.access").setLevel(logging.ERROR)
-        access = Access(options.tokens, workers=options.workers) if options.tokens else Access.open()
+            logging.getLogger("issuer.access").setLevel(logging.CRITICAL)
+        access = self._access
+        access.look()  # the file may have changed since this process was forked from the supervisor, which read it
         ids = aconnect(**options.given)
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
             doors = [await self._door(name, each, ids, access) for name, each in self._sockets.items()]
             self._report(Ready())
-            tasks = [loop.create_task(self._stop.wait()), *(door.task for door in doors if door.task is not None)]
             draining = loop.create_task(self._drain(doors))
+            tasks = [
+                loop.create_task(self._stop.wait()),
+                loop.create_task(_looking(access)),
+                *(door.task for door in doors if door.task is not None),
+            ]
             looking = loop.create_task(self._look(ids)) if self._first and not options.has_redis else None
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             draining.cancel()
@@ -171,6 +179,13 @@ class _Worker:
             self._report(error)
         except IssuerError as error:
             log.warning("the store can't be asked yet: %s", error)
+
+
+async def _looking(access: Access) -> None:
+    """Look at the file of tokens by time: a token that was revoked ends whether or not a request comes."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        access.look()
 
 
 class _Http:

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from issuer.access import PREFIX, Access
+from issuer.access import Access
+from issuer.tokens import PREFIX
 from tests.e2e.conftest import Cli
 
 
@@ -36,7 +37,7 @@ def test_what_makes_no_line_is_an_error_of_usage(cli: Cli) -> None:
         ("a", "--scope", "issue"): "--tag",
         ("a", "--tag", "x"): "--scope",
         ("a", "--scope", "issue", "--tag", ""): "tags is a list of patterns",
-        ("a", "--scope", "issue", "--tag", "x", "--rate", "0"): "rate is a number of requests a second",
+        ("a", "--scope", "issue", "--tag", "x", "--rate", "0"): "rate is a number of requests and numbers a second",
     }.items():
         done = cli("token", *arguments)
         assert (done.code, done.out) == (2, ""), arguments

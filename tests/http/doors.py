@@ -9,8 +9,9 @@ from typing import Any
 
 import issuer
 from issuer import AsyncIssuer
-from issuer.access import Access, line_for, new_token
+from issuer.access import Access
 from issuer.http.app import application
+from issuer.tokens import line_for, new_token
 from tests.waiting import run
 
 HOST = "localhost:8000"

@@ -7,10 +7,11 @@ from typing import Any, get_args
 import pytest
 
 import issuer
-from issuer.access import Access, Scope
+from issuer.access import Access
 from issuer.http.guard import Guard
 from issuer.http.problems import Problem
 from issuer.http.routes import ROUTES, Route
+from issuer.tokens import Scope
 from tests.http.doors import Door, through, tokens
 
 #: The scopes of each route, as they were promised.
@@ -155,8 +156,19 @@ def test_a_revoked_token_ends_and_one_beyond_its_rate_waits(tmp_path: Path) -> N
         assert (late.status, late.code, late.headers["retry-after"]) == (429, "too_many_requests", "1")
         time[0] += 1.0
         assert (await door.good("POST", "/v1/tags/a/next", token=made["it"]))["number"] == 8
+        # Numbers count as requests do.
+        time[0] += 1.0
+        assert (await door.good("POST", "/v1/tags/a/take", {"n": 2}, token=made["it"]))["numbers"] == [9, 10]
+        assert await door.refused("POST", "/v1/tags/a/next", token=made["it"]) == (429, "too_many_requests")
+        for path in ("take", "reserve"):
+            time[0] += 1.0
+            assert await door.refused("POST", f"/v1/tags/a/{path}", {"n": 3}, token=made["it"]) == (
+                400,
+                "invalid_argument",
+            )
         file.write_text(f"{second}\n")
-        time[0] += 2.0
+        for _ in range(2):
+            access.look()
         assert await door.refused("POST", "/v1/tags/a/next", token=made["it"]) == (401, "unauthenticated")
         await door.good("POST", "/v1/tags/a/next", token=made["other"])
 

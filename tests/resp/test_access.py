@@ -1,13 +1,13 @@
 """Tokens: what each may do, and that none shows anywhere."""
 
 import logging
-import os
 from pathlib import Path
 
 import pytest
 
-from issuer.access import Access, line_for, new_token
+from issuer.access import Access
 from issuer.resp import commands
+from issuer.tokens import line_for, new_token
 from tests.resp.conftest import Serve
 from tests.resp.serving import Raw, Served, code, packed
 from tests.waiting import until
@@ -34,8 +34,13 @@ def written(path: Path, lines: list[str]) -> None:
 
 
 @pytest.fixture
-def guarded(serve: Serve, tokens: Path) -> Served:
-    served = serve(access=Access(tokens))
+def access(tokens: Path) -> Access:
+    return Access(tokens)
+
+
+@pytest.fixture
+def guarded(serve: Serve, access: Access) -> Served:
+    served = serve(access=access)
     for tag in ("a", "b-1", "c"):
         served.create(tag, order="trend")
     return served
@@ -117,14 +122,17 @@ def test_one_tag_of_a_pipeline_that_is_refused_keeps_no_other_from_its_number(gu
         assert [code(reply) for reply in replies[1:3]] == ["NOPERM"] * 2
 
 
-def test_a_token_that_is_revoked_ends_on_connections_that_are_open(guarded: Served, tokens: Path) -> None:
+def test_a_token_that_is_revoked_ends_on_connections_that_are_open(
+    guarded: Served, access: Access, tokens: Path
+) -> None:
     with guarded.client() as client, guarded.client() as other:
         client.ask("AUTH", ISSUE)
         other.ask("AUTH", ADMIN)
         assert client.ask("INCR", "a") == 1
         written(tokens, LINES[1:])
-        os.utime(tokens, ns=(1, 1))
-        until(lambda: code(client.ask("INCR", "a")) == "NOAUTH")
+        for _ in range(2):
+            access.look()
+        assert code(client.ask("INCR", "a")) == "NOAUTH"
         assert code(client.ask("PING")) == "NOAUTH"
         assert code(client.ask("GET", "a")) == "NOAUTH"
         assert code(other.ask("INCR", "a")) == ""
@@ -140,6 +148,14 @@ def test_beyond_its_rate_a_token_is_told_when_to_ask_again(guarded: Served) -> N
         assert 3 <= len(numbers) < 200
         refused = [str(reply) for reply in replies if code(reply)]
         assert all(text.startswith("UNAVAILABLE ") and "; retry in 0." in text for text in refused)
+
+
+def test_numbers_of_one_command_count_for_the_rate_as_those_of_many_do(guarded: Served) -> None:
+    with guarded.client() as client:
+        client.ask("AUTH", SLOW)
+        assert "has 3 numbers at once by its rate, not 4" in str(client.ask("INCRBY", "c", 4))
+        until(lambda: client.ask("INCRBY", "c", 3) == 3)
+        assert code(client.ask("INCRBY", "c", 3)) == "UNAVAILABLE"
 
 
 def test_no_token_shows_in_a_log_or_a_reply(

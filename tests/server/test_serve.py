@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from issuer.access import line_for, new_token
+from issuer.tokens import line_for, new_token
 from tests import programs
 from tests.e2e.conftest import Cli
 from tests.server.conftest import PATIENT, Serve, Served, lines, lives
@@ -389,8 +390,36 @@ def test_tokens_are_read_again_by_each_worker(serve: Serve, home: Path) -> None:
     until(lambda: answers() == {200}, message="each worker has read it again")
     tokens.write_text("a = {")
     until(lambda: answers() == {200} and "the tokens read before stay in force" in server.log, message="still in force")
+    # Also for workers that are started now.
+    for pid in server.children()[:2]:
+        os.kill(pid, signal.SIGKILL)
+    server.told("another one is started", 2)
+    assert answers() == {200}
     tokens.write_text("# revoked\n")
     until(lambda: answers() == {401}, message="each worker has revoked it")
+    assert server.stop() == 0
+
+
+def test_a_rate_is_of_all_workers_and_both_protocols(serve: Serve, home: Path) -> None:
+    made = {name: new_token() for name in ("slow", "other")}
+    tokens = home / "tokens.toml"
+    tokens.touch(mode=0o600)
+    # Its next call is due in a quarter of an hour.
+    tokens.write_text("\n".join(line_for(token, name, ["issue"], ["*"], 0.001) for name, token in made.items()))
+    server = serve("--tokens", "tokens.toml", "--workers", "3", "--resp", "127.0.0.1:0")
+    for token in made.values():
+        found = []
+        for _ in range(8):
+            with server.fresh() as client:
+                answer = client.post("/v1/tags/orders/next", headers={"Authorization": f"Bearer {token}"})
+                found.append(answer.status_code == 200)
+            with (
+                redis.Redis(port=server.port("redis"), password=token, socket_timeout=120) as client,
+                suppress(redis.ResponseError),
+            ):
+                client.execute_command("INCR", "orders")
+                found.append(True)
+        assert sum(found) == 1
     assert server.stop() == 0
 
 

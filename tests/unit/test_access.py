@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from issuer.access import LOOK_EVERY, PREFIX, SCOPES, Access, Caller, Scope, line_for, new_token
+from issuer.access import Access, Caller
 from issuer.cli.exits import code_of
 from issuer.errors import (
     ConfigurationError,
@@ -22,6 +22,7 @@ from issuer.errors import (
     Unauthenticated,
     Unavailable,
 )
+from issuer.tokens import PREFIX, SCOPES, Scope, line_for, new_token
 from issuer.views import view
 from tests.clocks import Clock
 from tests.unit.refusals import refused
@@ -31,7 +32,7 @@ class Tokens:
     """A file of tokens, and the doorkeeper that reads it, on a clock of the test's."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.clock = path, Clock()
+        self.path, self.clock, self.wall = path, Clock(), Clock(1.7e9)
         self.lines: dict[str, str] = {}
 
     def add(self, name: str, scopes: list[Scope], tags: list[str], rate: float | None = None) -> str:
@@ -41,20 +42,25 @@ class Tokens:
         return token
 
     def write(self, content: str | None = None) -> None:
-        """Put the lines, or this, in place of the file, and let its time come for a look."""
+        """Put the lines, or this, in place of the file."""
         new = self.path.with_suffix(".new")
         new.touch(mode=0o600)
         new.write_text("\n".join(self.lines.values()) if content is None else content)
         new.rename(self.path)
-        self.clock.now += LOOK_EVERY
 
     def caller(self, name: str, scopes: list[Scope], tags: list[str], rate: float | None = None) -> Caller:
         """Return the caller of a new token, as a new doorkeeper sees it."""
         token = self.add(name, scopes, tags, rate)
         return self.access().identify(token)
 
-    def access(self, workers: int = 1) -> Access:
-        return Access(self.path, workers=workers, clock=self.clock)
+    def access(self) -> Access:
+        return Access(self.path, clock=self.clock, wall=self.wall)
+
+
+def looked(*access: Access) -> None:
+    """Let each look at the file as often as a change takes."""
+    for each in access * 2:
+        each.look()
 
 
 @pytest.fixture
@@ -104,6 +110,7 @@ def test_a_token_is_for_the_tags_that_a_pattern_of_it_fits_letter_by_letter(toke
         "a b {c} d",
         "x1",
         "x2",
+        "x[12]",
         "1!",
         "line\nx",
         'quo"te\\',
@@ -120,7 +127,7 @@ def test_a_token_is_for_the_tags_that_a_pattern_of_it_fits_letter_by_letter(toke
         "a b c",
         "a b {d}",
         "x3",
-        "x[12]",
+        "x[13]",
         "!",
         "orders\n",
         "ж😀",
@@ -197,14 +204,17 @@ def test_the_file_is_read_again_when_it_has_changed(tokens: Tokens) -> None:
     old = tokens.add("old", ["issue"], ["*"])
     access = tokens.access()
     new = tokens.add("new", ["issue"], ["*"])
+    looked(access)
     assert {access.identify(each).name for each in (old, new)} == {"old", "new"}
     # Revoked; a caller that stays connected is identified again, and then it is out.
     del tokens.lines["old"]
     tokens.write()
+    looked(access)
     assert isinstance(error_of(lambda: access.identify(old)), Unauthenticated)
     # Narrowed.
     tokens.lines["new"] = line_for(new, "new", ["read"], ["orders"])
     tokens.write()
+    looked(access)
     assert not access.identify(new).may("issue", "orders")
     # Also if it was written in place, with as many letters, and its time put back.
     status = tokens.path.stat()
@@ -212,25 +222,34 @@ def test_the_file_is_read_again_when_it_has_changed(tokens: Tokens) -> None:
         file.write(tokens.lines["new"].replace("orders", "ORDERS"))
     os.utime(tokens.path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert tokens.path.stat().st_size == status.st_size
-    tokens.clock.now += LOOK_EVERY
+    looked(access)
     assert access.identify(new).may("read", "ORDERS")
 
 
-def test_the_file_is_looked_at_once_a_second_at_most(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_looks_at_no_file(tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
     token = tokens.add("a", ["issue"], ["*"])
     access = tokens.access()
-    looks: list[Path] = []
-    look = Path.stat
+    tokens.path.unlink()
+    tokens.clock.now += 1000
+    assert access.identify(token).name == "a"
+    assert not caplog.records
+    access.look()
+    assert len(caplog.records) == 1
+    assert access.identify(token).name == "a"
 
-    def looked(path: Path) -> os.stat_result:
-        looks.append(path)
-        return look(path)
 
-    monkeypatch.setattr(Path, "stat", looked)
-    for _ in range(40):
-        access.identify(token)
-        tokens.clock.now += LOOK_EVERY / 8  # a power of two: sums of it are exact
-    assert looks == [tokens.path] * 4
+def test_a_file_that_is_written_in_place_is_taken_when_it_is_whole(tokens: Tokens) -> None:
+    first, second = (tokens.add(name, ["issue"], ["*"]) for name in ("a", "b"))
+    access = tokens.access()
+    content = tokens.path.read_text()
+    with tokens.path.open("w") as file:
+        for piece in (content[:20], content[20 : content.index("\n") + 1], content[content.index("\n") + 1 :]):
+            access.look()  # of nothing, of what is no TOML, and of the first line alone
+            assert [access.identify(each).name for each in (first, second)] == ["a", "b"]
+            file.write(piece)
+            file.flush()
+    looked(access)
+    assert [access.identify(each).name for each in (first, second)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("content", ["a = {", "a = 5", None], ids=["no TOML", "no token", "gone"])
@@ -244,7 +263,7 @@ def test_a_file_that_cannot_be_used_leaves_the_last_good_one_in_force_and_is_tol
     else:
         tokens.write(content)
     for _ in range(3):
-        tokens.clock.now += LOOK_EVERY
+        looked(access)
         assert access.identify(token).name == "a"
     (told,) = caplog.records
     assert told.levelno == logging.ERROR
@@ -252,8 +271,48 @@ def test_a_file_that_cannot_be_used_leaves_the_last_good_one_in_force_and_is_tol
     assert "stay in force" in told.getMessage()
     tokens.lines.clear()
     other = tokens.add("b", ["issue"], ["*"])
+    looked(access)
     assert access.identify(other).name == "b"
     assert isinstance(error_of(lambda: access.identify(token)), Unauthenticated)
+
+
+def test_all_processes_go_by_what_one_of_them_has_read(tokens: Tokens) -> None:
+    old = tokens.add("old", ["issue"], ["*"])
+    first = tokens.access()
+    # As after forks: each has its own of what the first has, and they share what is shared.
+    second, late = copy.copy(first), copy.copy(first)
+    tokens.lines.clear()
+    new = tokens.add("new", ["issue"], ["*"])
+    looked(first)
+    tokens.write("new = {")
+    looked(second, late, first)
+    for access in (first, second, late):
+        assert access.identify(new).name == "new"
+        assert isinstance(error_of(lambda access=access: access.identify(old)), Unauthenticated)  # type: ignore[misc]  # a lambda with a default
+
+
+def test_a_token_may_have_several_hashes_and_an_end(tokens: Tokens) -> None:
+    mine, next_one, other = new_token(), new_token(), new_token()
+    hashes = [line_for(each, "a", ["issue"], ["*"]).split('"')[1] for each in (mine, next_one)]
+    tokens.lines = {
+        "a": f'a = {{ hash = {hashes}, scopes = ["issue"], tags = ["*"], rate = 2 }}'.replace("'", '"'),
+        "b": line_for(other, "b", ["issue"], ["*"])[:-2] + ", expires = 2023-11-14T23:13:20+01:00 }",
+    }
+    tokens.write()
+    access = tokens.access()
+    # Both are one: they share a rate.
+    for each in (mine, next_one):
+        assert access.identify(each).name == "a"
+        access.identify(each).need("issue", "orders")
+    assert isinstance(error_of(lambda: access.identify(mine).need("issue", "orders")), TooManyRequests)
+    assert isinstance(error_of(lambda: access.identify(other)), Unauthenticated)
+    tokens.lines["b"] = tokens.lines["b"].replace(":20+", ":21+")
+    tokens.write()
+    looked(access)
+    access.identify(other).need("issue", "orders")
+    tokens.wall.now += 1
+    access.look()
+    assert "token 'b' has expired" in str(error_of(lambda: access.identify(other)))
 
 
 GOOD = f'hash = "sha256:{"0" * 64}", scopes = ["issue"], tags = ["*"]'
@@ -286,6 +345,12 @@ WRONG = [
     (line('"*"', ""), "tags is a list"),
     (line('"*"', '""'), "tags is a list"),
     (line('["*"]', '"*"'), "tags is a list"),
+    (line(f'"sha256:{"0" * 64}"', "[]"), "hash is "),
+    (line(f'"sha256:{"0" * 64}"', f'["sha256:{"0" * 64}", "sha256:{"0" * 64}"]'), "hash is "),
+    *(
+        (line(more=f", expires = {when}"), "expires is a date and time with its zone")
+        for when in ("2027-01-31", "2027-01-31T00:00:00", '"2027-01-31T00:00:00Z"', "1")
+    ),
     *((line(more=f", rate = {rate}"), "rate is a number") for rate in ("0", "-1", "true", "nan", "inf", '"1"')),
     (f"b = {{ {GOOD} }}\nc = {{ {GOOD} }}", "token 'b' is this one"),
 ]
@@ -310,15 +375,15 @@ def test_a_file_that_is_not_there_or_no_text_is_refused_at_the_start(tokens: Tok
     refused(ConfigurationError, r"line 2: this is no UTF-8", tokens.access)
 
 
-@pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
-def test_a_file_that_others_may_read_is_warned_of(
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o640, 0), (0o644, 0), (0o660, 1), (0o602, 1)])
+def test_a_file_that_others_may_write_is_warned_of(
     tokens: Tokens, caplog: pytest.LogCaptureFixture, mode: int, warned: int
 ) -> None:
     token = tokens.add("a", ["issue"], ["*"])
     tokens.path.chmod(mode)
     assert tokens.access().identify(token).name == "a"
     assert len(caplog.records) == warned
-    assert all(record.levelno == logging.WARNING and "chmod 600" in record.getMessage() for record in caplog.records)
+    assert all(record.levelno == logging.WARNING and "chmod go-w" in record.getMessage() for record in caplog.records)
 
 
 def test_a_token_has_as_many_requests_a_second_as_its_rate_and_is_told_when_there_will_be_one(tokens: Tokens) -> None:
@@ -350,22 +415,38 @@ def test_a_token_has_as_many_requests_a_second_as_its_rate_and_is_told_when_ther
     assert caller.may("issue", "orders")
     assert isinstance(error_of(lambda: caller.need("admin", "orders")), Forbidden)
     assert served() == 0
-    # The file being read again gives a token nothing back, unless its line is another one.
-    tokens.add("c", ["issue"], ["*"])
-    assert served() == 4
-    tokens.path.touch()
+    # The file being read again gives a token nothing back, nor does another token under its name.
+    token = tokens.add("a", ["issue"], ["*"], rate=4)
+    looked(access)
     assert served() == 0
+    tokens.clock.now += 0.25
+    assert served() == 1
 
 
-def test_each_worker_grants_its_part_of_a_rate(tokens: Tokens) -> None:
-    for rate, workers, most in ((8, 2, 4), (1, 4, 1), (0.5, 1, 1)):
-        token = tokens.add("a", ["issue"], ["*"], rate)
-        caller = tokens.access(workers).identify(token)
-        for _ in range(most):
-            caller.need("issue", "orders")
-        error = error_of(lambda caller=caller: caller.need("issue", "orders"))  # type: ignore[misc]  # the same
-        assert isinstance(error, TooManyRequests)
-        assert error.retry_after == pytest.approx(workers / rate)
+def test_a_rate_counts_numbers_and_refuses_what_it_never_grants(tokens: Tokens) -> None:
+    caller = tokens.caller("a", ["issue"], ["*"], rate=10)
+    caller.need("issue", "orders")
+    caller.spend(8, "orders")
+    caller.spend(1, "orders")
+    caller.need("issue", "orders")
+    error = error_of(lambda: caller.spend(4, "orders"))
+    assert isinstance(error, TooManyRequests)
+    assert error.retry_after == pytest.approx(0.2)
+    refused(InvalidArgument, "has 10 numbers at once by its rate, not 11", caller.spend, 11, "orders")
+    tokens.clock.now += 0.5
+    granted, problem = caller.need_some("issue", "orders", 100)
+    assert (granted, isinstance(problem, TooManyRequests)) == (7, True)
+    tokens.clock.now += 1.0
+    assert caller.need_some("issue", "orders", 10) == (10, None)
+
+
+def test_a_rate_below_one_grants_one_call_at_once(tokens: Tokens) -> None:
+    tokens.clock.now = 0.5  # of a machine that was started just now
+    caller = tokens.caller("a", ["issue"], ["*"], rate=0.5)
+    caller.need("issue", "orders")
+    error = error_of(lambda: caller.need("issue", "orders"))
+    assert isinstance(error, TooManyRequests)
+    assert error.retry_after == pytest.approx(2.0)
 
 
 def test_tokens_and_hashes_stand_in_no_repr_no_error_and_no_log(

@@ -1,0 +1,162 @@
+"""Tokens of a server's callers: the file that lists them, and how a line of it is made.
+
+The file is TOML, one line a token, and holds hashes only:
+
+    billing = { hash = "sha256:...", scopes = ["issue"], tags = ["orders", "invoice-*"], rate = 1000 }
+
+SHA-256 without salt and stretching is enough: a token is 256 random bits, which nobody can try out, unlike a password.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from issuer.errors import ConfigurationError, InvalidArgument, brief
+
+Scope = Literal["read", "issue", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+
+#: What a token begins with, so that scanners for secrets find one that was left in a repository.
+PREFIX: Final = "issuer_"
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+_KEYS: Final = ("hash", "scopes", "tags", "rate", "expires")
+#: The most hashes of one entry.
+_HASHES_MOST: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the file. `digests`: of each token that has this name.
+
+    `rate`: requests and numbers a second, over all processes; None: as many as come. `expires`: in seconds since 1970,
+    None: never.
+    """
+
+    name: str
+    digests: tuple[bytes, ...]
+    scopes: frozenset[Scope]
+    tags: tuple[str, ...]
+    rate: float | None
+    expires: float | None
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def line_for(token: str, name: str, scopes: Sequence[Scope], tags: Sequence[str], rate: float | None = None) -> str:
+    """Return the token's line for the file, in ASCII. Raises InvalidArgument."""
+    hash_ = f"sha256:{digest_of(token).hex()}"
+    try:
+        _entry(name, {"hash": hash_, "scopes": list(scopes), "tags": list(tags), "rate": rate})
+        "".join(tags).encode()
+    except ConfigurationError as error:
+        raise InvalidArgument(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("tags is a list of patterns in UTF-8") from error
+    lists = (f"{key} = [{', '.join(map(_quoted, values))}]" for key, values in (("scopes", scopes), ("tags", tags)))
+    fields = [f"hash = {_quoted(hash_)}", *lists]
+    if rate is not None:
+        fields.append(f"rate = {int(rate) if rate == int(rate) else rate}")
+    return f"{name} = {{ {', '.join(fields)} }}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML's, in ASCII."""
+    return '"' + "".join(map(_letter, text)) + '"'
+
+
+def _letter(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    return letter if " " <= letter <= "~" else f"\\U{ord(letter):08x}"
+
+
+def digest_of(token: str) -> bytes:
+    """Return what the file's hash of the token stands for."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def parsed(content: bytes, path: Path) -> list[Entry]:
+    """Return the entries of a file. ConfigurationError has the line at fault, and never what stands there."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        at = content.count(b"\n", 0, error.start) + 1
+        raise ConfigurationError(f"tokens file {path}, line {at}: this is no UTF-8") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        said = re.search(r"at line (\d+)", str(error))
+        at = int(said[1]) if said else text.count("\n") + 1
+        raise ConfigurationError(f"tokens file {path}, line {at}: this is no TOML") from None
+    entries: dict[bytes, Entry] = {}
+    for name, fields in table.items():
+        try:
+            entry = _entry(name, fields)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"tokens file {path}, line {_line_of(name, text)}: {error}") from None
+        for digest in entry.digests:
+            if digest in entries:
+                raise ConfigurationError(
+                    f"tokens file {path}, line {_line_of(name, text)}: token {entries[digest].name!r} is this one"
+                )
+            entries[digest] = entry
+    return list(dict.fromkeys(entries.values()))
+
+
+def _line_of(name: str, text: str) -> int:
+    """Return the number of the line in which an entry begins."""
+    begins = re.search(rf"""^[ \t]*\[?[ \t]*["']?{re.escape(name)}["']?[ \t]*[=\].]""", text, re.MULTILINE)
+    return text.count("\n", 0, begins.start()) + 1 if begins else 1
+
+
+def _entry(name: str, fields: Any) -> Entry:
+    """Return a line's entry; ConfigurationError says what is wrong with it, without what may be a secret."""
+    if not _NAME.fullmatch(name) or name.startswith(PREFIX):
+        raise ConfigurationError(f"a name has 1..64 letters, digits, - and _, and doesn't begin with {PREFIX}")
+    if not isinstance(fields, dict) or set(fields) - {*_KEYS} or not {"hash", "scopes", "tags"} <= set(fields):
+        raise ConfigurationError(
+            f"a token has {', '.join(_KEYS[:3])}, a rate and expires if you like, and nothing else"
+        )
+    hash_, scopes, tags, rate, expires = (fields.get(key) for key in _KEYS)
+    if not isinstance(scopes, list) or not scopes or not all(each in SCOPES for each in scopes):
+        raise ConfigurationError(f"scopes is a list of one or more of {', '.join(SCOPES)}")
+    if not isinstance(tags, list) or not tags or not all(isinstance(each, str) and each for each in tags):
+        raise ConfigurationError('tags is a list of patterns, as in ["orders", "invoice-*"]; ["*"] is all tags')
+    if rate is not None and (
+        isinstance(rate, bool) or not isinstance(rate, int | float) or not isfinite(rate) or rate <= 0
+    ):
+        raise ConfigurationError(f"rate is a number of requests and numbers a second, above 0, not {brief(rate)}")
+    return Entry(name, _digests(hash_), frozenset(scopes), tuple(tags), rate, _expiry(expires))
+
+
+def _digests(given: Any) -> tuple[bytes, ...]:
+    hashes = given if isinstance(given, list) else [given]
+    found = [_HASH.fullmatch(each) if isinstance(each, str) else None for each in hashes]
+    if not 1 <= len(found) <= _HASHES_MOST or len(set(map(str, hashes))) < len(hashes) or not all(found):
+        raise ConfigurationError(
+            f'hash is "sha256:" and 64 digits, as `issuer token` prints it, or a list of up to {_HASHES_MOST} such '
+            "texts, each another one; never the token itself"
+        )
+    return tuple(bytes.fromhex(each[1]) for each in found if each)
+
+
+def _expiry(given: Any) -> float | None:
+    if given is None:
+        return None
+    if not isinstance(given, datetime) or given.tzinfo is None:
+        raise ConfigurationError("expires is a date and time with its zone, as in 2027-01-31T00:00:00Z, without quotes")
+    return given.timestamp()
