@@ -134,11 +134,22 @@ def _keys(keys: object) -> dict[str, bytes]:
     return found
 
 
-def _count(value: object) -> int:
-    number = _whole(value)
-    if not 1 <= number <= WORKERS_MOST:
-        raise ConfigurationError(f"must be 1..{WORKERS_MOST}, not {number}")
-    return number
+#: A week; about 150 bytes of Redis are taken for each key. A series is a tag of its own.
+LONGEST_TTL = 604_800.0
+KEYS_PER_SECOND = 100
+SERIES_PER_TAG = 10_000
+
+
+def _count(most: int) -> Callable[[object], int]:
+    """Return what reads a whole number from 1 to the most."""
+
+    def read(value: object) -> int:
+        number = _whole(value)
+        if not 1 <= number <= most:
+            raise ConfigurationError(f"must be 1..{most}, not {number}")
+        return number
+
+    return read
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -277,7 +288,7 @@ class Settings:
     )
     http = Definition("127.0.0.1:8000", _address, 'where `issuer serve` listens for HTTP, HOST:PORT; "none": nowhere')
     resp = Definition("", _address, "the same for Redis's protocol")
-    workers = Definition(1, _count, "how many processes serve")
+    workers = Definition(1, _count(WORKERS_MOST), "how many processes serve")
     tokens = Definition("", _path, 'the file of tokens that callers need; "": callers need none')
     open = Definition(
         False,  # noqa: FBT003 - a default
@@ -292,6 +303,23 @@ class Settings:
         _seconds("drain_delay", zero=True),
         "for how many seconds after SIGTERM `issuer serve` goes on serving, as not ready, 0 or more: longer than a "
         "load balancer takes to notice",
+    )
+    longest_ttl = Definition(
+        LONGEST_TTL,
+        _seconds("longest_ttl", zero=False),
+        "for how long `issuer serve` keeps the number of an Idempotency-Key, at most, above 0",
+    )
+    keys_per_second = Definition(
+        KEYS_PER_SECOND,
+        _count(1_000_000),
+        "how many new Idempotency-Keys a second `issuer serve` keeps, of each token, or of all callers without tokens",
+        unit="keys",
+    )
+    series_per_tag = Definition(
+        SERIES_PER_TAG,
+        _count(10_000_000),
+        "how many series a keyed tag has at most, before `issuer serve` refuses a new restart_key",
+        unit="series",
     )
     log_format = Definition("text", _log_format, "how `issuer serve` logs: text or json")
 

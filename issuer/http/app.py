@@ -23,7 +23,7 @@ from issuer.http.problems import Problem, answer
 from issuer.http.replies import ALWAYS, JSON, dumped
 from issuer.http.resources import Resource
 from issuer.http.routes import ROUTES, Route
-from issuer.http.service import Exposition, Service
+from issuer.http.service import Exposition, Limits, Service
 from issuer.settings import seconds
 
 #: Paths whose tag is kept decoded: a client can send any.
@@ -193,14 +193,16 @@ def application(
     metrics: Exposition | None = None,
     allowed_hosts: Sequence[str] = (),
     longest: float = 30.0,
+    limits: Limits | None = None,
 ) -> Application:
     """Return the ASGI application over an issuer that the caller opens, in the loop that serves, and closes.
 
     `metrics`: returns content type and body of /metrics; None: there are none. `allowed_hosts`: names by which this
     server is called, besides localhost and addresses; "*.example.com" for all below one, "*" for any. `longest`: the
-    most seconds that a call may ask for as its `timeout`, above 0. Raises ConfigurationError, InvalidArgument.
+    most seconds that a call may ask for as its `timeout`, above 0. `limits`: of what
+    clients may have kept; None: the settings' defaults. Raises ConfigurationError, InvalidArgument.
     """
-    service = Service(ids, metrics, seconds(longest, "longest", zero=False))
+    service = Service(ids, metrics, seconds(longest, "longest", zero=False), access.rates, limits or Limits())
     described = document()
     service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()
     return Application(service, access, Guard(allowed_hosts, any_host=not access.is_open))

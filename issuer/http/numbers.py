@@ -25,17 +25,24 @@ async def next_number(service: Service, call: Call) -> Reply:
     ids, said, tag = service.ids, call.body, call.tag
     if "ttl" in said and call.key is None:
         raise InvalidArgument("requires an Idempotency-Key", tag=tag, value=said["ttl"], argument="ttl")
+    limits = service.limits
+    ttl = seconds(said.get("ttl", min(TTL, limits.longest_ttl)), "ttl", zero=False)
+    if ttl > limits.longest_ttl:
+        problem = f"is {limits.longest_ttl:g} s at most on this server (longest_ttl), not {ttl:g}"
+        raise InvalidArgument(problem, tag=tag, value=ttl, argument="ttl")
     how = DrawOptions(
         call.key,
-        seconds(said.get("ttl", TTL), "ttl", zero=False),
+        ttl,
         said.get("shard_key"),
         said.get("restart_key"),
         owner=call.caller.name,
+        again=bool if call.key is None else service.count_key(call.caller.name),
+        series_most=limits.series_per_tag,
     )
     if how.restart_key is not None or await service.composed(tag, call.timeout):
         return _issued(call, await service.door.issue(tag, how, call.timeout))
     # Not `issue`: calls of `next` share their draws, and plugins may change what it gives.
-    if how.key is None and how.shard_key is None:
+    if call.key is None and how.shard_key is None:
         number = await ids.next(tag, timeout=call.timeout)
     else:
         number = await service.door.number(tag, how, call.timeout)

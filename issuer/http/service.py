@@ -11,7 +11,9 @@ from issuer.api.asyncio import AsyncIssuer
 from issuer.api.door import Door
 from issuer.clock import monotonic
 from issuer.core.inspect.inspection import Readiness
-from issuer.errors import StoreUnavailable
+from issuer.errors import StoreUnavailable, TooManyRequests
+from issuer.rates import Bucket, Rates
+from issuer.settings import KEYS_PER_SECOND, LONGEST_TTL, SERIES_PER_TAG
 
 #: Seconds that a look at Redis and the store may take in all, and for which it holds.
 LOOK_WITHIN: Final = 2.0
@@ -28,10 +30,24 @@ _PLAIN_MOST: Final = 10_000
 Exposition = Callable[[], tuple[str, bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of the state that clients may have kept.
+
+    `longest_ttl`: seconds for which the number of an Idempotency-Key is kept, at most.
+    `keys_per_second`: new ones, of each token, or of all callers without one. `series_per_tag`: of a keyed tag.
+    """
+
+    longest_ttl: float = LONGEST_TTL
+    keys_per_second: int = KEYS_PER_SECOND
+    series_per_tag: int = SERIES_PER_TAG
+
+
 @dataclass(slots=True)
 class Service:
     """An issuer, and the application's settings. `longest`: seconds that a call may ask for, at most.
 
+    `rates`: where new keys are counted.
     `stopping`: whether a stop of the server has begun.
     `plain`: by tag, until when it is known that its numbers have no texts, on the monotonic clock. `document`, `page`:
     the contents of /openapi.json and /docs; `policy`: the page's Content-Security-Policy.
@@ -40,18 +56,31 @@ class Service:
     ids: AsyncIssuer
     metrics: Exposition | None
     longest: float
+    rates: Rates
+    limits: Limits = field(default_factory=Limits)
     document: bytes = b""
     page: bytes = b""
     policy: bytes = b""
     stopping: bool = False
     plain: dict[str, float] = field(default_factory=dict)
     door: Door = field(init=False)
+    _keys: dict[str, Bucket] = field(default_factory=dict)
     _seen: Readiness = field(default_factory=lambda: _not_seen(LOOK_WAITED_FOR))
     _seen_until: float = 0.0
     _looking: asyncio.Task[Readiness] | None = None
 
     def __post_init__(self) -> None:
         self.door = Door(self.ids)
+
+    def count_key(self, owner: str) -> Callable[[], object]:
+        """Count a new Idempotency-Key of a token; return what takes that back. Raises TooManyRequests."""
+        bucket = self._keys.get(owner)
+        if bucket is None:  # no token has this name
+            bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.limits.keys_per_second)
+        if wait := bucket.take():
+            problem = f"{bucket.most} new Idempotency-Keys a second are kept at most (keys_per_second)"
+            raise TooManyRequests(problem, retry_after=wait)
+        return bucket.give_back
 
     async def composed(self, tag: str, timeout: float | None) -> bool:
         """Return whether the tag's numbers have texts, periods or shards; see AsyncIssuer.composed."""

@@ -15,7 +15,7 @@ from datetime import date
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from issuer.clock import Deadline
+from issuer.clock import Deadline, monotonic
 from issuer.core import parts, scheme_record
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
@@ -62,6 +62,9 @@ CONTIGUOUS_DRAWS_OF_TREND = 3
 TTL = 86_400.0
 
 
+#: For how many seconds a count of a tag's series holds.
+SERIES_COUNTED_FOR = 1.0
+
 #: Settings of a scheme that give a number more than its value.
 _COMPOSED = frozenset({"format", "restart", *scheme_record.PARTS})
 
@@ -92,7 +95,8 @@ L = TypeVar("L", bound=AnyCombiner)
 class DrawOptions:
     """A caller's options for the number that it wants; see Issuer.next.
 
-    `owner`: the name of the token whose key it is; "": it is a key of programs without one.
+    `owner`: the name of the token whose key it is; "": it is a key of programs without one. `again`: called if the key
+    had its number before. `series_most`: a tag that has as many series gets no new one; None: it gets any.
     """
 
     key: str | None = None
@@ -100,6 +104,8 @@ class DrawOptions:
     shard_key: str | bytes | None = None
     restart_key: str | None = None
     owner: str = ""
+    again: Callable[[], object] = bool
+    series_most: int | None = None
 
 
 PLAIN = DrawOptions()
@@ -138,6 +144,8 @@ class Issuing(Generic[L]):
         self._run = run
         self._drive = drive
         self._lock = threading.Lock()
+        #: When a tag's series were counted, and how many there were, with those made since.
+        self._series: dict[str, tuple[float, int]] = {}
 
     # ------------------------------------------------------------------ calls
 
@@ -271,7 +279,7 @@ class Issuing(Generic[L]):
             except UnknownTag:
                 if part.combiner.tag == tag:
                     raise
-                yield from self._make(part)
+                yield from self._make(part, how.series_most)
             except OtherStrategyError:
                 (value,) = yield from self._generate(part.combiner, 1, deadline)
                 with _named(tag):
@@ -432,12 +440,17 @@ class Issuing(Generic[L]):
                 raise parts.stranger(record, part.record.tag)
         if how.key is not None:
             kept = kept_key(supply.state.key, check_key(how.key), how.owner)
-            return (yield from supply.once(kept, how.ttl, deadline))
+            counter, again = yield from supply.once(kept, how.ttl, deadline)
+            if again:
+                how.again()
+            return counter
         return (yield from supply.obtain(1, deadline))[0]
 
-    def _make(self, part: _Part[L]) -> Steps[None]:
+    def _make(self, part: _Part[L], series_most: int | None) -> Steps[None]:
         """Make the part: of a restart key that comes for the first time, or one that was deleted, above its numbers."""
         record = yield from read_record(part.record.tag)
+        if series_most is not None and part.restart_key is not None:
+            yield from self._check_series(record, series_most)
         settings = replace(
             record.settings,
             above=0,
@@ -448,6 +461,17 @@ class Issuing(Generic[L]):
             yield from ask(lambda store, timeout: store.create(part.combiner.tag, settings, timeout=timeout))
         except TagPresent:  # another process was quicker
             return
+
+    def _check_series(self, record: Tag, most: int) -> Steps[None]:
+        """InvalidArgument if the tag has as many series. To count them lists the store's tags: once a second."""
+        counted = self._series.get(record.tag)
+        if counted is None or monotonic() - counted[0] >= SERIES_COUNTED_FOR:
+            counted = monotonic(), len((yield from parts.of(record)))
+        if counted[1] >= most:
+            self._series[record.tag] = counted
+            problem = f"tag {record.tag!r} has {most} series or more, and gets no new one here: raise series_per_tag"
+            raise InvalidArgument(problem, tag=record.tag, argument="restart_key")
+        self._series[record.tag] = counted[0], counted[1] + 1
 
     def _serving(self, combiner: L, record: Tag) -> StrategyRunner:
         if combiner.serving is None:

@@ -49,6 +49,9 @@ class ServerOptions:
     tokens: str
     allowed_hosts: tuple[str, ...]
     drain_delay: float
+    longest_ttl: float
+    keys_per_second: int
+    series_per_tag: int
     log_format: str
     verbose: bool
     store_url: str
@@ -81,6 +84,9 @@ class ServerOptions:
             tokens=tokens,
             allowed_hosts=tuple(settings.allowed_hosts.value),
             drain_delay=settings.drain_delay.value,
+            longest_ttl=settings.longest_ttl.value,
+            keys_per_second=settings.keys_per_second.value,
+            series_per_tag=settings.series_per_tag.value,
             log_format=settings.log_format.value,
             verbose=verbose,
             store_url=str(settings.store_url.value),

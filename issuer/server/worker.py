@@ -193,9 +193,16 @@ class _Http:
 
     def __init__(self, options: ServerOptions, ids: AsyncIssuer, access: Access, listening: socket.socket) -> None:
         from issuer.http.app import application
+        from issuer.http.service import Limits
         from issuer.metrics import install
 
-        self._app = application(ids, access, metrics=install(ids).exposition, allowed_hosts=options.allowed_hosts)
+        self._app = application(
+            ids,
+            access,
+            metrics=install(ids).exposition,
+            allowed_hosts=options.allowed_hosts,
+            limits=Limits(options.longest_ttl, options.keys_per_second, options.series_per_tag),
+        )
         self._server: Any = _Granian(logged(self._app) if options.verbose else self._app, listening)
         self.task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._server.serve())
 

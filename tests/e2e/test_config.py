@@ -10,7 +10,8 @@ NAMES = (
     *("redis_url", "store_url", "prefix", "timeout", "store_timeout", "redis_timeout", "insist", "lease", "journal"),
     *("keys", "application", "port_number", "ip_address", "machine", "rack", "machine_files", "require_servers"),
     "metrics",
-    *("http", "resp", "workers", "tokens", "open", "allowed_hosts", "drain_delay", "log_format"),
+    *("http", "resp", "workers", "tokens", "open", "allowed_hosts", "drain_delay", "longest_ttl"),
+    *("keys_per_second", "series_per_tag", "log_format"),
 )
 
 

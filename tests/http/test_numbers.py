@@ -7,7 +7,13 @@ from urllib.parse import quote
 
 import pytest
 
+from issuer.access import Access
 from issuer.http.app import application
+from issuer.http.service import Limits
+from issuer.operations import numbers
+from issuer.persistence.memory import MemoryStore
+from issuer.persistence.records import Tag
+from tests.clocks import Clock
 from tests.http.doors import Door, through, tokens
 
 TAGS = [
@@ -239,6 +245,68 @@ def test_an_idempotency_key_is_the_tokens_own_and_outlives_its_rotation(redis_ur
         assert {each: await drawn(*each) for each in callers} == first
 
     through(behave, redis=redis_url, access=access)
+
+
+@pytest.mark.live
+def test_what_clients_may_have_kept_is_bounded_and_refused_beyond(redis_url: str) -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a")
+
+        async def drawn(key: str, body: Any = None) -> tuple[int, str]:
+            answer = await door.ask("POST", "/v1/tags/a/next", body, headers=[("Idempotency-Key", key)])
+            return (200, "") if answer.status == 200 else (answer.status, answer.code)
+
+        for ttl in (60.001, 1e9, 1e300):
+            assert await drawn("1", {"ttl": ttl}) == (400, "invalid_argument")
+        assert [await drawn("1", {"ttl": 60}), await drawn("2")] == [(200, "")] * 2  # the usual ttl would be too long
+        assert await door.ids.next("a") == 3, "nothing was drawn"
+        # Only a new key counts: known ones come again as often as clients like.
+        clock.now += 10
+        assert [await drawn(key) for key in ("1", "2") * 5] == [(200, "")] * 10
+        assert [await drawn(key) for key in ("3", "4")] == [(200, "")] * 2
+        late = await door.ask("POST", "/v1/tags/a/next", headers=[("Idempotency-Key", "5")])
+        assert (late.status, late.code, late.headers["retry-after"]) == (429, "too_many_requests", "1")
+        assert "keys_per_second" in late.json["detail"]
+        clock.now += 0.5
+        assert await drawn("5") == (200, "")
+
+    clock = Clock()
+    access = Access.open()
+    access.rates.clock = clock
+    through(behave, redis=redis_url, access=access, limits=Limits(longest_ttl=60, keys_per_second=2))
+
+
+@pytest.mark.live
+def test_a_tag_gets_no_more_series_than_the_server_allows(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", restart="yearly", keyed=True, format="{date:%Y}-{key}-{seq}")
+
+        async def drawn(key: str) -> tuple[int, str]:
+            answer = await door.ask("POST", "/v1/tags/a/next", {"restart_key": key})
+            return (200, "") if answer.status == 200 else (answer.status, answer.code)
+
+        assert [await drawn(key) for key in "abcab"] == [(200, "")] * 5
+        looks: list[float] = []
+        tags = MemoryStore.tags
+
+        def looked(store: MemoryStore, *, timeout: float) -> list[Tag]:
+            looks.append(timeout)
+            return tags(store, timeout=timeout)
+
+        monkeypatch.setattr(MemoryStore, "tags", looked)
+        monkeypatch.setattr(numbers, "SERIES_COUNTED_FOR", 1000.0)
+        assert {await drawn(f"x{at}") for at in range(20)} == {(400, "invalid_argument")}
+        assert len(looks) <= 1, "the store is asked once a second at most"
+        assert [await drawn(key) for key in "abc"] == [(200, "")] * 3
+        assert len(await door.ids.tags()) == 1 + 3
+        # Programs may make them: the limit is the server's.
+        await door.ids.issue("a", restart_key="d")
+        monkeypatch.setattr(numbers, "SERIES_COUNTED_FOR", 0.0)
+        door.app = application(door.ids, Access.open(), limits=Limits(series_per_tag=5))
+        assert [await drawn(key) for key in "ef"] == [(200, ""), (400, "invalid_argument")]
+        assert looks
+
+    through(behave, redis=redis_url, limits=Limits(series_per_tag=3))
 
 
 def test_take_reserve_and_warm_do_what_python_does() -> None:

@@ -40,11 +40,14 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "open": (True, False, True, False),
     "allowed_hosts": (["argument"], ["environment", "*.b"], ["file"], []),
     "drain_delay": (11.0, 12.0, 13.0, 1.0),
+    "longest_ttl": (11.0, 12.0, 13.0, 604_800.0),
+    "keys_per_second": (11, 12, 13, 100),
+    "series_per_tag": (11, 12, 13, 10_000),
     "log_format": ("json", "json", "json", "text"),
 }
 NUMBERS = ("port_number", "machine", "rack")
 TIMES = ("timeout", "store_timeout", "redis_timeout")
-DURATIONS = (*TIMES, "drain_delay")
+DURATIONS = (*TIMES, "drain_delay", "longest_ttl")
 #: Those whose value in a file is relative to it.
 PATHS = ("journal", "machine_files", "tokens")
 ALL = list(VALUES)

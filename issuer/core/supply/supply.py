@@ -204,8 +204,10 @@ class Supply:
         shortage.none_drawn(drawn.status)
         return None
 
-    def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int]:
+    def once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool]]:
         """Draw one number for a caller's key, the same whenever the key comes again within `ttl` seconds.
+
+        Return it, and whether the key had it before.
 
         `kept`: the Redis key of the caller's. Where numbers are drawn ahead, this one is drawn from Redis all the same:
         only there every process can see what the key has had.
@@ -221,14 +223,14 @@ class Supply:
             while True:
                 state.refuse_if_ended()
                 try:
-                    number = yield from self._once(kept, ttl, deadline)
+                    drawn = yield from self._once(kept, ttl, deadline)
                 except RedisUnavailable as error:
                     if deadline.left() <= 0:
                         raise RedisUnavailable(str(error), tag=state.tag, retry_after=error.retry_after) from error
                 else:
-                    if number is not None:
+                    if drawn is not None:
                         self.shortage.supplied()
-                        return number
+                        return drawn
                     if self.origin.mode is not Mode.DIRECT:
                         continue
                 # Redis is away, or back, but no segment comes to it before this process has rejoined it.
@@ -237,7 +239,7 @@ class Supply:
         finally:
             self.shortage.waiting.discard(deadline)
 
-    def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[int | None]:
+    def _once(self, kept: str, ttl: float, deadline: Deadline) -> Steps[tuple[int, bool] | None]:
         """Draw for the key; None: now it makes sense to ask again."""
         state = self.state
         yield from self.origin.refuse_foreign(probe=True)
@@ -257,7 +259,7 @@ class Supply:
             state.drew(int(drawn.status == "ok"))
             if drawn.extend:
                 self.refill.elected()
-            return drawn.number
+            return drawn.number, drawn.status == "again"
         if drawn.status in ("notmaster", "corrupt"):
             raise refused(drawn, state.tag, state.key)
         if drawn.status == "scheme":
