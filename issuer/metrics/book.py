@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import struct
@@ -23,6 +24,7 @@ from issuer.api.asyncio import AsyncIssuer
 from issuer.api.blocking import Issuer
 from issuer.clock import monotonic, sleep
 from issuer.core.events import Event
+from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, brief
 from issuer.forks import living, register
 from issuer.gateway.keys import PART
@@ -46,8 +48,8 @@ FORK_WITHIN: Final = 5.0
 #: How often those that give way to it look again.
 GIVING_WAY: Final = 0.001
 
-#: How often an exposition looks again at files that are just being made.
-TORN: Final = 5
+#: What prometheus_client raises where a file is empty, cut off, or holds what it never wrote.
+_BROKEN: Final = (struct.error, RuntimeError, ValueError, TypeError, AttributeError)
 
 #: Where the processes' files are, by prometheus_client.
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -67,6 +69,38 @@ class _First:
     def collect(self) -> Iterable[Metric]:
         self._book.read()
         return ()
+
+
+class _Together:
+    """A collector of what all processes have in their files, but for those that can't be read.
+
+    One that was killed while it made a file, or that found no room on the disk, leaves an empty one, or a part of one.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        files = [str(file) for file in Path(self._folder).glob("*.db")]
+        found = _merged(files)
+        return _merged([file for file in files if self._sound(file)]) or () if found is None else found
+
+    def _sound(self, file: str) -> bool:
+        if _merged([file]) is not None:
+            return True
+        if not _runs(file):  # else it is just being made, and there is nothing in it yet
+            _sparing.say(log.warning, file, "broken", "metrics: %s can't be read, and its counts are left out", file)
+        return False
+
+
+def _merged(files: list[str]) -> Iterable[Metric] | None:
+    """Return the metrics in the files; None if one of them can't be read."""
+    with suppress(*_BROKEN):
+        return list(MultiProcessCollector.merge(files))  # type: ignore[no-untyped-call]  # prometheus_client's
+    return None
 
 
 class Source:
@@ -177,10 +211,10 @@ class Book:
             registry = CollectorRegistry()
             folder = os.environ[FOLDER]
             _forget_the_dead(folder)
-            MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]  # prometheus_client's
+            registry.register(_Together(folder))
         _give_way()
         with self.exposing:
-            return prometheus_client.CONTENT_TYPE_LATEST, _written(registry)
+            return prometheus_client.CONTENT_TYPE_LATEST, prometheus_client.generate_latest(registry)
 
     # ------------------------------------------------------------------ forks
 
@@ -256,23 +290,26 @@ def forget(process: int) -> None:
         mark_process_dead(process, os.environ[FOLDER])  # type: ignore[no-untyped-call]  # prometheus_client's
 
 
-def _written(registry: CollectorRegistry) -> bytes:
-    """Return a registry's text; look again where another process is just making its file, which is empty then."""
-    for _ in range(TORN):
-        with suppress(struct.error, RuntimeError):
-            return prometheus_client.generate_latest(registry)
-    return prometheus_client.generate_latest(registry)
-
-
 def _forget_the_dead(folder: str) -> None:
-    for process in {file.stem.rpartition("_")[2] for file in Path(folder).glob("gauge_live*.db")}:
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
+    for file in Path(folder).glob("gauge_live*.db"):
+        if not _runs(file.name):
             with suppress(FileNotFoundError):  # another thread, or process, that is asked as well was quicker
-                mark_process_dead(int(process), folder)  # type: ignore[no-untyped-call]  # prometheus_client's
-        except (ValueError, PermissionError, OverflowError):
-            continue  # no process id, or another user's process
+                mark_process_dead(int(_process_of(file.name)), folder)  # type: ignore[no-untyped-call]  # prometheus_client's
+
+
+def _process_of(file: str) -> str:
+    return Path(file).stem.rpartition("_")[2]
+
+
+def _runs(file: str) -> bool:
+    """Whether the process that made the file is there, as far as can be told."""
+    try:
+        os.kill(int(_process_of(file)), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, PermissionError, OverflowError):
+        pass  # no process id, or another user's process
+    return True
 
 
 def _version() -> str:
@@ -282,6 +319,8 @@ def _version() -> str:
         return "unknown"
 
 
+log = logging.getLogger("issuer.metrics")
+_sparing = Sparing()
 _lock = threading.Lock()
 #: By registry: two issuers may share one, and a program may have several. A book lives as long as its registry, or,
 #: with several processes, its issuers.

@@ -45,6 +45,10 @@ class Process:
         self._run.kill()
         self._run.communicate()
 
+    @property
+    def pid(self) -> int:
+        return self._run.pid
+
     def do(self, *words: object) -> Any:
         assert self._run.stdin is not None
         assert self._run.stdout is not None
@@ -150,6 +154,18 @@ def test_a_forked_child_counts_from_nothing(start: Start, together: bool) -> Non
     assert parent.shown.value("issued_total", tag="a") == (47 if together else 35)
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["by themselves", "together"])
+def test_what_the_parent_has_not_counted_yet_is_no_number_of_a_forked_child(start: Start, together: bool) -> None:
+    parent = start(together=together, lease=0)
+    parent.do("draw", 30)
+    assert parent.shown.value("issued_total", tag="a") == 30
+    parent.do("draw", 5)
+    child = Shown(parent.do("fork", 12))  # nobody has asked for the parent's metrics since it drew
+    if not together:
+        assert child.value("issued_total", tag="a") == 12
+    assert parent.shown.value("issued_total", tag="a") == (47 if together else 35)
+
+
 def test_a_directory_that_is_missing_is_refused(folder: Path, redis_url: str) -> None:
     environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder / "not-there")}
     program = f"import issuer; issuer.connect(redis={redis_url!r}, store='memory://', metrics=True)"
@@ -175,6 +191,32 @@ def test_of_two_that_are_asked_as_a_process_has_ended_one_takes_its_files_away(
 
     monkeypatch.setattr(book, "mark_process_dead", gone)
     book._forget_the_dead(str(tmp_path))
+
+
+@pytest.mark.parametrize("cut", ["empty", "header", "middle", "end", "zeros", "other"])
+def test_a_file_that_a_killed_process_left_empty_or_cut_off_is_left_out_and_named(
+    start: Start, folder: Path, cut: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    killed, other = start(lease=1000), start()
+    killed.do("draw", 30)
+    other.do("draw", 4)
+    until(lambda: other.shown.value("issued_total", tag="a") == 34)
+    (file,) = folder.glob(f"counter_{killed.pid}.db")
+    killed.end(signal.SIGKILL)
+    whole = file.read_bytes()
+    used = int.from_bytes(whole[:4], sys.byteorder)
+    contents = {
+        "empty": b"",
+        "header": whole[:3],
+        "middle": whole[: used // 2],
+        "end": whole[: used - 4],
+        "zeros": whole[: used // 2] + bytes(used // 2),  # of a disk that had no room, or a machine that went down
+        "other": whole[:4] + bytes(range(256)) * (used // 256 + 1),
+    }
+    file.write_bytes(contents[cut])
+    for _ in range(2):
+        assert other.shown.value("issued_total", tag="a") == 4
+    assert capfd.readouterr().err.count(f"{file} can't be read") == 1
 
 
 def test_preloaded_workers_of_gunicorn_speak_for_each_other(redis_url: str, tmp_path: Path, folder: Path) -> None:
