@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from issuer.api.asyncio import AsyncIssuer
-from issuer.api.blocking import Issuer
 from issuer.core import events
 from issuer.core.inspect.discrepancies import (
     AboveMax,
@@ -32,6 +33,7 @@ from issuer.core.inspect.inspection import Inspection, Readiness, RedisState, St
 from issuer.core.inspect.verification import Provenance
 from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
+from issuer.core.requests import TTL
 from issuer.errors import (
     ClockBehind,
     ConfigurationError,
@@ -60,12 +62,16 @@ from issuer.errors import (
     Unavailable,
     UnknownTag,
 )
+from issuer.forks import no_fork, register
 from issuer.numbers.codec import Decoded
-from issuer.operations.numbers import TTL
 from issuer.persistence.contract import Store
 from issuer.persistence.records import LedgerEntry, LedgerPage, Tag
-from issuer.strategies.aside import MachineNumber, MachineNumbers
-from issuer.wiring import aconnect, connect, default
+
+if TYPE_CHECKING:
+    from issuer.api.asyncio import AsyncIssuer
+    from issuer.api.blocking import Issuer
+    from issuer.strategies.aside import MachineNumber, MachineNumbers
+    from issuer.wiring import aconnect, connect
 
 # Without `next`, which would shadow the builtin in `from issuer import *`.
 __all__ = [
@@ -140,16 +146,66 @@ __all__ = [
 
 __version__: str
 
+#: Where what is imported at its first use is found. redis-py and APScheduler take two thirds of the time of an import.
+_LATER = {
+    "AsyncIssuer": "issuer.api.asyncio",
+    "Issuer": "issuer.api.blocking",
+    "MachineNumber": "issuer.strategies.aside",
+    "MachineNumbers": "issuer.strategies.aside",
+    "aconnect": "issuer.wiring",
+    "connect": "issuer.wiring",
+}
+_PACKAGES = ("plugins", "strategies")
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
 
-        try:
-            return version("segment-issuer")
-        except PackageNotFoundError:  # a checkout that was never installed
-            return "unknown"
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _later(name: str) -> Any:
+    with no_fork():
+        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found
+
+
+if not TYPE_CHECKING:  # a name that isn't there is an error for mypy too
+
+    def __getattr__(name: str) -> object:
+        if name in _LATER:
+            return _later(name)
+        if name in _PACKAGES:
+            with no_fork():
+                return import_module(f"issuer.{name}")
+        if name == "__version__":
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                return version("segment-issuer")
+            except PackageNotFoundError:  # a checkout that was never installed
+                return "unknown"
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})
+
+
+_default: Issuer | None = None
+_default_lock = threading.Lock()
+
+
+def default() -> Issuer:
+    """Return the process's default issuer, made from the settings at its first use and closed at exit."""
+    global _default  # noqa: PLW0603 - one per process is what it is for
+    if _default is None or _default.closed:
+        with _default_lock:
+            if _default is None or _default.closed:
+                _default = _later("connect")()
+    return _default
+
+
+def _fresh_lock() -> None:
+    global _default_lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
+    _default_lock = threading.Lock()
+
+
+register(in_child=_fresh_lock)
 
 
 def next(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
 from issuer.persistence.forks import in_uwsgi_master, leave_signals, notice, register, under_way
 
-__all__ = ["PARENTS", "in_uwsgi_master", "leave_signals", "living", "notice", "register", "under_way"]
+__all__ = ["PARENTS", "in_uwsgi_master", "leave_signals", "living", "no_fork", "notice", "register", "under_way"]
 
 log = logging.getLogger("issuer")
 
@@ -19,6 +20,43 @@ M = TypeVar("M")
 #: Closing takes a socket out of the epoll that parent and child share, and then the parent waits in vain for replies
 #: that are there (seen: 5 s and RedisUnavailable, until each of its connections had been dropped).
 PARENTS: list[object] = []
+
+
+#: Seconds that a fork waits for another thread's imports.
+IMPORTS = 15.0
+
+_importing = threading.RLock()
+_waited: list[threading.RLock] = []
+
+
+def no_fork() -> threading.RLock:
+    """Return what to hold while modules are imported: a fork by another thread waits until it is released.
+
+    Else the child waits for the lock of that import for ever (seen): the thread that holds it isn't there.
+    """
+    notice()
+    return _importing
+
+
+def _wait_for_imports() -> None:
+    if _importing.acquire(timeout=IMPORTS):
+        _waited.append(_importing)
+    else:
+        log.error("another thread has imported for %g s and goes on: this process is forked meanwhile", IMPORTS)
+
+
+def _go_on() -> None:
+    if _waited:
+        _waited.pop().release()
+
+
+def _fresh_imports() -> None:
+    global _importing  # noqa: PLW0603 - the parent's is held by a thread that the child doesn't have
+    _importing = threading.RLock()
+    _waited.clear()
+
+
+register(before=_wait_for_imports, in_parent=_go_on, in_child=_fresh_imports)
 
 
 def living(

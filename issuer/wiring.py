@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
-import redis as redis_py
-import redis.asyncio
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
-
 from issuer import settings as settings_
-from issuer.api.asyncio import AsyncIssuer
-from issuer.api.blocking import Issuer, close_all
 from issuer.core.error_mapping import store_error
 from issuer.core.event_log import log_event
 from issuer.core.events import Observers
-from issuer.drivers.asyncio.connections import Connections as AsyncConnections
-from issuer.drivers.blocking.connections import Connections
 from issuer.errors import ConfigurationError, IssuerError, brief
-from issuer.forks import register
+from issuer.forks import no_fork
 from issuer.numbers.scrambling import checked_key
 from issuer.operations.config import IssuerConfig
 from issuer.persistence.contract import Store
@@ -38,15 +28,23 @@ from issuer.strategies.contract import Instance
 from issuer.strategies.registry import strategy_names
 
 if TYPE_CHECKING:
+    import redis as redis_py
+    import redis.asyncio
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
     from apscheduler.schedulers.base import BaseScheduler
 
+    from issuer.api.asyncio import AsyncIssuer
+    from issuer.api.blocking import Issuer
+    from issuer.drivers.asyncio.connections import Connections as AsyncConnections
+    from issuer.drivers.blocking.connections import Connections
+
+    #: Has an issuer's metrics counted, or nothing.
+    Measure = Callable[[Issuer | AsyncIssuer], object]
+
+    #: Connections of either colour.
+    T = TypeVar("T", bound=Connections | AsyncConnections)
+
 log = logging.getLogger("issuer")
-
-#: Has an issuer's metrics counted, or nothing.
-Measure = Callable[[Issuer | AsyncIssuer], object]
-
-#: Connections of either colour.
-T = TypeVar("T", bound=Connections | AsyncConnections)
 
 
 class _Unset:
@@ -100,6 +98,8 @@ def connect(
     Raises ConfigurationError.
     """
     given = _settings_of(locals())
+    with no_fork():
+        from issuer.api.blocking import Issuer
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
         raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {brief(scheduler)}")
     hooks = Hooks(Chain(plugins), rejected, instance, alarm)
@@ -134,6 +134,10 @@ def aconnect(
     The arguments are those of `connect`; a client is one of redis.asyncio, a scheduler an AsyncIOScheduler.
     """
     given = _settings_of(locals())
+    with no_fork():
+        from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+        from issuer.api.asyncio import AsyncIssuer
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
     hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
@@ -209,7 +213,8 @@ def _parts(
 
 def _metrics() -> Measure:
     """Return what has an issuer's metrics counted. ConfigurationError if their package isn't installed."""
-    from issuer.metrics import install
+    with no_fork():
+        from issuer.metrics import install
 
     return install
 
@@ -298,12 +303,17 @@ def _opened(named: object) -> Store:
     if not isinstance(named, str):
         raise ConfigurationError(f"store is a URL or a Store, not {type(named).__name__}")
     try:
-        return open_store(named)
+        with no_fork():  # it imports the store's driver
+            return open_store(named)
     except StoreError as error:
         raise store_error(error, None) from error
 
 
 def _redis(named: object, timeout: float) -> Connections | None:
+    import redis as redis_py
+
+    from issuer.drivers.blocking.connections import Connections
+
     if named == "none":
         return None
     if isinstance(named, str):
@@ -314,6 +324,10 @@ def _redis(named: object, timeout: float) -> Connections | None:
 
 
 def _async_redis(named: object, timeout: float) -> AsyncConnections | None:
+    import redis as redis_py
+
+    from issuer.drivers.asyncio.connections import Connections as AsyncConnections
+
     if named == "none":
         return None
     if isinstance(named, str):
@@ -321,27 +335,3 @@ def _async_redis(named: object, timeout: float) -> AsyncConnections | None:
     if isinstance(named, redis_py.asyncio.Redis):
         return AsyncConnections.from_client(named, timeout)
     raise ConfigurationError(f"redis is a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")
-
-
-_default: Issuer | None = None
-_default_lock = threading.Lock()
-
-
-def default() -> Issuer:
-    """Return the process's default issuer, made from the settings at its first use and closed at exit."""
-    global _default  # noqa: PLW0603 - one per process is what it is for
-    if _default is None or _default.closed:
-        with _default_lock:
-            if _default is None or _default.closed:
-                _default = connect()
-    return _default
-
-
-def _fresh_lock() -> None:
-    global _default_lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
-    _default_lock = threading.Lock()
-
-
-register(in_child=_fresh_lock)
-# After the stores' drivers are imported, so that it runs before their own exit handlers.
-atexit.register(close_all)

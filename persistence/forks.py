@@ -12,6 +12,10 @@ fork. With two at once an SQLite store stayed locked for ever.
 from __future__ import annotations
 
 import atexit
+
+# Its own hook takes a lock that a fork amid our hooks would take again, and wait for ever (seen). Registered before
+# ours, it is called after them.
+import concurrent.futures.thread  # noqa: F401
 import ctypes
 import logging
 import os

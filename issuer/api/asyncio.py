@@ -25,7 +25,7 @@ from issuer.core.inspect.inspection import Inspection, Readiness
 from issuer.core.inspect.verification import Provenance, who
 from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
-from issuer.core.requests import TAKE_MOST, Named, only_one, whole
+from issuer.core.requests import TAKE_MOST, TTL, Named, only_one, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps
 from issuer.drivers.asyncio.combiner import Combiner
@@ -39,7 +39,7 @@ from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.config import CLOSING, IssuerConfig
 from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, verify
-from issuer.operations.numbers import PLAIN, TTL, DrawOptions, Issuing
+from issuer.operations.numbers import PLAIN, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
 from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag

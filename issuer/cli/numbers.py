@@ -15,9 +15,9 @@ from issuer.cli.exits import json_option
 from issuer.cli.options import Whole
 from issuer.cli.session import Session
 from issuer.core.issued import Issued
+from issuer.core.requests import TTL
 from issuer.errors import IssuerError, NotDecodable, brief
 from issuer.numbers.codec import DIGITS_MOST, Decoded
-from issuer.operations.numbers import TTL
 from issuer.persistence.records import now_ms
 from issuer.terminal import moment, plain, show, show_json, stamp_ms
 from issuer.views import state, view

@@ -17,6 +17,9 @@ from issuer.persistence.records import HIGHEST, Tag
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000
 
+#: Seconds that the number of a caller's key is kept, unless the call names others.
+TTL = 86_400.0
+
 #: Journals as callers name them: by paths, or as what was read from them.
 Named = Sequence[str | os.PathLike[str]] | Journals
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from issuer.core.issued import Issued
+from issuer.core.requests import TTL
 from issuer.errors import InvalidArgument, NotDecodable, brief
 from issuer.http.calls import Call
 from issuer.http.replies import JSON, TEXT, Reply, dumped, shown
 from issuer.http.service import Service
 from issuer.numbers.codec import DIGITS_MOST
-from issuer.operations.numbers import TTL, DrawOptions
+from issuer.operations.numbers import DrawOptions
 from issuer.settings import seconds
 from issuer.views import view
 

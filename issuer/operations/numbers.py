@@ -19,7 +19,7 @@ from issuer.clock import Deadline, monotonic
 from issuer.core import parts, scheme_record
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
-from issuer.core.requests import TAKE_MOST, check_contiguous, whole
+from issuer.core.requests import TAKE_MOST, TTL, check_contiguous, whole
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.core.steps import Calls, Steps, ask, renewed
 from issuer.core.supply.peek import after
@@ -57,9 +57,6 @@ log = logging.getLogger("issuer")
 #: may have nibbled at; a trend tag has its ranges from the store instead.
 CONTIGUOUS_DRAWS = 16
 CONTIGUOUS_DRAWS_OF_TREND = 3
-
-#: How long the number of a caller's key is kept, in seconds, if the caller doesn't say: a day.
-TTL = 86_400.0
 
 
 #: For how many seconds a count of a tag's series holds.

@@ -24,6 +24,7 @@ from tests.benchmarks.observed import observed
 from tests.benchmarks.people import people
 from tests.benchmarks.processes import processes
 from tests.benchmarks.rounds import FULL, QUICK, Effort
+from tests.benchmarks.start import start
 from tests.benchmarks.strict import inside, many, one, take
 from tests.servers.binaries import primary_server, version
 
@@ -56,6 +57,7 @@ BUILD = Path("build")
 
 
 ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
+    "start": start,
     "strict": one,
     "threads": many,
     "asyncio": awaited,

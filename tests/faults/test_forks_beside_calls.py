@@ -1,6 +1,7 @@
 """A fork beside calls under way, in tasks or threads: nothing of theirs is issued, or waited for, in the child."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,47 @@ def test_first_calls_import_nothing(colour: str, redis_url: str, tmp_path: Path)
     line = [sys.executable, "-c", IMPORTS, redis_url, f"sqlite:///{tmp_path / 'ids.db'}", colour]
     done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+#: A thread's first call imports what it needs, and takes a second for one of the modules; meanwhile the process forks.
+FORKED_WHILE_IMPORTING = """
+import os, sys, threading, time
+import issuer
+
+called, importing = sys.argv[1], threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "redis" and threading.current_thread() is thread:
+            importing.set()
+            time.sleep(1)
+        return None
+
+def use():
+    if called == "next":
+        issuer.next("orders")
+    else:
+        issuer.connect(redis="redis://127.0.0.1:1", store="memory://", scheduler=None).close()
+
+thread = threading.Thread(target=use)
+sys.meta_path.insert(0, Slow())
+thread.start()
+assert importing.wait(60)
+if (child := os.fork()) == 0:
+    late = threading.Timer(60, os._exit, [1])
+    late.daemon = True
+    late.start()
+    use()
+    os._exit(0)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("called", ["connect", "next"])
+def test_a_child_that_is_forked_while_a_thread_imports_can_import_too(called: str, tmp_path: Path) -> None:
+    line = [sys.executable, "-c", FORKED_WHILE_IMPORTING, called]
+    env = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, check=False, env=env)
+    assert done.returncode == 0, done.stderr

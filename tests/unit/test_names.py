@@ -2,6 +2,9 @@
 
 import asyncio
 import inspect
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer import Issuer, wiring
+from issuer import Issuer
 from tests.unit.refusals import refused
 
 #: What the module offers of the default issuer's methods.
@@ -23,7 +26,45 @@ def test_what_is_public_is_there_and_next_is_not_exported_by_a_star_import() -> 
     assert issuer.__version__ == version("segment-issuer")
     assert all(issubclass(each, issuer.Unavailable) for each in (issuer.StoreUnavailable, issuer.RedisUnavailable))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        issuer.nonsense  # noqa: B018 - its look-up is what is tried
+        issuer.nonsense  # type: ignore[attr-defined]  # noqa: B018 - its look-up is what is tried
+
+
+#: Prints what is loaded at four moments; the last program is one that reads every public name.
+LOADED = """
+import json, sys
+import issuer
+
+def loaded():
+    return sorted(sys.modules)
+
+seen, known = [loaded()], set(sys.modules)
+assert {*issuer.__all__, "next", "plugins", "strategies"} <= {*dir(issuer)}
+seen.append(loaded())
+issuer.connect(redis="redis://127.0.0.1:1", store="memory://", scheduler=None).close()
+seen.append(loaded())
+from issuer import *
+assert issuer.Issuer is Issuer and issuer.plugins.Plugin and issuer.strategies.Strategy
+seen.append(loaded())
+print(json.dumps(seen))
+"""
+
+
+def test_an_import_loads_no_driver_and_a_blocking_program_loads_no_asyncio_face() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    imported, listed, connected, all_of_it = map(set, json.loads(done.stdout))
+    slow = {"redis", "apscheduler", "pymongo", "asyncio", "importlib.metadata", "issuer.drivers"}
+    assert imported & slow == set()
+    assert listed == imported
+    asynchronous = {"issuer.api.asyncio", "issuer.drivers.asyncio.connections"}
+    assert connected & {"redis", "issuer.api.blocking", *asynchronous} == {"redis", "issuer.api.blocking"}
+    assert asynchronous <= all_of_it
+
+
+def test_what_is_imported_late_is_the_class_itself() -> None:
+    for name in ("Issuer", "AsyncIssuer", "MachineNumber"):
+        kind = getattr(issuer, name)
+        assert getattr(sys.modules[kind.__module__], name) is kind  # as pickle looks it up
 
 
 def test_a_function_of_the_module_takes_what_the_method_takes() -> None:
@@ -41,7 +82,7 @@ def test_a_function_of_the_module_takes_what_the_method_takes() -> None:
 @pytest.fixture
 def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[Issuer]:
     with issuer.connect(redis="none", store="memory://", scheduler=None) as ids:
-        monkeypatch.setattr(wiring, "_default", ids)
+        monkeypatch.setattr(issuer, "_default", ids)
         yield ids
 
 
