@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from issuer.clock import monotonic
+from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, Forbidden, InvalidArgument, TooManyRequests, Unauthenticated
 from issuer.rates import Bucket, Rates, nameless
+from issuer.tally import Tally
 from issuer.tokens import SCOPES, Entry, Scope, digest_of, parsed
 
 log = logging.getLogger("issuer.access")
+audit = logging.getLogger("issuer.audit")
 
 #: Seconds between two looks at the file. A change is taken when two looks in a row have seen the same file: one that is
 #: written in place may be a part of a file until then.
@@ -154,7 +157,7 @@ class Access:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`clock`: for rates; `wall`: seconds since 1970, for tokens that expire. Raises ConfigurationError."""
-        self.rates, self._wall = Rates(clock), wall
+        self.rates, self.tally, self._wall = Rates(clock), Tally(), wall
         self._path: Path | None = Path(path)
         self._published = _Published()
         self._content = b""
@@ -169,7 +172,7 @@ class Access:
     def open(cls) -> Access:
         """Return one that admits all callers to everything."""
         access = cls.__new__(cls)
-        access._path, access.rates = None, Rates()  # noqa: SLF001 - its own
+        access._path, access.rates, access.tally = None, Rates(), Tally()  # noqa: SLF001 - its own
         return access
 
     @property
@@ -197,6 +200,12 @@ class Access:
         if found[2] is None:
             raise Unauthenticated(f"token {found[1].name!r} has expired")
         return found[2]
+
+    def failed(self, protocol: str, address: str, request: str, error: Unauthenticated) -> None:
+        """Count a request of a caller that isn't known, and log it: of each address once a minute."""
+        self.tally.failures[protocol] += 1
+        told = "authentication failed over %s, from %s, %s: %s"
+        _sparing.say(audit.warning, address, protocol, told, protocol, address, request, error)
 
     def look(self) -> None:
         """Take what has changed: to be called every LOOK_EVERY seconds, by the process that serves."""
@@ -259,6 +268,7 @@ class Access:
         return Caller(entry.name, entry.scopes, entry.tags, bucket)
 
 
+_sparing = Sparing()
 _ANYBODY: Final = Caller("", SCOPES, ["*"])
 
 

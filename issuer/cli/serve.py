@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Final
 
 import click
 
+from issuer.cli.exits import FAILED, USAGE, code_of
 from issuer.cli.session import Session
+from issuer.errors import IssuerError
+
+#: The option, as a command line has it in one word or in two.
+_FORMAT: Final = "--log-format"
+
+
+class _Serve(click.Command):
+    """The command, whose errors of usage are lines of JSON if that is how it is to log."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> click.Context:
+        """Take the arguments apart."""
+        as_json = f"{_FORMAT}=json" in args or (_FORMAT, "json") in pairwise(args)
+        with _logging_errors(["json" if as_json else os.environ.get("ISSUER_LOG_FORMAT", "")]):
+            return super().make_context(info_name, args, *rest, **options)
+
+
+@contextmanager
+def _logging_errors(formats: list[str]) -> Iterator[None]:
+    """Where the last format is json, log what ends the command, and end it, instead of telling it in words."""
+    try:
+        yield
+    except Exception as error:
+        if formats[-1] != "json" or isinstance(error, click.exceptions.Exit):  # of --help
+            raise
+        from issuer.server import logs
+
+        logs.begin("json", verbose=False)
+        if isinstance(error, click.UsageError):
+            logs.log.error("%s", error.format_message())
+            sys.exit(USAGE)
+        logs.fail(error)
+        sys.exit(code_of(error) if isinstance(error, IssuerError) else FAILED)
 
 
 @click.command(
+    cls=_Serve,
     short_help="Serve numbers over HTTP and Redis's protocol.",
     epilog="""\b
     Examples:
@@ -59,9 +98,6 @@ def serve(
     Each option is a setting as well: http in issuer.toml, ISSUER_HTTP, and so on. Without tokens only this machine is
     served. Every tag is extended in time, as by `issuer keeper`. Logs go to stderr.
     """
-    from issuer.server.options import ServerOptions
-    from issuer.server.run import serve as serve_
-
     given = {
         "http": http,
         "resp": resp,
@@ -72,4 +108,12 @@ def serve(
         "drain_delay": drain_delay,
         "log_format": log_format,
     }
-    sys.exit(serve_(ServerOptions.of(session.settings(given), session.given, verbose=verbose)))
+    formats = [log_format or os.environ.get("ISSUER_LOG_FORMAT", "")]
+    with _logging_errors(formats):
+        from issuer.server.options import ServerOptions
+        from issuer.server.run import serve as serve_
+
+        settings = session.settings(given)
+        formats.append(str(settings.log_format.value))
+        code = serve_(ServerOptions.of(settings, session.given, verbose=verbose))
+    sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import MutableMapping, Sequence
 from typing import Any, Final
 
@@ -15,16 +16,19 @@ from starlette.types import Receive, Scope, Send
 from issuer.access import Access
 from issuer.api.asyncio import AsyncIssuer
 from issuer.clock import monotonic
+from issuer.errors import Unauthenticated
 from issuer.http import calls
+from issuer.http.audit import unauthenticated
 from issuer.http.guard import Guard, identified
 from issuer.http.openapi import document
 from issuer.http.page import POLICY, page
 from issuer.http.problems import Problem, answer
 from issuer.http.replies import ALWAYS, JSON, dumped
-from issuer.http.resources import Resource
+from issuer.http.resources import OTHER, Resource
 from issuer.http.routes import ROUTES, Route
 from issuer.http.service import Exposition, Limits, Service
 from issuer.settings import seconds
+from issuer.tally import WITHIN
 
 #: Paths whose tag is kept decoded: a client can send any.
 _KEPT: Final = 10_000
@@ -87,10 +91,11 @@ class Application(Starlette):
                 StarletteRoute(path, Resource(routes, service, access), name=routes[0].name)
                 for path, routes in by_path.items()
             ],
-            exception_handlers={HTTPException: _not_found},
+            exception_handlers={HTTPException: self._not_found},
         )
         self.router.redirect_slashes = False
         self._service, self._access, self._guard = service, access, guard
+        self._tally, self._draws = access.tally, access.tally.draws
         self._next, self._plain = service.ids.next, service.plain
         self._paths: dict[bytes, _Path] = {}
         #: Headers of a reply by the length of its body.
@@ -106,10 +111,10 @@ class Application(Starlette):
         raw = scope.get("raw_path")
         if raw is not None and raw.endswith(_SUFFIX) and scope["method"] == "POST":
             path = self._paths.get(raw) or self._path(raw)
-            if path is not None and self._plain.get(path.tag, 0.0) > monotonic():
+            if path is not None and self._plain.get(path.tag, 0.0) > (began := monotonic()):
                 headers = self._usual(scope)
                 if headers is not None:
-                    await self._draw(path, headers.get(b"authorization"), scope, receive, send)
+                    await self._draw(path, headers.get(b"authorization"), scope, receive, send, began=began)
                     return
         if self._service.stopping:
             send = _last(send)
@@ -117,7 +122,9 @@ class Application(Starlette):
             if raw not in _PROBES:
                 self._guard.check(calls.headers_of(scope))
         except Problem as problem:
-            await answer(problem, "")(scope, receive, send)
+            reply = answer(problem, "")
+            self._tally.requests[OTHER, reply.status, ""] += 1
+            await reply(scope, receive, send)
             return
         # Each segment is decoded by itself, once it is known where it ends.
         await super().__call__({**scope, "path": calls.raw_path(scope)}, receive, send)
@@ -155,18 +162,34 @@ class Application(Starlette):
         plain = scope["query_string"] in _QUERIES and scope["http_version"] in _VERSIONS and not scope.get("root_path")
         return found if plain and self._guard.serves(found.get(b"host")) else None
 
-    async def _draw(self, path: _Path, authorization: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
-        as_string = scope["query_string"] != b""
+    async def _draw(
+        self, path: _Path, authorization: bytes | None, scope: Scope, receive: Receive, send: Send, *, began: float
+    ) -> None:
+        as_string, name = scope["query_string"] != b"", ""
         try:
-            identified(self._access, authorization).need("issue", path.tag)
+            caller = identified(self._access, authorization)
+            name = caller.name
+            caller.need("issue", path.tag)
             number = await self._next(path.tag)
         except Exception as error:  # noqa: BLE001 - a client sees a problem, and never what failed
             reply = answer(error, "POST next", as_string=as_string, closed=self._service.ids.closed)
+            if isinstance(error, Unauthenticated):
+                reply = unauthenticated(scope, self._access, error, reply)
             await reply(scope, receive, send)
+            self._tally.answered("next", reply.status, name, monotonic() - began)
             return
         body = b'%b"%d"}' % (path.before, number) if as_string else b"%b%d}" % (path.before, number)
         await send({"type": _START, "status": 200, "headers": self._headers[len(body)]})
         await send({"type": _BODY, "body": body})
+        # As Times.add does, whose call would cost as much again.
+        took, times = monotonic() - began, self._draws[name]
+        times.counts[bisect_left(WITHIN, took)] += 1
+        times.seconds += took
+
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        del request, error  # the only one that Starlette raises here
+        self._tally.requests[OTHER, 404, ""] += 1
+        return answer(Problem(404, "not_found", "there is nothing at this path: /docs shows what there is"), "")  # type: ignore[return-value]  # any ASGI application will do
 
 
 def _last(send: Send) -> Send:
@@ -179,11 +202,6 @@ def _last(send: Send) -> Send:
         await send(message)
 
     return sending
-
-
-async def _not_found(request: Request, error: Exception) -> Response:
-    del request, error  # the only one that Starlette raises here
-    return answer(Problem(404, "not_found", "there is nothing at this path: /docs shows what there is"), "")  # type: ignore[return-value]  # any ASGI application will do
 
 
 def application(

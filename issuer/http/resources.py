@@ -8,8 +8,10 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from issuer.access import Access, Caller
+from issuer.clock import monotonic
 from issuer.errors import Unauthenticated
-from issuer.http import calls
+from issuer.http import audit, calls
+from issuer.http.audit import Asked
 from issuer.http.calls import Call
 from issuer.http.fields import read_body, read_query
 from issuer.http.guard import identified
@@ -17,6 +19,9 @@ from issuer.http.problems import Problem, answer
 from issuer.http.replies import Reply
 from issuer.http.routes import Route
 from issuer.http.service import Service
+
+#: What metrics call requests that no route is for.
+OTHER: Final = "other"
 
 #: A caller of a route that asks for no token.
 _NOBODY: Final = Caller("", (), ())
@@ -34,6 +39,7 @@ class Resource:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request."""
+        began, asked = monotonic(), Asked()
         route = self._routes.get(scope["method"])
         reply: Reply
         as_string = b"as=string" in scope["query_string"]
@@ -41,24 +47,31 @@ class Resource:
             reply = answer(self._not_allowed(), "")
         else:
             try:
-                reply = await self._answered(route, scope, receive)
+                reply = await self._answered(route, scope, receive, asked)
             except Exception as error:  # noqa: BLE001 - a client sees a problem, and never what failed
                 name = f"{route.method} {route.path}"
                 reply = answer(error, name, as_string=as_string, closed=self._service.ids.closed)
+                if isinstance(error, Unauthenticated):
+                    reply = audit.unauthenticated(scope, self._access, error, reply)
+            if "admin" in route.scope and (asked.token or self._access.is_open):
+                reply = audit.administered(scope, route.name, asked, reply)
         await reply(scope, receive, send)
+        name = OTHER if route is None else route.name
+        self._access.tally.answered(name, reply.status, asked.token, monotonic() - began)
 
     def _not_allowed(self) -> Problem:
         allow = (b"allow", self._allowed.encode())
         return Problem(405, "method_not_allowed", f"here are {self._allowed}", headers=[allow])
 
-    async def _answered(self, route: Route, scope: Scope, receive: Receive) -> Reply:
+    async def _answered(self, route: Route, scope: Scope, receive: Receive, asked: Asked) -> Reply:
         headers = calls.headers_of(scope)
         caller = self._caller(route, headers)
+        asked.token = caller.name
         query = calls.queried(scope)
         if not route.scope:
             return await route.handler(self._service, Call(caller))
         path: dict[str, str] = {name: calls.decoded(each) for name, each in scope["path_params"].items()}
-        tag = _tag(path, query)
+        tag = asked.tag = _tag(path, query)
         if route.of_tag:
             caller.need(route.scope, tag)
         said = read_query(query, route.parameters)
@@ -68,7 +81,7 @@ class Resource:
             body = read_body(found, route.members)
             caller.spend(body.get("n", 1), tag)
         if not route.of_tag and not route.checked:
-            tag = str(body.get("tag", said.get("tag", "")))
+            tag = asked.tag = str(body.get("tag", said.get("tag", "")))
             caller.need(route.scope, tag or None)
         call = Call(
             caller=caller,

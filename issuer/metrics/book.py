@@ -33,6 +33,8 @@ from issuer.metrics.counting import begin, count
 from issuer.metrics.definitions import DEFINITIONS, Definition
 from issuer.metrics.families import Families, several_processes
 from issuer.metrics.reading import Lines, Readings
+from issuer.metrics.served import Served
+from issuer.tally import Tally
 
 #: Labels that tags get at most, unless `install` says otherwise.
 TAGS: Final = 200
@@ -133,6 +135,7 @@ class Book:
     def __init__(self, registry: CollectorRegistry, most: int) -> None:
         self.most = most
         self.sources: list[Source] = []
+        self.served: list[Served] = []
         self._fresh_locks()
         self._registry = registry
         self._first: _First | None = None
@@ -193,6 +196,8 @@ class Book:
             self._read_at = monotonic()
             readings = Readings()
             self.sources = [each for each in self.sources if each.read(self, readings)]
+            for served in self.served:
+                served.read(self._families, readings)
             readings.add(of.BUILD, 1, _version(), platform.python_version())
             for each in DEFINITIONS:
                 if each.kind == "gauge":
@@ -223,6 +228,7 @@ class Book:
         self._fresh_locks()
         for each in self.sources:
             each.lines = Lines()
+        self.served = []
         if self._first is not None:
             self._families.withdraw()
             with suppress(KeyError):
@@ -244,6 +250,10 @@ class Metrics:
         for what others have done in the last 5 s. No server is asked.
         """
         return self._book.exposition()
+
+    def serve(self, tally: Tally) -> None:
+        """Show what a server counts of itself, too."""
+        self._book.served.append(Served(tally))
 
     def read(self) -> None:
         """Bring the metrics up to date, for those that show them by other means than `exposition`."""

@@ -65,6 +65,18 @@ WAIT_SECONDS = _counter("wait_seconds", "Seconds that those callers waited, once
 REFUSALS = _counter("refusals", "Calls that got an error in place of a number, by its code", "code")
 FAILED = _counter("background_failures", "Work in the background that came to nothing, by kind", "work")
 
+REQUESTS = Definition(
+    "issuer_http_requests", "counter", "Requests over HTTP, by the token's name", ("route", "status", "token")
+)
+REQUEST_SECONDS = Definition("issuer_http_request_seconds", "counter", "Seconds that those requests took", ("route",))
+REQUESTS_WITHIN = Definition(
+    "issuer_http_requests_within", "counter", "Those that took at most `le` seconds", ("route", "le")
+)
+COMMANDS = Definition("issuer_resp_commands", "counter", "Commands over Redis's protocol", ("command",))
+AUTH_FAILURES = Definition(
+    "issuer_authentication_failures", "counter", "Requests that had no token, or none that is known", ("protocol",)
+)
+
 REMAINING = _gauge("remaining_numbers", "livemostrecent", "Numbers left in Redis, in both segments", *TAG)
 HELD = _gauge("held_numbers", "livesum", "Numbers held in the memory of processes", *TAG)
 RUNWAY = _gauge("runway_seconds", "livemostrecent", "How long those left last at the rate of the last minute", *TAG)
@@ -76,6 +88,7 @@ REDIS_SILENT = _gauge("redis_silent", "livemax", "1 while Redis gives no answer 
 STORE_SILENT = _gauge("store_silent", "livemax", "1 while the store gives no answer to the fetches of a tag")
 TAGS = _gauge("tags", "livemax", "Tags that a process knows")
 KEPT = _gauge("kept_tags", "livemax", "Tags that a keeper extends, drawn from or not")
+CONNECTIONS = _gauge("connections", "livesum", "Connections of clients", "protocol")
 BUILD = _gauge("build_info", "livemax", "1, with the versions of the issuer and of Python", "version", "python")
 
 DEFINITIONS: Final[tuple[Definition, ...]] = tuple(each for each in globals().values() if isinstance(each, Definition))

@@ -42,6 +42,9 @@ LINGER: Final = 1.0
 #: Clients beyond the most that may be connected are told so, up to this many at a time.
 REFUSED_MOST: Final = 256
 
+#: What metrics call commands that there aren't.
+OTHER: Final = "other"
+
 #: What begins a request of HTTP. A page in somebody's browser can send one to any port of that machine, with commands
 #: in its body.
 _OF_BROWSERS: Final = (b"POST", b"HOST:")
@@ -75,11 +78,15 @@ class Shared:
     sparing: Sparing = field(default_factory=Sparing)
     #: Whether callers need no token.
     is_open: bool = field(init=False)
+    #: How often each command was sent.
+    commands: dict[str, int] = field(init=False)
     #: Called when the last connection is gone.
     emptied: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.is_open = self.access.is_open
+        self.commands = self.access.tally.commands
+        self.access.tally.connections["resp"] = lambda: len(self.connections)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -273,6 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             if not spec.early:
                 self._session.caller()
+            self._shared.commands[name] += 1
             self._replies.append(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
             if name == "QUIT":
                 self._pending.clear()
@@ -288,6 +296,7 @@ class Connection(asyncio.BufferedProtocol):
             self._ending = True
             self.abort()
             return
+        self._shared.commands[OTHER] += 1
         self._session.caller()
         shown = given[:64].decode(errors="backslashreplace")
         self._replies.append(error(f"ERR unknown command '{shown}'"))
@@ -309,6 +318,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _draw(self, tag: str, times: int) -> None:
         """Draw that many numbers, as far as the client may have them."""
+        self._shared.commands["INCR"] += times
         self.asked = True
         refusals = [] if self._shared.is_open else self._refusals(tag, times)
         granted = times - len(refusals)
@@ -334,6 +344,7 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ commands that wait
 
     def _ask(self, name: str, arguments: list[bytes]) -> None:
+        self._shared.commands[name] += 1
         self._asking = self.asked = True
         task = self._shared.loop.create_task(self._asked(name, arguments))
         self._shared.tasks.add(task)

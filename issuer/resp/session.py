@@ -23,15 +23,26 @@ class Session:
 
     def caller(self) -> Caller:
         """Return who it is now: a token may have been revoked since the last request. Raises Unauthenticated."""
-        if self._token is None and not self.access.is_open:
-            raise Unauthenticated("Authentication required.", advice="")
-        return self.access.identify(self._token)
+        try:
+            if self._token is None and not self.access.is_open:
+                raise Unauthenticated("Authentication required.", advice="")  # noqa: TRY301 - handled like the others
+            return self.access.identify(self._token)
+        except Unauthenticated as error:
+            self._failed(error)
+            raise
 
     def authenticate(self, token: bytes) -> None:
         """Take the token for its own from now on. Raises Unauthenticated; then it keeps the one that it had."""
         text = token.decode(errors="surrogateescape")
-        self.access.identify(text)
+        try:
+            self.access.identify(text)
+        except Unauthenticated as error:
+            self._failed(error)
+            raise
         self._token = text
+
+    def _failed(self, error: Unauthenticated) -> None:
+        self.access.failed("resp", self.address.rpartition(":")[0], f"connection {self.number}", error)
 
     def reset(self) -> None:
         """Make it as it was at first."""

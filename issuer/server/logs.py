@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
@@ -84,6 +85,8 @@ def begin(log_format: str, *, verbose: bool) -> None:
     root.setLevel(logging.WARNING)
     ours.setLevel(logging.DEBUG if verbose else logging.INFO)
     threading.excepthook = _thread_failed
+    sys.unraisablehook = _unraisable
+    logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
     # Its lines of information tell the last number issued.
     logging.getLogger("issuer.extension").setLevel(logging.WARNING)
 
@@ -91,6 +94,19 @@ def begin(log_format: str, *, verbose: bool) -> None:
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
     if failure.exc_value is not None:
         log.error("a thread failed", exc_info=failure.exc_value)
+
+
+def _unraisable(failure: sys.UnraisableHookArgs) -> None:
+    log.error("%s in %r", failure.err_msg or "an error that nobody could be given", failure.object,
+              exc_info=failure.exc_value)  # fmt: skip
+
+
+def fail(error: BaseException) -> None:
+    """Log the error that ends the server."""
+    if isinstance(error, IssuerError):
+        log.error("%s", error)
+    else:
+        log.error("the server failed", exc_info=error)
 
 
 def logged(app: _App) -> _App:

@@ -40,6 +40,7 @@ def serve(options: ServerOptions) -> int:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _end_at_start)
+    logs.begin(options.log_format, verbose=options.verbose)
     sockets = listen(options.endpoints)
     with ExitStack() as ends:
         for each in sockets.values():
@@ -48,7 +49,6 @@ def serve(options: ServerOptions) -> int:
         if several:
             ends.enter_context(_counting_together())
         _prepare(options)
-        logs.begin(options.log_format, verbose=options.verbose)
         access = Access(options.tokens) if options.tokens else Access.open()
         jobs = [
             (f"worker {number}", _worker(options, sockets, access, first=number == 1))
@@ -141,7 +141,7 @@ def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report],
     threading.Thread(target=end_with_supervisor, daemon=True).start()
     with connect(**options.given) as issuer:
         install(issuer)
-        watch = Watch(issuer, log.info)
+        watch = Watch(issuer, log.info, log.warning)
         report(Ready())
         try:
             watch.look()

@@ -16,9 +16,13 @@ EVERY = 2.0
 class Watch:
     """Keeps every tag of the store, and tells what has changed since the last look."""
 
-    def __init__(self, issuer: Issuer, tell: Callable[[str], object]) -> None:
+    def __init__(
+        self, issuer: Issuer, tell: Callable[[str], object], warn: Callable[[str], object] | None = None
+    ) -> None:
+        """`tell`: called with what has changed; `warn`: with trouble, and when it is over; None: as `tell`."""
         self._issuer = issuer
         self._tell = tell
+        self._warn = warn or tell
         self._tags: set[str] = set()
         self._trouble: str | None = None
 
@@ -47,7 +51,7 @@ class Watch:
             return
         if self._trouble is not None:
             self._trouble = None
-            self._tell(f"all is well, keeping {self.counted}")
+            self._warn(f"all is well, keeping {self.counted}")
         for change in changes:
             self._tell(change)
 
@@ -56,4 +60,4 @@ class Watch:
         said = error.told(command_line)
         if said != self._trouble:
             self._trouble = said
-            self._tell(f"{said}; trying again every {EVERY:g} s")
+            self._warn(f"{said}; trying again every {EVERY:g} s")

@@ -196,10 +196,12 @@ class _Http:
         from issuer.http.service import Limits
         from issuer.metrics import install
 
+        metrics = install(ids)
+        metrics.serve(access.tally)
         self._app = application(
             ids,
             access,
-            metrics=install(ids).exposition,
+            metrics=metrics.exposition,
             allowed_hosts=options.allowed_hosts,
             limits=Limits(options.longest_ttl, options.keys_per_second, options.series_per_tag),
         )

@@ -64,7 +64,9 @@ def test_names_have_base_units_and_gauges_say_how_processes_are_put_together() -
         assert re.fullmatch(r"issuer_[a-z_]+", each.name)
         assert not re.search(r"_(ms|millis|minutes|percent)\b", each.name)
         assert (each.joined is None) == (each.kind != "gauge")
-        assert set(each.labels) <= {"tag", "reason", "result", "cause", "code", "work", "version", "python"}
+        assert set(each.labels) <= {"tag", "reason", "result", "cause", "code", "work", "version", "python"} | {
+            *("route", "status", "token", "le", "command", "protocol")
+        }
 
 
 def test_each_event_is_counted() -> None:

@@ -1,9 +1,12 @@
 """A record is one line, in words or in JSON, without a traceback."""
 
 import asyncio
+import gc
 import json
 import logging
+import sys
 import threading
+import warnings
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -21,9 +24,11 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     names = ("", "issuer", "issuer.extension")
     loggers = [logging.getLogger(name) for name in names]
     before = [(each, list(each.handlers), each.level) for each in loggers]
-    hook = threading.excepthook
+    hook, unraisable, warned = threading.excepthook, sys.unraisablehook, warnings.showwarning
     yield
-    threading.excepthook = hook
+    threading.excepthook, sys.unraisablehook = hook, unraisable
+    logging.captureWarnings(False)
+    warnings.showwarning = warned
     for each, handlers, level in before:
         each.handlers[:] = handlers
         each.setLevel(level)
@@ -64,6 +69,25 @@ def test_a_thread_that_fails_is_logged_too(capsys: pytest.CaptureFixture[str]) -
     content = json.loads(line)
     assert content["level"] == "error"
     assert content["message"].startswith("a thread failed: JSONDecodeError: ")
+
+
+def test_warnings_of_python_and_errors_that_nobody_could_be_given_are_lines_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError("it failed")
+
+    logs.begin("json", verbose=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.warn("it is old", UserWarning, stacklevel=1)
+    Failing()
+    gc.collect()
+    found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in found] == ["warning", "error"]
+    assert "it is old" in found[0]["message"]
+    assert "ValueError: it failed" in found[1]["message"]
 
 
 def test_lines_that_tell_issued_numbers_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """`issuer serve` from start to end: what it serves, who supervises it, and how it ends."""
 
 import os
+import re
 import signal
 import socket
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -351,6 +353,14 @@ def test_logs_are_json_with_a_line_for_each_request_and_no_number_and_no_token_i
         pytest.raises(redis.AuthenticationError),
     ):
         client.incr("orders")
+    # Counted, and without -v logged as well.
+    shown = server.http.get("/metrics", headers=all_of_it).text
+    assert 'issuer_resp_commands_total{command="INCR"} 1.0' in shown
+    assert 'issuer_authentication_failures_total{protocol="resp"}' in shown
+    assert 'issuer_http_requests_total{route="next",status="200",token="a"} 120.0' in shown
+    assert re.search(r'issuer_connections\{protocol="resp"\} [0-9]', shown)
+    assert "authentication failed over resp, from 127.0.0.1, connection " in server.log
+    assert "authentication failed over http, from 127.0.0.1, request " in server.log
     server.told("/who/")
     assert server.stop() == 0
     found = lines(server.log)
@@ -362,6 +372,44 @@ def test_logs_are_json_with_a_line_for_each_request_and_no_number_and_no_token_i
     digests = [line.split('"')[1].partition(":")[2] for line in tokens.read_text().splitlines()]
     for secret in ("73100", "73101", token, admin, token[7:], *digests):
         assert secret not in server.log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "code", "told"),
+    [
+        (("--http", "TAKEN"), {}, 2, "can't listen on http://"),
+        (("--workers", "many"), {}, 2, "'many' is not a valid integer"),
+        (("--wrokers", "2"), {}, 2, "No such option"),
+        (("--workers", "0"), {}, 2, "workers from argument: must be 1..256"),
+        (("--tokens", "missing.toml"), {}, 2, "missing.toml"),
+        ((), {"ISSUER_STORE_URL": "nothing://x"}, 2, "nothing"),
+    ],
+    ids=["listen", "type", "option", "setting", "tokens", "store"],
+)
+@pytest.mark.parametrize("variable", [False, True], ids=["by option", "by variable"])
+def test_what_ends_the_server_at_its_start_is_a_line_of_json_too(
+    serve: Serve, listening: socket.socket, variable: bool, *, arguments: Any, env: Any, code: int, told: str
+) -> None:
+    given = [each.replace("TAKEN", f"127.0.0.1:{listening.getsockname()[1]}") for each in arguments]
+    server = serve(
+        *(() if variable else ("--log-format", "json")),
+        *given,
+        http=None if "--http" in given else "127.0.0.1:0",
+        env=env | ({"ISSUER_LOG_FORMAT": "json"} if variable else {}),
+    )
+    assert server.process.wait(120) == code
+    found = lines(server.log)
+    assert found[-1]["level"] == "error"
+    assert told in found[-1]["message"]
+
+
+def test_a_server_that_logs_in_json_by_its_settings_file_ends_with_a_line_of_it(
+    serve: Serve, home: Path, listening: socket.socket
+) -> None:
+    (home / "issuer.toml").write_text('log_format = "json"\n')
+    server = serve(http=f"127.0.0.1:{listening.getsockname()[1]}")
+    assert server.process.wait(120) == 2
+    assert lines(server.log)[-1]["level"] == "error"
 
 
 def test_without_verbose_no_request_is_logged(serve: Serve) -> None:
