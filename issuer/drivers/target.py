@@ -53,6 +53,8 @@ class Target:
     def connection(self, address: Address, retry: Any) -> Any:
         """Return a new redis-py connection to that server, not yet connected."""
         recipe = self.sentinel if address.sentinel and self.sentinel else self.data
+        if address.host is not None and "path" in recipe.settings:
+            raise redis.ConnectionError(f"{address.host}:{address.port} can't be reached through a Unix socket")
         place = {"host": address.host, "port": address.port} if address.host is not None else {}
         return recipe.kind(**{**recipe.settings, **_OURS, "retry": retry, **place})
 
