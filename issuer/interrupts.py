@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from inspect import CO_VARARGS
-from itertools import pairwise
+from itertools import islice, pairwise
 from traceback import walk_tb
 from types import FrameType
 
@@ -16,7 +17,9 @@ def raise_interrupt(error: BaseException) -> None:
     TimeoutError.
     """
     while True:
-        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        # The frames of the newest raise come first. An exception that a plugin keeps and raises again has those of all
+        # its raises: without this bound a test of 2400 such calls took 251 s.
+        frames = [frame for frame, _ in islice(walk_tb(error.__traceback__), sys.getrecursionlimit())]
         if any(_interrupts(frame, below) for below, frame in pairwise(frames)):
             raise error
         before = error.__context__
