@@ -218,6 +218,7 @@ class Supervisor:
         """Have the children end."""
         if self._end is None:
             self._close()
+            self._serving = None  # a child that is ready only now has no socket to tell of
             self._end = monotonic() + STOPPING
             self._lifeline.cut()
             for child in self._children:

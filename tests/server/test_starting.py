@@ -65,7 +65,7 @@ def test_a_refused_login_at_redis_is_told_at_the_start_though_the_store_has_no_t
         "ISSUER_STORE_URL": store,
     }
     server = serve(env=servers)
-    assert server.process.wait(120) == 2
+    assert server.process.wait(120) == 2, server.log
     assert "refuses the login" in server.log
     assert "wrong" not in server.log
     assert "keeping" not in server.log

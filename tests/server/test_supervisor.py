@@ -88,6 +88,24 @@ jobs = [("good", steady), ("bad", bad)]
     assert (tmp_path / "out").read_text().count("began") == (tmp_path / "out").read_text().count("ended")
 
 
+def test_serving_is_not_told_once_a_stop_has_begun(tmp_path: Path) -> None:
+    # What tells it shows the addresses of the sockets, which are closed by then.
+    jobs = """
+def late(lifeline, report):
+    wait([lifeline.end])
+    report(Ready())
+
+def ready(lifeline, report):
+    report(Ready())
+    raise ConfigurationError("no way")
+
+jobs = [("ready", ready), ("late", late)]"""
+    with supervised(jobs, tmp_path) as program:
+        assert program.wait(120) == 1
+    assert "no way" in (tmp_path / "err").read_text()
+    assert "serving" not in (tmp_path / "out").read_text()
+
+
 def test_a_job_that_fails_later_is_begun_again_and_what_it_says_then_is_logged(tmp_path: Path) -> None:
     jobs = """
 def failing(lifeline, report):
