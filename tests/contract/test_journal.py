@@ -12,13 +12,14 @@ import shutil
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from issuer.persistence import journal as journal_
 from issuer.persistence.contract import Deadline
-from issuer.persistence.errors import Damaged, Misconfigured, Unavailable
+from issuer.persistence.errors import Damaged, MaxBehind, Misconfigured, Unavailable
 from issuer.persistence.journal import Journal, Journals, about, decoded, encoded, read
 from issuer.persistence.journalled import Journalled
 from issuer.persistence.memory import MemoryStore
@@ -362,6 +363,62 @@ def test_a_hand_back_that_cant_be_journalled_is_done_all_the_same_and_told(
     assert get(store).max == 15
     assert "hand back of tag 'orders' is not journalled" in caplog.text
     assert tops(read([path])) == {"orders": 20}
+
+
+@pytest.mark.parametrize("raised", ["configure", "recover", "create"])
+def test_numbers_that_a_raise_of_max_has_skipped_are_known_after_the_store_was_restored(
+    path: Path, raised: str
+) -> None:
+    memory = MemoryStore()
+    store = Journalled(memory, path)
+    create(store, "other")
+    if raised != "create":
+        fill(store, 2)
+    backup = memory.snapshot()
+    match raised:
+        case "configure":
+            store.configure("orders", TagChanges(raise_to=500), timeout=TIMEOUT)
+        case "recover":
+            store.recover("orders", at_least=500, timeout=TIMEOUT)
+        case _:
+            create(store, above=500, step=10)
+    memory.restore(backup)
+    assert tops(read([path]))["orders"] == 500
+    later = Journalled(memory, path)
+    with pytest.raises(MaxBehind) as behind:
+        reserve(later) if raised != "create" else create(later)
+    assert (behind.value.at_least, behind.value.certain) == (500, True)
+
+
+def test_a_hand_back_that_is_not_journalled_yet_is_no_store_that_went_back(
+    store: Journalled, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's max goes down just before the journal says so: who compares in between looks again."""
+    fill(store, 2)
+    got = reserve(store)
+    asking = Journalled(store._store, path)
+    append, ready, said = store._append, threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> None:
+        ready.set()
+        assert said.wait(TIMEOUT)
+        append(*arguments)
+
+    def looked(_: float) -> None:
+        said.set()
+        handing.join(TIMEOUT)
+
+    handing = threading.Thread(target=lambda: store.hand_back([got], 15, timeout=TIMEOUT))
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_append", late)
+        patched.setattr("issuer.persistence.journalled.time", SimpleNamespace(sleep=looked))
+        handing.start()
+        assert ready.wait(TIMEOUT)
+        try:
+            assert reserve(asking).low == 15
+        finally:
+            said.set()
+            handing.join()
 
 
 def test_a_new_journal_knows_the_tags_that_nobody_uses_any_more(path: Path) -> None:
