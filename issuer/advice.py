@@ -32,6 +32,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "tag_exists": "change it with {do:configure}",
     "tag_differs": "ask for what is there, or change it with {do:configure}",
     "limit_reached": "raise it with {do:configure limit=N}",
+    "store_full": "free space on that disk, or move the file to a larger one: then reservations go on by themselves",
     "redis_unavailable.recover": (
         "if it stays away, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag is served "
         "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back"

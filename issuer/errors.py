@@ -242,6 +242,16 @@ class StoreUnavailable(Unavailable, code="store_unavailable"):
     """The store did not answer, or did not hand out a segment, before the deadline."""
 
 
+class StoreFull(StoreUnavailable, code="store_full"):
+    """No space is left for the store's file, or for its journal, so nothing is reserved. `path`: of that file."""
+
+    def __init__(
+        self, message: str, *, tag: str | None = None, retry_after: float = 1.0, advice: str | None = None, path: str
+    ) -> None:
+        super().__init__(message, tag=tag, retry_after=retry_after, advice=advice)
+        self.path = path
+
+
 class RedisUnavailable(Unavailable, code="redis_unavailable"):
     """Redis did not answer before the deadline."""
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
+#: What the system says if a disk, or what a user may have of it, is full.
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
 
 class StoreError(Exception):
     """Root of everything that a store raises on purpose."""
@@ -9,6 +14,14 @@ class StoreError(Exception):
 
 class Unavailable(StoreError):
     """The store gave no answer that can be relied on; the request may or may not have taken effect."""
+
+
+class Full(Unavailable):
+    """No space is left on the disk of the file at `path`."""
+
+    def __init__(self, path: object, problem: str = "") -> None:
+        super().__init__(f"{path}: No space left on its disk{problem and '; '}{problem}")
+        self.path, self.problem = str(path), problem
 
 
 class Misconfigured(StoreError):

@@ -31,7 +31,7 @@ from zlib import crc32
 
 from issuer.persistence import forks
 from issuer.persistence.contract import Deadline
-from issuer.persistence.errors import Corrupt, Damaged, Misconfigured, StoreError, Unavailable
+from issuer.persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unavailable
 from issuer.persistence.records import SETTINGS, Tag, is_number, now_ms
 from issuer.persistence.scheme_json import SCHEME_MOST
 
@@ -338,6 +338,8 @@ class Journal:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
             raise Misconfigured(f"journal {self.path}: nothing can be appended to it: {error}") from error
         except OSError as error:
+            if error.errno in NO_SPACE:
+                raise Full(self.path) from error
             raise Unavailable(f"journal {self.path}: {error}") from error
 
     def _open(self, flags: int, suffix: str = "") -> int:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from issuer.persistence.contract import Deadline, Store
-from issuer.persistence.errors import MaxBehind, StoreError, Unavailable
+from issuer.persistence.errors import Full, MaxBehind, StoreError, Unavailable
 from issuer.persistence.journal import ROTATE_AT, Journal, about
 from issuer.persistence.records import (
     LedgerEntry,
@@ -220,7 +220,10 @@ class Journalled(Store):
             while not self._journal.append(store_id, line, timeout=deadline.left()):
                 self._begin(store_id, deadline)
         except StoreError as error:
-            raise Unavailable(f"{error}; a {line['kind']} of tag {line['tag']!r} is not journalled") from error
+            lost = f"a {line['kind']} of tag {line['tag']!r} is not journalled"
+            if isinstance(error, Full):
+                raise Full(error.path, lost) from error
+            raise Unavailable(f"{error}; {lost}") from error
 
 
 def _floored(record: Tag, floor: int) -> dict[str, object]:

@@ -12,6 +12,7 @@ from issuer.errors import (
     JournalDamaged,
     LimitReached,
     StoreBehind,
+    StoreFull,
     StoreUnavailable,
     TagExists,
     UnknownTag,
@@ -21,7 +22,7 @@ from issuer.persistence import errors as store_errors
 from issuer.persistence.contract import Store
 
 
-def store_error(error: store_errors.StoreError, tag: str | None, store: Store | None = None) -> IssuerError:  # noqa: C901, PLR0911 - one line per case
+def store_error(error: store_errors.StoreError, tag: str | None, store: Store | None = None) -> IssuerError:  # noqa: C901, PLR0911, PLR0912 - one line per case
     """Return the public error that says the same. `store`: whose it is, if that is known."""
     match error:
         case store_errors.TagMissing():
@@ -48,6 +49,8 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
             return JournalDamaged(str(error), tag=tag, path=error.path, line=error.line)
         case store_errors.Misconfigured():
             return ConfigurationError(f"store: {error}", tag=tag)
+        case store_errors.Full():
+            return StoreFull(f"store: {error}", tag=tag, path=error.path)
     return StoreUnavailable(f"store: {error}", tag=tag)
 
 

@@ -12,7 +12,7 @@ from issuer.core.inspect.doctor.diagnosis import Check, judge
 from issuer.core.inspect.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
 from issuer.core.inspect.doctor.finding import Finding, Level
 from issuer.core.periods import PERIOD_BITS, Periods
-from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreUnavailable
+from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway import Hash
 from issuer.persistence.records import HIGHEST, LedgerEntry, Order, StoreFacts, Tag
 from tests.lua.hashes import OTHER_STORE
@@ -128,6 +128,7 @@ def with_parts(**changes: Any) -> Facts:
 
 A_DAY_OF_2000, A_DAY_OF_2500 = {**DAILY, "limit": 2000}, {**DAILY, "limit": 2500}
 READ_ONLY, CONCERN = "redis-replica-read-only", "store-write-concern"
+FULL = StoreFull("full", path="store.db")
 AWAY, OUT = RedisUnavailable("no answer in time"), StoreUnavailable("away")
 ONE_REPLICA = {"min_slaves_good_slaves": "1"}
 NEEDS_TWO = {"min-replicas-to-write": "2"}
@@ -172,7 +173,7 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (redis.clock, "redis-clock", "weak", [with_server(clock=Clock(-FAR_APART))]),
     (redis.clock, "redis-clock", "weak", [with_server(clock=None, clock_error=FenceError("no +time"))]),
     (redis.clock, "redis-clock", "unknown", [with_server(clock=None)]),
-    (store.reachable, "store-reachable", "weak", [healthy(store_error=OUT), healthy(store_error=CorruptState("x"))]),
+    (store.reachable, "store-reachable", "weak", [healthy(store_error=why) for why in (OUT, FULL, CorruptState("x"))]),
     (store.lasting, "store-lasting", "weak", [with_store(kind="memory", lasting=False)]),
     (store.lasting, "store-lasting", "unknown", [with_store(lasting=None)]),
     (store.journal, "store-journal", "weak", [healthy(witnessed={"orders": 10**6})]),

@@ -72,6 +72,7 @@ ERRORS = [
     issuer.Unavailable("away", retry_after=0.12345),
     issuer.TooManyRequests("too many", retry_after=0.5),
     issuer.StoreUnavailable("away"),
+    issuer.StoreFull("no space is left", path="store.db"),
     issuer.RedisUnavailable("away", tag="orders", advice="redis_unavailable.recover"),
     issuer.ClockBehind("behind", behind=5),
     issuer.NoMachineNumber("none"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from issuer.core.inspect.doctor.clocks import compared
 from issuer.core.inspect.doctor.facts import Facts
 from issuer.core.inspect.doctor.finding import Check, Finding
-from issuer.errors import CorruptState
+from issuer.errors import CorruptState, StoreFull
 
 #: SQLite's `synchronous`: FULL. 1 (NORMAL) loses commits in a power cut.
 FULL = 2
@@ -26,6 +26,8 @@ def reachable(facts: Facts) -> Iterator[Finding]:
         return
     why = "Drawing goes on while the numbers in hand last; then StoreUnavailable."
     remedy = "Start it, or correct the URL: `issuer config` shows which one holds and where it was set."
+    if isinstance(facts.store_error, StoreFull):
+        remedy = "Free space on its disk."
     if isinstance(facts.store_error, CorruptState):
         why, remedy = (
             "What no issuer writes is refused: that tag gets no segment.",
