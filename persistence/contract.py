@@ -180,6 +180,12 @@ class Store(ABC):
         """
         return StoreFacts(kind=self.url.partition("://")[0])
 
+    def upgrade(self, *, timeout: float) -> None:  # noqa: B027 - a store whose layout never changes has nothing to do
+        """Bring the layout of what is stored up to that of this version, as the first write does by itself.
+
+        A program of an older version may refuse it from then on. No reading method does that.
+        """
+
     @abstractmethod
     def after_fork(self) -> None:
         """In a forked child: forget every connection of the parent without closing it."""

@@ -16,20 +16,17 @@ All processes append to one file, under its flock: for local file systems, which
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-import random
 import re
 import socket
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
-from issuer.persistence import forks
+from issuer.persistence import locks
 from issuer.persistence.contract import Deadline
 from issuer.persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unavailable
 from issuer.persistence.records import SETTINGS, Tag, is_number, now_ms
@@ -61,8 +58,6 @@ _READ_LOCK = 2.0
 _SETTINGS = (*SETTINGS, "deleted")
 #: Of these, what lines of before say nothing of.
 _LATER = ("scheme", "step_mode")
-
-_random = random.SystemRandom()
 
 
 def encoded(fields: Mapping[str, object]) -> bytes:
@@ -229,7 +224,7 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
                 except Damaged as damaged:
                     # Or a torn line was cut off, and another one put in its place, between two reads of ours.
                     try:
-                        _lock(file.fileno(), Deadline(_READ_LOCK))
+                        locks.lock(file.fileno(), Deadline(_READ_LOCK))
                     except (OSError, Unavailable):
                         raise damaged from None
                     file.seek(0)
@@ -276,7 +271,7 @@ class Journal:
                 head = self._head(descriptor, store_id)
                 due = self._is_due(descriptor, head)
             finally:
-                _close(descriptor)
+                locks.close(descriptor)
             if due or self._has_failed:
                 self._set_right(store_id, Deadline(timeout))
             return head is not None
@@ -293,7 +288,7 @@ class Journal:
                 if self._head(descriptor, store_id) is None:
                     self._put(store_id, [encoded(fields) for fields in tags])
             finally:
-                _close(descriptor)
+                locks.close(descriptor)
 
     def tops(self, store_id: str) -> Mapping[str, int]:
         """Return, by tag, the highest number of the store that the journal knows to be reserved; {} if there is none.
@@ -326,7 +321,7 @@ class Journal:
                     _write(descriptor, [encoded(fields)])
                     return True
                 finally:
-                    _close(descriptor)
+                    locks.close(descriptor)
         except StoreError:
             self._has_failed = True
             raise
@@ -343,30 +338,10 @@ class Journal:
             raise Unavailable(f"journal {self.path}: {error}") from error
 
     def _open(self, flags: int, suffix: str = "") -> int:
-        descriptor = os.open(f"{self.path}{suffix}", flags | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        _descriptors.add(descriptor)
-        return descriptor
+        return locks.open_file(f"{self.path}{suffix}", flags | os.O_APPEND)
 
     def _locked(self, deadline: Deadline) -> int:
-        """Open the file that is at the path, and lock it."""
-        forks.notice()
-        while True:
-            descriptor = self._open(os.O_RDWR | os.O_CREAT)
-            try:
-                _lock(descriptor, deadline)
-                if self._is_there(descriptor):
-                    return descriptor
-            except BaseException:
-                _close(descriptor)
-                raise
-            # Rotated, or moved away, while the lock was waited for.
-            _close(descriptor)
-
-    def _is_there(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), self.path.stat())
-        except FileNotFoundError:
-            return False
+        return locks.locked(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, deadline)
 
     def _head(self, descriptor: int, store_id: str) -> dict[str, Any] | None:
         """Return the head, None of an empty file. Misconfigured if it isn't one, or names another store."""
@@ -414,7 +389,7 @@ class Journal:
             if self._is_due(descriptor, self._head(descriptor, store_id)):
                 self._rotate(descriptor, store_id)
         finally:
-            _close(descriptor)
+            locks.close(descriptor)
 
     def _rotate(self, full: int, store_id: str) -> None:
         """Rename the file and put a new one in its place. Processes that wait for its lock look again."""
@@ -432,7 +407,7 @@ class Journal:
         try:
             _write(fresh, [_new_head(store_id, sum(len(line) + 1 for line in lines)), *lines])
         finally:
-            _close(fresh)
+            locks.close(fresh)
         Path(f"{self.path}.new").replace(self.path)
         self._sync_directory()
 
@@ -479,35 +454,3 @@ def _try_to_write(descriptor: int) -> None:
         os.fsync(descriptor)
     finally:
         os.ftruncate(descriptor, before)
-
-
-def _lock(descriptor: int, deadline: Deadline) -> None:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(min(deadline.left(), _random.uniform(0.0005, 0.005)))
-        else:
-            return
-
-
-def _close(descriptor: int) -> None:
-    # Unlocked first: a child that was forked just now has the file open too, and would keep the lock.
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    _descriptors.discard(descriptor)
-    os.close(descriptor)
-
-
-#: The descriptors open at this moment. A forked child closes them: if its parent is killed, it would keep the lock.
-_descriptors: set[int] = set()
-
-
-def _close_in_child() -> None:
-    for descriptor in list(_descriptors):
-        with suppress(OSError):
-            os.close(descriptor)
-    _descriptors.clear()
-
-
-forks.register(in_child=_close_in_child)

@@ -164,6 +164,10 @@ class Journalled(Store):
         """See `Store.examine`."""
         return self._store.examine(timeout=timeout)
 
+    def upgrade(self, *, timeout: float) -> None:
+        """See `Store.upgrade`."""
+        self._store.upgrade(timeout=timeout)
+
     def after_fork(self) -> None:
         """See `Store.after_fork`."""
         self._store.after_fork()

@@ -526,7 +526,9 @@ class StoreFacts:
     the process. write_concern: what its writes wait for, in force whatever the URL says; asked_concern: what the URL
     says. replica_set: its name, "sharded", or "" for a standalone server; members: how many servers hold data in it.
     retry_writes: whether the driver sends a write again. service: "cosmos-ru" or "cosmos-vcore" by the names of its
-    hosts. journal, synchronous: SQLite's, in force.
+    hosts. journal, synchronous: what SQLite makes each write with. schema: of the file, 0 if nothing was written yet;
+    newest_schema: the one that this version writes. open_elsewhere: whether a program that doesn't take the store's
+    lock has the file open.
     """
 
     kind: str
@@ -541,3 +543,6 @@ class StoreFacts:
     service: str | None = None
     journal: str | None = None
     synchronous: int | None = None
+    schema: int | None = None
+    newest_schema: int | None = None
+    open_elsewhere: bool | None = None

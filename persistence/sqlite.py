@@ -10,21 +10,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
-import re
 import sqlite3
 import threading
 import time
 import weakref
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from issuer.persistence import forks, scheme_json
 from issuer.persistence.contract import Deadline, Store
-from issuer.persistence.errors import Misconfigured, TagMissing, Unavailable
+from issuer.persistence.errors import MaxBehind, Misconfigured, TagMissing, Unavailable
 from issuer.persistence.records import (
     LedgerEntry,
     LedgerPage,
@@ -36,11 +33,11 @@ from issuer.persistence.records import (
     TagSettings,
     check_argument,
     check_reserving,
-    fresh_version,
     label,
     shortened,
 )
-from issuer.persistence.sqlite_schema import ADDED, COLUMNS, ENTRY_COLUMNS, SCHEMA, STEPS, TAG_COLUMNS
+from issuer.persistence.sqlite_file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
+from issuer.persistence.sqlite_schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -49,10 +46,6 @@ log = logging.getLogger("issuer")
 
 #: The oldest SQLite library with which this is tested: RETURNING, and the end of several WAL races.
 OLDEST = (3, 35)
-
-#: Pages of the log after which it is written into the database: after each commit, so that a log that is deleted
-#: by hand holds nothing that the database doesn't. It takes 10 % of a reservation.
-CHECKPOINT_AFTER = 1
 
 #: Seconds that a fork, or `close`, waits for a call of another thread to end: until a second after the call's deadline,
 #: as one on a disk that stands still may never end, and no longer than the second figure. The child of such a fork
@@ -78,30 +71,11 @@ _OF_TAG = f"SELECT {_names(ENTRY_COLUMNS)} FROM segments WHERE tag = ?"  # noqa:
 _NEWEST, _OLDEST = f"{_OF_TAG} {_NEWEST_FIRST}", f"{_OF_TAG} {_OLDEST_FIRST}"
 _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRST}"  # high alone is for the index
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
+# The bound: no text, which is higher than any number. An entry that was handed back whole holds no number.
+_TAKEN = "SELECT max(high) FROM segments WHERE tag = ? AND high > ? AND high <= 9223372036854775807 AND low < high"
 _PRUNE = """DELETE FROM segments WHERE time < ? AND id <> (
     SELECT newest.id FROM segments AS newest WHERE newest.tag = segments.tag
     ORDER BY newest.high DESC, newest.low DESC, newest.id DESC LIMIT 1)"""
-
-#: Device and inode of the database, its log and the log's index; None for one that isn't there.
-_Files = tuple[tuple[int, int] | None, ...]
-
-#: How /proc/self/mountinfo writes a blank, say.
-_ESCAPED = re.compile(r"\\([0-7]{3})")
-
-_random = random.SystemRandom()
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
-_SET_UP_WRONGLY = {
-    sqlite3.SQLITE_NOTADB: "it is not an SQLite database",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup, then run `recover`",
-    sqlite3.SQLITE_READONLY: "it is read-only",
-    sqlite3.SQLITE_PERM: "access is denied",
-    sqlite3.SQLITE_AUTH: "access is denied",
-}
-
-
-def _code(error: sqlite3.Error) -> int:
-    # The low byte is the primary code; errors that Python itself raises have none.
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def _record(row: Sequence[object]) -> Tag:
@@ -122,9 +96,9 @@ def _entry(row: Sequence[object]) -> dict[str, object]:
 class SQLiteStore(Store):
     """Tags and ledger in the SQLite file at `path`; a reservation and its ledger entry are one transaction.
 
-    The file is opened at the first call; missing parent directories are made (mode 0700). A file that is something
-    else, or was written by a newer version, is Misconfigured and left as it is. One connection, used by one thread at a
-    time. Needs SQLite 3.35.
+    The file is opened for each call and closed at its end, see `sqlite_file`; one thread at a time does. The first
+    write makes the file, and missing parent directories (mode 0700). A file that is something else, or was written by a
+    newer version, is Misconfigured and left as it is. Needs SQLite 3.35.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -134,12 +108,10 @@ class SQLiteStore(Store):
             raise Misconfigured("an SQLite store needs a file; for a store in memory write memory://")
         # Absolute from the start: a later chdir must not lead to another file.
         self._path = Path(path).absolute()
+        self._file = SQLiteFile(self._path)
         self._lock = threading.Lock()
         #: When the caller of the newest call gives up, on the monotonic clock.
         self._due = 0.0
-        self._connection: sqlite3.Connection | None = None
-        #: Which files the connection has open; see `_files`.
-        self._open_files: _Files | None = None
         self._refusal = ""
         self._ready_to_fork = False
         _stores.add(self)
@@ -151,8 +123,13 @@ class SQLiteStore(Store):
 
     def store_id(self, *, timeout: float) -> str:
         """See `Store.store_id`."""
-        with self._transaction(timeout, "BEGIN") as connection:
-            return str(connection.execute("SELECT id FROM meta").fetchone()[0])
+        deadline = Deadline(timeout)
+        with self._transaction(timeout, writes=False) as connection:
+            found = connection.execute("SELECT id FROM meta").fetchone()
+        if found is None:
+            with self._transaction(deadline.left()) as connection:
+                found = connection.execute("SELECT id FROM meta").fetchone()
+        return str(found[0])
 
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """See `Store.create`."""
@@ -161,14 +138,14 @@ class SQLiteStore(Store):
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         """See `Store.get`."""
-        with self._transaction(timeout, "BEGIN") as connection:
+        with self._transaction(timeout, writes=False) as connection:
             return self._read(connection, tag)
 
     def tags(self, *, timeout: float) -> list[Tag]:
         """See `Store.tags`."""
-        with self._transaction(timeout, "BEGIN") as connection:
-            found = [_record(row) for row in connection.execute(_GET_TAGS)]
-        return sorted((each for each in found if not each.deleted), key=lambda each: each.tag)
+        with self._transaction(timeout, writes=False) as connection:
+            rows = connection.execute(_GET_TAGS).fetchall()
+        return sorted((each for each in map(_record, rows) if not each.deleted), key=lambda each: each.tag)
 
     def reserve(
         self,
@@ -186,6 +163,10 @@ class SQLiteStore(Store):
         check_reserving(n, at_least)
         with self._transaction(timeout) as connection:
             before = self._live(connection, tag)
+            (taken,) = connection.execute(_TAKEN, (tag, before.max)).fetchone()
+            if taken is not None:
+                # The record went back and the ledger did not: a reservation now would overlap with one of before.
+                raise MaxBehind(tag, before.max, taken, certain=True)
             after = self._write(connection, before.reserved(n, at_least=at_least, exact=exact))
             entry = LedgerEntry(
                 tag=tag, low=before.max, high=after.max, reason=reason, application=label(application), born=born
@@ -233,8 +214,9 @@ class SQLiteStore(Store):
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
         """See `Store.ledger`."""
         check_argument("newest", newest)
-        with self._transaction(timeout, "BEGIN") as connection:
-            return [LedgerEntry.checked(_entry(row)) for row in connection.execute(_NEWEST, (tag, newest))]
+        with self._transaction(timeout, writes=False) as connection:
+            rows = connection.execute(_NEWEST, (tag, newest)).fetchall()
+        return [LedgerEntry.checked(_entry(row)) for row in rows]
 
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
@@ -242,14 +224,14 @@ class SQLiteStore(Store):
         """See `Store.segments`."""
         check_argument("count", count, 1)
         statement = (_OLDEST if upward else _NEWEST) if beyond is None else _ABOVE if upward else _BELOW
-        with self._transaction(timeout, "BEGIN") as connection:
-            rows = connection.execute(statement, (tag, *(beyond or ())[:1], *(beyond or ()), count))
-            return LedgerPage.of([_entry(row) for row in rows], count)
+        with self._transaction(timeout, writes=False) as connection:
+            rows = connection.execute(statement, (tag, *(beyond or ())[:1], *(beyond or ()), count)).fetchall()
+        return LedgerPage.of([_entry(row) for row in rows], count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         """See `Store.entries`."""
-        with self._transaction(timeout, "BEGIN") as connection:
-            found = [row for each in ids for row in connection.execute(f"{_OF_TAG} AND id = ?", (tag, each))]
+        with self._transaction(timeout, writes=False) as connection:
+            found = [row for each in ids for row in connection.execute(f"{_OF_TAG} AND id = ?", (tag, each)).fetchall()]
         return [LedgerEntry.checked(_entry(row)) for row in found]
 
     def prune(self, *, before: int, timeout: float) -> int:
@@ -260,36 +242,39 @@ class SQLiteStore(Store):
 
     def examine(self, *, timeout: float) -> StoreFacts:
         """See `Store.examine`."""
-        with self._transaction(timeout, "BEGIN") as connection:
-            return StoreFacts(
-                kind="sqlite",
-                version=sqlite3.sqlite_version,
-                lasting=True,
-                journal=connection.execute("PRAGMA journal_mode").fetchone()[0],
-                synchronous=connection.execute("PRAGMA synchronous").fetchone()[0],
-            )
+        with self._turn(timeout) as deadline:
+            schema, foreign = self._file.look(deadline)
+        return StoreFacts(
+            kind="sqlite",
+            version=sqlite3.sqlite_version,
+            lasting=True,
+            journal=JOURNAL_MODE,
+            synchronous=SYNCHRONOUS,
+            schema=schema,
+            newest_schema=SCHEMA,
+            open_elsewhere=foreign,
+        )
+
+    def upgrade(self, *, timeout: float) -> None:
+        """See `Store.upgrade`."""
+        with self._transaction(timeout):
+            pass
 
     def after_fork(self) -> None:
-        """Nothing is left to do: the parent closes its connection before it forks, and opens it again after.
+        """Nothing is left to do: no transaction is open while the process forks.
 
         SQLite notes per process which locks it holds, and a fork copies the note but not the locks. A child that opened
-        the file again beside its parent's open connection would work without any lock: when the parent then closes,
-        the write-ahead log is deleted under the child, its commits are lost, and ranges are handed out twice (shown in
+        the file beside its parent's open connection would work without any lock of SQLite's (shown in
         tests/contract/test_sqlite.py).
         """
 
     def close(self) -> None:
-        """Close the connection; later calls raise Misconfigured. Waits for a call under way as a fork does."""
-        mine = self._lock.acquire(timeout=self._patience())
+        """Refuse later calls: Misconfigured. Waits for a call under way as a fork does; nothing else is open."""
         self._refusal = self._refusal or "the store was closed"
-        if not mine:
-            log.warning("%s: a call has not ended, so its connection stays open until the process ends", self._path)
-            self._abandon()
-            return
-        try:
-            self._hang_up()
-        finally:
+        if self._lock.acquire(timeout=self._patience()):
             self._lock.release()
+        else:
+            log.warning("%s: a call has not ended; it is left to its thread", self._path)
 
     # Inside a transaction.
 
@@ -312,194 +297,35 @@ class SQLiteStore(Store):
         with self._transaction(timeout) as connection:
             return self._write(connection, change(self._live(connection, tag)))
 
-    # The connection.
+    @contextmanager
+    def _transaction(self, timeout: float, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+        """Commit if the block ends normally, a `return` included; roll back if it raises."""
+        with self._turn(timeout) as deadline, self._file.transaction(deadline, writes=writes) as connection:
+            lock = self._lock
+            yield connection
+            if self._lock is not lock:  # a signal's handler has forked, and in this child nothing may be committed
+                raise Misconfigured(f"{self._path}: {self._refusal}")
 
     @contextmanager
-    def _transaction(self, timeout: float, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """Commit if the block ends normally, a `return` included; roll back if it raises."""
+    def _turn(self, timeout: float) -> Iterator[Deadline]:
+        """Let one thread at a time use the file."""
         forks.notice()
-        deadline = Deadline(timeout)
-        if not self._lock.acquire(timeout=deadline.left()):
+        deadline, lock = Deadline(timeout), self._lock
+        if not lock.acquire(timeout=deadline.left()):
             raise Unavailable(f"{self._path}: another thread held the connection for {timeout:g} s")
         self._due = time.monotonic() + timeout
         try:
-            connection = self._connected(deadline)
-            self._wait_at_most(connection, deadline)
-            try:
-                connection.execute(begin)
-                self._check_files()
-                yield connection
-                connection.execute("COMMIT")
-                # Once more: what was committed to a log that is gone by now is lost. The caller gets no segment, and
-                # it is a gap.
-                self._check_files()
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            if _code(error) not in _BUSY:
-                self._hang_up()
-            raise self._translated(error) from error
+            if self._refusal:
+                raise Misconfigured(f"{self._path}: {self._refusal}")
+            yield deadline
         finally:
-            self._lock.release()
-
-    @staticmethod
-    def _wait_at_most(connection: sqlite3.Connection, deadline: Deadline) -> None:
-        connection.execute(f"PRAGMA busy_timeout = {max(1, int(deadline.left() * 1000))}")
-
-    def _connected(self, deadline: Deadline) -> sqlite3.Connection:
-        if self._refusal:
-            raise Misconfigured(f"{self._path}: {self._refusal}")
-        if self._connection is None:
-            self._connection = self._opened(deadline)
-            self._open_files = self._files()
-        else:
-            self._check_files()
-        return self._connection
-
-    def _check_files(self) -> None:
-        """Misconfigured if one of the files is another one than the connection has open."""
-        if self._files() == self._open_files:
-            return
-        # Commits would go to a file that is never found again. The log is deleted by `rm`; or by the process that
-        # closes the database last, once this one has lost its locks: POSIX drops them all when any part of a program
-        # closes the file, as one does that copies its own store (seen: 95 repeats in 225 numbers).
-        raise Misconfigured(
-            f"{self._path}, or the log beside it (-wal, -shm), was replaced or removed while it was open: restart, "
-            "then run `recover`. Copy it with `VACUUM INTO` or the sqlite3 command's .backup, from another process"
-        )
-
-    def _files(self) -> _Files:
-        """Tell the database, its log and the log's index apart from others at their paths; 10 us."""
-        real = os.path.realpath(self._path)  # beside it SQLite keeps them, even if links lead there
-        return _identity(self._path), *(_identity(Path(f"{real}{suffix}")) for suffix in ("-wal", "-shm"))
-
-    def _opened(self, deadline: Deadline) -> sqlite3.Connection:
-        try:
-            missing = [each for each in self._path.parents if not each.exists()]
-            for each in reversed(missing):
-                each.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise Misconfigured(f"{self._path}: its directory can't be made: {error}") from error
-        self._check_names()
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        try:
-            while not self._prepared(connection, deadline):
-                # Two processes on one fresh file: the switch to WAL answers "locked" without heeding busy_timeout.
-                time.sleep(min(deadline.left(), _random.uniform(0.001, 0.02)))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _check_names(self) -> None:
-        """Misconfigured if the file has, or may have, another name: each would have a log of its own.
-
-        Two processes under two names reserve the same ranges (seen: 4000 repeats in 8000 numbers). A file that is
-        itself mounted has one name here and another one where it comes from.
-        """
-        found = _stat(self._path)
-        if found is not None and found.st_nlink > 1:
-            raise Misconfigured(
-                f"{self._path} has {found.st_nlink} names (hard links), and under each one SQLite keeps another log: "
-                "two programs would get the same numbers. Keep one name, copy it with `VACUUM INTO` instead"
-            )
-        if found is not None and os.path.realpath(self._path) in _mount_points():
-            raise Misconfigured(
-                f"{self._path} is itself a mount point, so its log would lie beside it and not where the file comes "
-                "from: two containers would get the same numbers. Mount the directory that holds it"
-            )
-
-    def _prepared(self, connection: sqlite3.Connection, deadline: Deadline) -> bool:
-        """Check the file, then make it ours. False if another process was in the way: ask again."""
-        try:
-            self._wait_at_most(connection, deadline)
-            connection.execute("BEGIN")
-            version = self._version(connection)
-            connection.execute("COMMIT")
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            if mode != "wal":
-                raise Misconfigured(f"{self._path}: its file system has no write-ahead log (journal mode {mode!r})")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AFTER}")
-            if version < SCHEMA:
-                self._bring_up_to_date(connection)
-        except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if _code(error) in _BUSY:
-                return False
-            raise
-        return True
-
-    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
-        # Else one row that was tampered with would keep ALTER TABLE from adding a column, and all tags from being
-        # served. Such a row stays as it is, and Corrupt.
-        connection.execute("PRAGMA ignore_check_constraints = ON")
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            # Read again, now that no other process can write: one may have been first.
-            version = self._version(connection)
-            for statement in chain.from_iterable(STEPS[version:]):
-                connection.execute(statement)
-            if version == 0:
-                connection.execute("INSERT INTO meta (id) VALUES (?)", (fresh_version(),))
-            connection.execute(f"PRAGMA user_version = {SCHEMA}")
-            connection.execute("COMMIT")
-        finally:
-            connection.execute("PRAGMA ignore_check_constraints = OFF")
-
-    def _version(self, connection: sqlite3.Connection) -> int:
-        """Return the schema, 0 if the database is empty. Misconfigured if it isn't ours. Changes nothing."""
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA:
-            raise Misconfigured(
-                f"{self._path} was written by a newer version (schema {version}; this one knows {SCHEMA}): upgrade"
-            )
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if version == 0 and not tables:
-            return 0
-        for table, columns in COLUMNS.items():
-            known = columns - {column for schema, column in ADDED if schema > version}
-            found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-            if version < 1 or found != known:
-                raise Misconfigured(f"{self._path} is a database of another program: name another file")
-        return int(version)
-
-    def _translated(self, error: sqlite3.Error) -> Exception:
-        code = _code(error)
-        if code in _SET_UP_WRONGLY:
-            return Misconfigured(f"{self._path}: {_SET_UP_WRONGLY[code]} ({error})")
-        if code == sqlite3.SQLITE_CANTOPEN and not self._may_be_a_file():
-            return Misconfigured(f"{self._path}: it can't be opened or made there ({error})")
-        return Unavailable(f"{self._path}: {error}")
-
-    def _may_be_a_file(self) -> bool:
-        try:
-            is_directory = self._path.is_dir()
-        except OSError:  # a name that is too long, for one
-            return False
-        return not is_directory and os.access(self._path.parent, os.W_OK | os.X_OK)
-
-    def _hang_up(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._files() != self._open_files:
-            # Closing deletes the log by its name, which by now is that of the file put in its place.
-            _abandoned.append(connection)
-        else:
-            with suppress(sqlite3.Error):
-                connection.close()
+            lock.release()
 
     # Around a fork; see `after_fork`.
 
     def before_fork(self) -> None:
-        """Wait for the call that is under way, and close the connection. Called before each fork."""
+        """Wait for the call that is under way. Called before each fork."""
         self._ready_to_fork = self._lock.acquire(timeout=self._patience())
-        if self._ready_to_fork:
-            self._hang_up()
 
     def after_fork_in_parent(self) -> None:
         """Let the calls go on. Called after each fork."""
@@ -510,8 +336,7 @@ class SQLiteStore(Store):
     def after_fork_in_child(self) -> None:
         """Start afresh, or refuse if there was no waiting. Called in each forked child."""
         called, self._lock = self._lock.locked(), threading.Lock()
-        if not self._ready_to_fork and (called or self._connection is not None):
-            self._abandon()
+        if called and not self._ready_to_fork:
             self._refusal = "the process was forked in the middle of a call: make the store after the fork"
         self._ready_to_fork = False
 
@@ -519,36 +344,8 @@ class SQLiteStore(Store):
         """Return how many seconds to wait for a call under way."""
         return min(FORK_GRACE + max(0.0, self._due - time.monotonic()), FORK_PATIENCE)
 
-    def _abandon(self) -> None:
-        """Give the connection up to the call that another thread is in, here or in the parent process."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            _abandoned.append(connection)
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    found = _stat(path)
-    return None if found is None else (found.st_dev, found.st_ino)
-
-
-def _mount_points() -> set[str]:
-    """Return where something is mounted in this process's view; nothing where the system doesn't tell."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return set()
-    return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in lines}
-
 
 _stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
-_abandoned: list[sqlite3.Connection] = []
 
 
 def _for_each_store(step: Callable[[SQLiteStore], None]) -> Callable[[], None]:

@@ -80,3 +80,14 @@ ADDED = ((2, "lease"), (3, "ahead"), (4, "scheme"), (5, "application"), (5, "bor
 #: The schema that a file is brought up to, in its `user_version`. An older program doesn't know all of its columns, and
 #: would drop what is in them: it refuses a file of a newer schema.
 SCHEMA = len(STEPS)
+
+
+def columns_at(schema: int, table: str) -> set[str]:
+    """Return the columns that a table has in a file of that schema."""
+    return COLUMNS[table] - {column for added, column in ADDED if added > schema}
+
+
+def missing_at(schema: int) -> dict[str, set[str]]:
+    """Return, by table, the columns that a file of that schema lacks; no table that lacks none."""
+    lacking = {table: columns - columns_at(schema, table) for table, columns in COLUMNS.items()}
+    return {table: columns for table, columns in lacking.items() if columns}

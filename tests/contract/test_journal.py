@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from issuer.persistence import journal as journal_
+from issuer.persistence import locks
 from issuer.persistence.contract import Deadline
 from issuer.persistence.errors import Damaged, MaxBehind, Misconfigured, Unavailable
 from issuer.persistence.journal import Journal, Journals, about, decoded, encoded, read
@@ -254,7 +255,7 @@ def test_a_lock_that_is_held_costs_no_more_than_the_timeout(store: Journalled, p
         with pytest.raises(Unavailable, match=r"not journalled|not done within"):
             store.reserve("orders", None, reason="test", timeout=0.05)
     assert path.read_bytes() == before
-    journal_._close(holder)
+    locks.close(holder)
     # However often it is tried, it costs one segment; none, if the time was over before it was reserved.
     assert reserve(store).low <= 50
 
@@ -265,9 +266,9 @@ def test_who_waited_while_it_was_rotated_appends_to_the_new_file(store: Journall
     full = rotating._locked(Deadline(TIMEOUT))
     waiting = threading.Thread(target=lambda: reserve(store))
     waiting.start()
-    until(lambda: len(journal_._descriptors) > 1, timeout=TIMEOUT)
+    until(lambda: len(locks._descriptors) > 1, timeout=TIMEOUT)
     rotating._rotate(full, store.store_id(timeout=TIMEOUT))
-    journal_._close(full)
+    locks.close(full)
     waiting.join(TIMEOUT)
     assert not waiting.is_alive()
     assert tops(read([path])) == {"orders": 50}
@@ -312,7 +313,7 @@ def test_a_forked_child_doesnt_keep_the_lock_of_a_parent_that_died(store: Journa
     try:
         # What the kernel does for a process that is killed: it closes, without unlocking.
         os.close(descriptor)
-        journal_._descriptors.discard(descriptor)
+        locks._descriptors.discard(descriptor)
         assert reserve(store).low == 40
     finally:
         os.kill(child, 9)

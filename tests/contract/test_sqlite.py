@@ -10,17 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 import issuer.persistence.sqlite
-from issuer.persistence.errors import Misconfigured, Unavailable
+from issuer.persistence.errors import MaxBehind, Misconfigured, Unavailable
 from issuer.persistence.sqlite import SQLiteStore
 from issuer.persistence.sqlite_schema import SCHEMA
-from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, reserve, spans
+from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, let_go, run_python, segments, start_loaders
 from tests.servers.absent import absent
 from tests.servers.disks import find_mounting
@@ -36,12 +37,11 @@ def test_directories_are_made_for_the_owner_only(tmp_path: Path) -> None:
 
 def test_it_is_durable_in_wal_mode_and_tells_what_is_in_force(sqlite_bench: SQLiteBench) -> None:
     store = sqlite_bench.make()
+    with store._transaction(TIMEOUT) as connection:
+        found = [connection.execute(f"PRAGMA {name}").fetchone() for name in ("journal_mode", "synchronous")]
+    assert found == [("wal",), (2,)]
     seen = store.examine(timeout=TIMEOUT)
     assert (seen.journal, seen.synchronous, seen.time) == ("wal", 2, None)
-    assert store._connection is not None
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    store._connection.execute("PRAGMA synchronous = OFF")
-    assert store.examine(timeout=TIMEOUT).synchronous == 0
     store.close()
 
 
@@ -59,6 +59,7 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path)
     newer = sqlite3.connect(tmp_path / "newer")
     newer.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     newer.close()
+    (tmp_path / "newer-lock").unlink()
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     for path in (*before, tmp_path, below):
         with pytest.raises(Misconfigured, match="newer" if path.name == "newer" else None):
@@ -178,9 +179,25 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     until(waiting, TIMEOUT)
     store.after_fork_in_parent()
     assert get(store).max == 0
+    entered, over = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        with store._transaction(TIMEOUT):
+            entered.set()
+            over.wait(TIMEOUT)
+
+    call, ending = threading.Thread(target=busy), threading.Timer(0.1, over.set)
+    call.start()
+    assert entered.wait(TIMEOUT)
+    ending.start()
+    store.before_fork()
+    assert store._ready_to_fork
+    store.after_fork_in_parent()
+    call.join()
     # A fork that waited in vain, no longer than the call's own deadline and a little: the child must not touch what the
     # other thread had in its hands.
-    with ExitStack() as ends, pytest.MonkeyPatch.context() as patient:
+    forked = pytest.raises(Misconfigured, match="forked in the middle")
+    with forked, ExitStack() as ends, pytest.MonkeyPatch.context() as patient:
         # Again, if its time is over before it has begun.
         connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unavailable,))
         patient.setattr(issuer.persistence.sqlite, "FORK_PATIENCE", 60.0)
@@ -189,9 +206,34 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
         assert time.monotonic() - began < 30
         assert not store._ready_to_fork
         assert connection.in_transaction
-    store.after_fork_in_child()
+        store.after_fork_in_child()
     with pytest.raises(Misconfigured, match="forked in the middle"):
         get(store)
+
+
+def test_a_child_that_is_forked_within_a_call_commits_nothing(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a signal's handler: the lock and the connection are the parent's."""
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    write, children = store._write, []
+
+    def forking(*arguments: object) -> object:
+        children.append(os.fork())
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_write", forking)
+        try:
+            got = store.reserve("orders", None, reason="fork", timeout=0.5)
+        except Misconfigured as error:
+            os._exit(3 if "forked in the middle of a call" in str(error) else 4)
+        finally:
+            if children == [0]:
+                os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 3
+    assert (got.high, elsewhere(sqlite_bench), reserve(store).high) == (10, 20, 30)
 
 
 def test_close_waits_no_longer_than_a_second_for_a_call_that_is_overdue(
@@ -202,12 +244,12 @@ def test_close_waits_no_longer_than_a_second_for_a_call_that_is_overdue(
     create(store)
     with ExitStack() as ends:
         connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unavailable,))
-        closing = threading.Thread(target=store.close, daemon=True)
-        closing.start()
-        closing.join(60)
-        assert not closing.is_alive()
+        ending = threading.Thread(target=store.close, daemon=True)
+        ending.start()
+        ending.join(60)
+        assert not ending.is_alive()
         assert connection.in_transaction, "it is left to the call"
-    assert "stays open until the process ends" in caplog.text
+    assert "a call has not ended" in caplog.text
     with pytest.raises(Misconfigured, match="was closed"):
         get(store)
 
@@ -263,16 +305,48 @@ print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
     assert "is itself a mount point" in done.stderr, done.stdout + done.stderr
 
 
-def test_a_log_that_another_process_deletes_is_found_out(sqlite_bench: SQLiteBench) -> None:
+#: Reserves once, within a second, and prints the segment, or nothing if the store was locked.
+_IMPATIENT = """
+import sys
+from issuer.persistence.errors import Unavailable
+from issuer.persistence.sqlite import SQLiteStore
+try:
+    got = SQLiteStore(sys.argv[1]).reserve("orders", None, reason="impatient", timeout=1)
+    print(got.low, got.high)
+except Unavailable as error:
+    assert "locked" in str(error) or "not done" in str(error), error
+"""
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Closing any of these files drops this process's POSIX locks on it, which are all that SQLite has."""
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    write, beside = store._write, []
+
+    def late(*arguments: object) -> object:
+        Path(f"{sqlite_bench.path}{suffix}").read_bytes()
+        beside.extend(segments(finish(run_python(["-c", _IMPATIENT, str(sqlite_bench.path)]))))
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_write", late)
+        own = reserve(store)
+    check_contiguous([(own.low, own.high), *beside, *spans([reserve(store)])], 0, 20 + 10 * len(beside))
+
+
+def test_a_copy_of_the_directory_between_two_reservations_holds_all_of_it(sqlite_bench: SQLiteBench) -> None:
     create(sqlite_bench.store, step=10)
     issued = {reserve(sqlite_bench.store).high}
-    # Closing the copied file drops this process's locks on it, as POSIX has it.
-    shutil.copy(sqlite_bench.path, sqlite_bench.path.with_name("copy.db"))
-    issued.add(elsewhere(sqlite_bench))
-    assert len(issued) == 2
-    with pytest.raises(Misconfigured, match="replaced or removed while it was open"):
-        reserve(sqlite_bench.store)
-    assert elsewhere(sqlite_bench) not in issued
+    copied = shutil.copytree(sqlite_bench.path.parent, sqlite_bench.path.parent.with_name("copied"))
+    issued.update((elsewhere(sqlite_bench), reserve(sqlite_bench.store).high, elsewhere(sqlite_bench)))
+    assert issued == {10, 20, 30, 40}
+    assert (
+        SQLiteStore(copied / sqlite_bench.path.name).reserve("orders", None, reason="copy", timeout=TIMEOUT).low == 10
+    )
 
 
 @pytest.mark.parametrize("suffixes", [("-wal", "-shm"), ("-wal",), ("-shm",)], ids="".join)
@@ -280,15 +354,16 @@ def test_a_log_that_is_removed_takes_no_reservation_with_it(
     sqlite_bench: SQLiteBench, suffixes: tuple[str, ...]
 ) -> None:
     create(sqlite_bench.store, step=10)
+    other = sqlite_bench.connect()  # keeps the log where it is
+    other.execute("SELECT * FROM tags").fetchall()
     issued = {reserve(sqlite_bench.store).high for _ in range(3)}
     for suffix in suffixes:
         Path(f"{sqlite_bench.path}{suffix}").unlink()
-    with pytest.raises(Misconfigured, match="replaced or removed while it was open"):
-        reserve(sqlite_bench.store)
     assert elsewhere(sqlite_bench) not in issued
+    other.close()
 
 
-def test_a_log_that_goes_within_the_transaction_costs_a_gap(
+def test_a_log_that_goes_within_the_transaction_costs_a_gap_at_most(
     sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(sqlite_bench.store, step=10)
@@ -300,7 +375,136 @@ def test_a_log_that_goes_within_the_transaction_costs_a_gap(
         Path(f"{sqlite_bench.path}-shm").unlink()
         return write(*arguments)
 
-    monkeypatch.setattr(store, "_write", late)
-    with pytest.raises(Misconfigured, match="replaced or removed while it was open"):
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_write", late)
+        assert reserve(store).high == 10
+    assert elsewhere(sqlite_bench) == 20
+
+
+def test_a_lock_that_is_removed_within_the_transaction_costs_a_gap(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process takes the lock of a new file then, and may work at the same time."""
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    write = store._write
+
+    def late(*arguments: object) -> object:
+        store._file.lock.unlink()
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_write", late)
+        with pytest.raises(Unavailable, match="removed or replaced while it was locked"):
+            reserve(store)
+    assert reserve(store).low in (0, 10)
+
+
+def test_a_copy_made_with_vacuum_that_is_put_back_is_a_store(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, step=10)
+    assert reserve(sqlite_bench.store).high == 10
+    copied = sqlite_bench.path.with_name("copied.db")
+    with closing(sqlite_bench.connect()) as connection:
+        connection.execute("VACUUM INTO ?", (str(copied),))
+    sqlite_bench.close()
+    copied.replace(sqlite_bench.path)
+    again = sqlite_bench.make()
+    assert [get(again).max, reserve(again).high, reserve(again).high, elsewhere(sqlite_bench)] == [10, 20, 30, 40]
+
+
+def test_a_reservation_that_would_overlap_with_the_ledger_is_refused_until_it_is_recovered(
+    sqlite_bench: SQLiteBench,
+) -> None:
+    create(sqlite_bench.store, step=10)
+    held = [reserve(sqlite_bench.store) for _ in range(3)]
+    sqlite_bench.tamper("orders", max=10)
+    with pytest.raises(MaxBehind) as caught:
         reserve(sqlite_bench.store)
-    assert elsewhere(sqlite_bench) in (10, 20)  # nobody has 1 to 10, or nobody else
+    assert (caught.value.max, caught.value.at_least, caught.value.certain) == (10, 30, True)
+    sqlite_bench.store.recover("orders", at_least=30, timeout=TIMEOUT)
+    assert reserve(sqlite_bench.store).low == 30
+    assert len(spans(held)) == 3
+
+
+def test_a_file_of_the_lock_has_the_mode_of_the_database(sqlite_bench: SQLiteBench) -> None:
+    create(sqlite_bench.store, step=10)
+    lock = Path(f"{sqlite_bench.path}-lock")
+    lock.unlink()
+    sqlite_bench.path.chmod(0o660)
+    reserve(sqlite_bench.store)
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o660
+
+
+def test_a_store_of_another_user_can_be_read_where_nothing_can_be_written() -> None:
+    me, other = os.geteuid(), 65534
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "store.db")
+        store, reader = SQLiteStore(path), SQLiteStore(path)
+        create(store, step=10)
+        assert reserve(store).high == 10
+        before = sorted(path.parent.iterdir())
+        path.parent.chmod(0o555)
+        if me == 0:
+            os.seteuid(other)
+        try:
+            assert (get(reader).max, ranges(reader)) == (10, [(0, 10)])
+            with pytest.raises(Misconfigured):
+                reserve(reader)
+        finally:
+            os.seteuid(me)
+            path.parent.chmod(0o700)
+        assert sorted(path.parent.iterdir()) == before
+        assert reserve(store).high == 20
+
+
+def test_who_reads_makes_and_changes_no_file(sqlite_bench: SQLiteBench) -> None:
+    missing = sqlite_bench.path.with_name("missing") / "a.db"
+    reader = SQLiteStore(missing)
+    assert (reader.get("orders", timeout=TIMEOUT), reader.tags(timeout=TIMEOUT)) == (None, [])
+    assert reader.examine(timeout=TIMEOUT).schema == 0
+    assert not missing.parent.exists()
+    create(sqlite_bench.store, step=10)
+    reserve(sqlite_bench.store)
+    Path(f"{sqlite_bench.path}-lock").unlink()
+    before = {each: each.read_bytes() for each in sqlite_bench.path.parent.iterdir()}
+    store = sqlite_bench.make()
+    assert (store.store_id(timeout=TIMEOUT), get(store).max) == (store.store_id(timeout=TIMEOUT), 10)
+    assert store.segments("orders", count=9, timeout=TIMEOUT).entries
+    assert {each: each.read_bytes() for each in sqlite_bench.path.parent.iterdir()} == before
+
+
+def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(sqlite_bench.store, step=10)
+    store: Any = sqlite_bench.store
+    read = store._read
+    others = []
+
+    def late(*arguments: object) -> object:
+        others.append(sqlite_bench.connect())
+        others[-1].execute("UPDATE tags SET max = 50")
+        return read(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_read", late)
+        with pytest.raises(Unavailable, match="doesn't take the lock"):
+            get(store)
+    assert get(store).max == 50
+    assert store.examine(timeout=TIMEOUT).open_elsewhere
+    others[0].close()
+    assert not store.examine(timeout=TIMEOUT).open_elsewhere
+
+
+@pytest.mark.soak
+def test_processes_that_copy_and_read_their_own_files_for_a_minute_get_no_number_twice(
+    sqlite_bench: SQLiteBench,
+) -> None:
+    create(sqlite_bench.store, step=1)
+    started = [
+        run_python([str(Path(__file__).with_name("reader.py")), str(sqlite_bench.path), kind, "60"])
+        for kind in ("copies", "reads", "plain")
+    ]
+    got = [each for program in started for each in segments(finish(program))]
+    assert len(set(got)) == len(got) > 100
+    check_contiguous(got, 0, len(got))

@@ -14,6 +14,7 @@ from issuer.persistence import sqlite_schema
 from issuer.persistence.errors import Corrupt, Unavailable
 from issuer.persistence.records import TagChanges
 from issuer.persistence.sqlite import SQLiteStore
+from issuer.persistence.sqlite_file import SQLiteFile
 from issuer.persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
 
@@ -133,8 +134,10 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
         ("orders", 30, None, 1, {}, "fixed"),
         ("users", 7, None, 1, {}, "fixed"),
     ]
-    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (5 - min(version, 4))) for row in rows]
     assert ranges(store) == [(20, 30)]
+    assert store.examine(timeout=TIMEOUT).schema == schema(old) == version, "a reader has changed the file"
+    store.upgrade(timeout=TIMEOUT)
+    assert old.execute(_ROWS).fetchall() == [(*row, *[None] * (5 - min(version, 4))) for row in rows]
     assert (reserve(store).low, ranges(store)) == (30, [(20, 30), (30, 40)])
     store.configure("orders", TagChanges(lease=50, ahead=3, scheme=_STRIDE), timeout=TIMEOUT)
     held = reserve(store)
@@ -142,7 +145,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_that_is_in_it(
     assert create(store, "gone", step=10, order="trend", lease=5).max == 100
     # And its tables are those of a file made now.
     fresh = SQLiteStore(store._path.with_name("fresh.db"))
-    fresh.store_id(timeout=TIMEOUT)
+    fresh.upgrade(timeout=TIMEOUT)
     made = sqlite3.connect(fresh._path)
     assert made.execute(_EVERYTHING).fetchall() == old.execute(_EVERYTHING).fetchall()
     assert schema(made) == schema(old) == SCHEMA
@@ -175,9 +178,9 @@ def test_a_fault_on_the_way_leaves_the_older_file(
     before = old.execute(_EVERYTHING).fetchall()
     steps = sqlite_schema.STEPS
     with monkeypatch.context() as broken:
-        broken.setattr("issuer.persistence.sqlite.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
+        broken.setattr("issuer.persistence.sqlite_file.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
         with pytest.raises(Unavailable, match="nowhere"):
-            store.store_id(timeout=TIMEOUT)
+            reserve(store)
     assert (schema(old), old.execute(_EVERYTHING).fetchall()) == (1, before)
     assert get(store).max == 30
 
@@ -185,17 +188,19 @@ def test_a_fault_on_the_way_leaves_the_older_file(
 def test_a_file_brought_up_to_date_between_a_look_and_the_lock_is_left_alone(
     store: SQLiteStore, old: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, look = SQLiteStore(store._path), SQLiteStore._version
+    other, look = SQLiteStore(store._path), SQLiteFile._version
+    # As a program of an older version does.
+    monkeypatch.setattr(other._file, "_locked", lambda *_, **__: None)
 
-    def overtaken(self: SQLiteStore, connection: sqlite3.Connection) -> int:
+    def overtaken(self: SQLiteFile, connection: sqlite3.Connection) -> int:
         version = look(self, connection)
-        monkeypatch.undo()
+        monkeypatch.setattr(SQLiteFile, "_version", look)
         assert version == 1
         assert other.configure("orders", TagChanges(lease=5), timeout=TIMEOUT).lease == 5
         return version
 
-    monkeypatch.setattr(SQLiteStore, "_version", overtaken)
-    assert get(store).lease == 5
+    monkeypatch.setattr(SQLiteFile, "_version", overtaken)
+    assert reserve(store).tag.lease == 5
     assert schema(old) == SCHEMA
     other.close()
 
@@ -252,7 +257,7 @@ def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_the_older
 ) -> None:
     old = older(version)
     before, rows = old.execute(_EVERYTHING).fetchall(), old.execute(_ROWS).fetchall()
-    store.store_id(timeout=TIMEOUT)
+    store.upgrade(timeout=TIMEOUT)
     assert schema(old) == SCHEMA
     assert old.execute(_EVERYTHING).fetchall() != before
     store.close()

@@ -51,7 +51,8 @@ def main(redis: str, folder: Path, colour: str) -> None:
                     continue  # the machine stood still
         numbers += ids.take("a", 3 * STEP)
         told = {"disk": disk, "numbers": numbers, "max": ids.inspect("a").store.max}
-    print(json.dumps({**told, "said": str(refused[-1]), "again": refused[-1].retry_after}))
+    last = refused[-1]
+    print(json.dumps({**told, "said": str(last), "code": last.code, "again": last.retry_after}))
 
 
 if __name__ == "__main__":

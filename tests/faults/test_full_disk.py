@@ -35,6 +35,9 @@ def test_what_is_loaded_goes_on_and_the_rest_when_there_is_room(
     assert told["disk"] == (mounting is not None)
     assert told["again"] > 0
     assert "disk" in told["said"]
+    if told["disk"]:
+        assert told["code"] == "store_full"
+        assert "No space left" in told["said"]
     assert repeats(told["numbers"]) == []
     assert told["numbers"] == sorted(told["numbers"])
     assert max(told["numbers"]) <= told["max"]

@@ -98,11 +98,11 @@ def _emptied_log(path: Path) -> bool:
 
 
 def _takes_nothing(path: Path) -> bool:
-    """Whether a commit that changes nothing fails for want of room."""
+    """Whether a commit that changes nothing fails for want of room, for its log or for the log's index."""
     with closing(sqlite3.connect(path, timeout=1, isolation_level=None)) as store:
         try:
             (version,) = store.execute("PRAGMA user_version").fetchone()
             store.execute(f"PRAGMA user_version = {version}")
         except sqlite3.OperationalError as error:
-            return error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            return error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
     return False

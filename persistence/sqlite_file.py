@@ -1,0 +1,369 @@
+"""The file of an SQLite store: opened anew for each transaction, by one process at a time.
+
+SQLite's own locks are POSIX locks, which a process loses when any part of it closes the file, as one does that copies
+its own data directory. Two processes then reserved the same range (seen: 19 of 231 numbers repeated), or one deleted
+the write-ahead log that another one had open. So each transaction is made under an flock on a file of our own, from
+before the database is opened until it is closed again: SQLite's locks only keep out programs that don't take ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sqlite3
+import stat
+from contextlib import closing, contextmanager, suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from issuer.persistence import locks
+from issuer.persistence.errors import NO_SPACE, Full, Misconfigured, Unavailable
+from issuer.persistence.records import fresh_version
+from issuer.persistence.sqlite_schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from issuer.persistence.contract import Deadline
+
+#: What each write is made with: what was committed outlives a power cut. 2 is FULL.
+JOURNAL_MODE, SYNCHRONOUS = "wal", 2
+
+#: Pages of the log after which it is written into the database: after each commit, so that a log that is deleted by
+#: hand holds nothing that the database doesn't, also while another program has the file open.
+CHECKPOINT_AFTER = 1
+
+#: The mode of a database that SQLite makes.
+_MODE = 0o644
+
+#: What the system says of a file that is another user's, or lies on a file system that is read-only.
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+#: How /proc/self/mountinfo writes a blank, say.
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+_SET_UP_WRONGLY = {
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup, then run `recover`",
+    sqlite3.SQLITE_READONLY: "it is read-only",
+    sqlite3.SQLITE_PERM: "access is denied",
+    sqlite3.SQLITE_AUTH: "access is denied",
+}
+
+
+#: How SQLite says that the index of its log can't be made, among other things; and the bytes that both take.
+_FOR_WANT_OF_SPACE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+_SPACE = 64 * 1024
+
+
+class SQLiteFile:
+    """The SQLite file at `path`. One thread at a time may use it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Beside it SQLite keeps the log, even if links lead there.
+        self._real = os.path.realpath(path)
+        #: The file whose lock each transaction takes.
+        self.lock = Path(f"{self._real}-lock")
+        #: Device and inode of the database, once it was found to be a store's.
+        self._known: tuple[int, int] | None = None
+
+    @contextmanager
+    def transaction(self, deadline: Deadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
+        """Commit if the block ends normally; roll back if it raises.
+
+        `writes` False: nothing is changed, and no file is made. A file that isn't there reads as an empty store, one of
+        an older schema as if it had the newer columns.
+        """
+        try:
+            if writes and not os.path.exists(self.lock) and os.path.exists(self._path):  # noqa: PTH110 - a long name
+                with self._read(deadline):
+                    pass  # it is a store: no lock is made beside another program's file
+            with self._alone(deadline, writes=writes):
+                with self._written(deadline) if writes else self._read(deadline) as connection:
+                    try:
+                        yield connection
+                        connection.execute("COMMIT")
+                    except BaseException:
+                        if connection.in_transaction:
+                            connection.execute("ROLLBACK")
+                        raise
+                if writes:
+                    # What was committed to a file that is gone by now is lost: the caller gets no segment, and it is a
+                    # gap.
+                    self._check_identity()
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def look(self, deadline: Deadline) -> tuple[int, bool]:
+        """Return the schema, 0 of an empty store, and whether a program that doesn't take our lock has the file open.
+
+        True also if a program was killed while it wrote: the next write puts that right.
+        """
+        with self.transaction(deadline, writes=False) as connection:
+            schema: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        with self._alone(deadline, writes=False):
+            return schema, self.has_log
+
+    @property
+    def has_log(self) -> bool:
+        """Whether SQLite has a log beside it: a program has the file open, or was killed while it wrote."""
+        return any(os.path.exists(f"{self._real}{suffix}") for suffix in ("-wal", "-journal"))  # noqa: PTH110 - each call
+
+    # The lock.
+
+    @contextmanager
+    def _alone(self, deadline: Deadline, *, writes: bool) -> Iterator[None]:
+        """Keep out all other processes, and other stores of this one, while the block lasts."""
+        descriptor = self._locked(deadline, writes=writes)
+        try:
+            yield
+            if descriptor is not None and not locks.is_at(descriptor, self.lock):
+                # Another process may have worked beside this one, under the lock of a new file.
+                raise Unavailable(f"{self.lock} was removed or replaced while it was locked: what was done is in doubt")
+        finally:
+            if descriptor is not None:
+                locks.close(descriptor)
+
+    def _locked(self, deadline: Deadline, *, writes: bool) -> int | None:
+        """Take the lock; None: there is none, and who only reads makes none."""
+        if writes:
+            self._make_directory()
+        database = _stat(self._path)
+        mode = _MODE if database is None else stat.S_IMODE(database.st_mode)
+        try:
+            try:
+                descriptor = locks.locked(self.lock, os.O_RDWR | (os.O_CREAT if writes else 0), deadline, mode)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and not writes:
+                    return None
+                if error.errno not in _DENIED or not self.lock.exists():
+                    raise
+                descriptor = locks.locked(self.lock, os.O_RDONLY, deadline)  # to lock it, reading is enough
+        except OSError as error:
+            raise self._not_locked(error) from error
+        except Unavailable as error:
+            raise Unavailable(f"{self._path} is locked: another process holds {self.lock}: {error}") from error
+        if writes and database is not None:
+            _share(descriptor, database)
+        return descriptor
+
+    def _not_locked(self, error: OSError) -> Exception:
+        if error.errno in NO_SPACE:
+            return Full(self._path)
+        return Misconfigured(
+            f"{self._path}: it can't be opened or made there: {error}. The store locks {self.lock.name} "
+            "beside it: use a local disk with flock, and a directory that this user may write to"
+        )
+
+    def _make_directory(self) -> None:
+        try:
+            missing = [each for each in self._path.parents if not each.exists()]
+            for each in reversed(missing):
+                each.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise Misconfigured(f"{self._path}: its directory can't be made: {error}") from error
+
+    # The database, under the lock.
+
+    @contextmanager
+    def _written(self, deadline: Deadline) -> Iterator[sqlite3.Connection]:
+        """Open the file to write, make it if it isn't there, bring its schema up to date, and begin."""
+        self._check_names()
+        with closing(self._opened("mode=rwc", deadline)) as connection:
+            version = self._version(connection)
+            mode = connection.execute(f"PRAGMA journal_mode = {JOURNAL_MODE}").fetchone()[0]
+            if mode != JOURNAL_MODE:
+                raise Misconfigured(f"{self._path}: its file system has no write-ahead log (journal mode {mode!r})")
+            connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AFTER}")
+            if version < SCHEMA:
+                self._bring_up_to_date(connection)
+            self._known = _identity(self._path)
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+
+    @contextmanager
+    def _read(self, deadline: Deadline) -> Iterator[sqlite3.Connection]:
+        """Open the file to read, and begin. See `transaction`."""
+        self._check_names()
+        if self._known is None and not os.path.lexists(self._path):
+            with _empty() as connection:
+                yield connection
+        elif self.has_log:
+            # SQLite reads the log too. Only what a killed process left half-written in the database itself is undone.
+            mode = "rw" if os.path.exists(f"{self._real}-journal") else "ro"  # noqa: PTH110 - as above
+            with self._opened_to_read(f"mode={mode}", deadline) as connection:
+                yield connection
+        else:
+            # All is in the database, and nobody may write it. So no log is made, which a full disk or a directory of
+            # another user would not allow.
+            with self._undisturbed(), self._opened_to_read("mode=ro&immutable=1", deadline) as connection:
+                yield connection
+
+    @contextmanager
+    def _opened_to_read(self, options: str, deadline: Deadline) -> Iterator[sqlite3.Connection]:
+        with closing(self._opened(options, deadline)) as connection:
+            connection.execute("BEGIN")
+            version = self._version(connection)
+            if version == 0:
+                with _empty() as empty:
+                    yield empty
+                return
+            self._known = _identity(self._path)
+            for table, columns in missing_at(version).items():
+                added = ", ".join(f'NULL AS "{each}"' for each in columns)
+                connection.execute(f"CREATE TEMP VIEW {table} AS SELECT *, {added} FROM main.{table}")  # noqa: S608 - ours
+            yield connection
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Unavailable if a program that doesn't take our lock may have written while the file was read."""
+        try:
+            yield
+        except Exception as error:
+            if self.has_log:
+                raise self._disturbed() from error
+            raise
+        if self.has_log:
+            raise self._disturbed()
+
+    def _disturbed(self) -> Unavailable:
+        return Unavailable(f"{self._path}: a program that doesn't take the lock {self.lock} opened it meanwhile")
+
+    def _opened(self, options: str, deadline: Deadline) -> sqlite3.Connection:
+        address = f"{Path(self._real).as_uri()}?{options}"
+        return sqlite3.connect(address, uri=True, isolation_level=None, timeout=deadline.left())
+
+    def _check_identity(self) -> None:
+        """Misconfigured if the database is another file than the one that this process has used."""
+        if self._known is not None and _identity(self._path) != self._known:
+            raise Misconfigured(
+                f"{self._path} was replaced or removed while it was in use: restart, then run `recover`"
+            )
+
+    def _check_names(self) -> None:
+        """Misconfigured if the file has, or may have, another name: each would have a log and a lock of its own.
+
+        Two processes under two names reserve the same ranges (seen: 4000 repeats in 8000 numbers). A file that is
+        itself mounted has one name here and another one where it comes from.
+        """
+        self._check_identity()
+        found = _stat(self._path)
+        if self._known is not None or found is None:
+            return
+        if found.st_nlink > 1:
+            raise Misconfigured(
+                f"{self._path} has {found.st_nlink} names (hard links), and under each one SQLite keeps another log: "
+                "two programs would get the same numbers. Keep one name, copy it with `VACUUM INTO` instead"
+            )
+        if self._real in _mount_points():
+            raise Misconfigured(
+                f"{self._path} is itself a mount point, so its log would lie beside it and not where the file comes "
+                "from: two containers would get the same numbers. Mount the directory that holds it"
+            )
+
+    def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
+        # Else one row that was tampered with would keep ALTER TABLE from adding a column, and all tags from being
+        # served. Such a row stays as it is, and Corrupt.
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("BEGIN IMMEDIATE")
+        # Read again, now that no program of before, which doesn't take our lock, can write: one may have been first.
+        version = self._version(connection)
+        for statement in chain.from_iterable(STEPS[version:]):
+            connection.execute(statement)
+        if version == 0:
+            connection.execute("INSERT INTO meta (id) VALUES (?)", (fresh_version(),))
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA ignore_check_constraints = OFF")
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """Return the schema, 0 if the database is empty. Misconfigured if it isn't ours. Changes nothing."""
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        if self._known is not None:
+            # A newer program may have brought it up to its own schema since: what this one must not write is guarded
+            # by triggers there.
+            return min(version, SCHEMA)
+        if version > SCHEMA:
+            raise Misconfigured(
+                f"{self._path} was written by a newer version (schema {version}; this one knows {SCHEMA}): upgrade"
+            )
+        tables = {
+            row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        }
+        if version == 0 and not tables:
+            return 0
+        for table in COLUMNS:
+            found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
+            if version < 1 or found != columns_at(version, table):
+                raise Misconfigured(f"{self._path} is a database of another program: name another file")
+        return version
+
+    def _translated(self, error: sqlite3.Error) -> Exception:
+        # The low byte is the primary code; errors that Python itself raises have none.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in _SET_UP_WRONGLY:
+            return Misconfigured(f"{self._path}: {_SET_UP_WRONGLY[code]} ({error})")
+        if code == sqlite3.SQLITE_FULL or (code in _FOR_WANT_OF_SPACE and self._has_no_space()):
+            return Full(self._path)
+        if code == sqlite3.SQLITE_CANTOPEN and not self._may_be_a_file():
+            return Misconfigured(f"{self._path}: it can't be opened or made there ({error})")
+        return Unavailable(f"{self._path}: {error}")
+
+    def _has_no_space(self) -> bool:
+        try:
+            disk = os.statvfs(self._path.parent)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize < _SPACE or (disk.f_files > 0 and disk.f_favail == 0)
+
+    def _may_be_a_file(self) -> bool:
+        try:
+            is_directory = self._path.is_dir()
+        except OSError:  # a name that is too long, for one
+            return False
+        return not is_directory and os.access(self._path.parent, os.W_OK | os.X_OK)
+
+
+@contextmanager
+def _empty() -> Iterator[sqlite3.Connection]:
+    """Yield an empty store in memory, to read."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        for statement in chain.from_iterable(STEPS):
+            connection.execute(statement)
+        yield connection
+
+
+def _share(descriptor: int, database: os.stat_result) -> None:
+    """Let those who may write the database take the lock, as SQLite does with its log."""
+    found = os.fstat(descriptor)
+    with suppress(PermissionError):  # it is another user's, who has seen to it
+        if stat.S_IMODE(found.st_mode) != stat.S_IMODE(database.st_mode):
+            os.fchmod(descriptor, stat.S_IMODE(database.st_mode))
+        if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (database.st_uid, database.st_gid):
+            os.fchown(descriptor, database.st_uid, database.st_gid)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    found = _stat(path)
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
+def _mount_points() -> set[str]:
+    """Return where something is mounted in this process's view; nothing where the system doesn't tell."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in lines}
