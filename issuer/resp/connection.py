@@ -32,7 +32,8 @@ READ_MOST: Final = 65_536
 #: A client with this many commands unanswered is read from again when it has half as many.
 UNANSWERED_MOST: Final = 1024
 
-#: A client that doesn't read is read from again when it has taken its replies but for this many bytes.
+#: A client that doesn't read is read from again when it has taken its replies but for this many bytes. With as many
+#: packed that can't be written yet, nothing more is begun.
 UNREAD_MOST: Final = 65_536
 
 #: Seconds that a client has to read why it is closed. What it has sent and is not read would have its system drop
@@ -102,6 +103,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[Request] = deque()
         #: Replies in the order of the requests: packed, or yet to come.
         self._replies: deque[bytes | Demand] = deque()
+        #: Bytes of those that are packed, INCRs aside.
+        self._packed = 0
         #: INCRs that have no reply yet; whether another command waits for its own.
         self._unanswered = 0
         self._asking = False
@@ -250,14 +253,21 @@ class Connection(asyncio.BufferedProtocol):
     def _advance(self) -> None:
         """Begin all requests that can be begun now."""
         pending = self._pending
-        while pending and self._writable and not self._asking and self._unanswered < UNANSWERED_MOST and not self.lost:
+        while (
+            pending
+            and self._writable
+            and self._packed < UNREAD_MOST
+            and self._unanswered < UNANSWERED_MOST
+            and not self._asking
+            and not self.lost
+        ):
             request = pending.popleft()
             try:
                 if not self._begin(request):
                     pending.appendleft(request)
                     break
             except Exception as problem:  # noqa: BLE001 - the client gets it
-                self._replies.append(failure(problem))
+                self._reply(failure(problem))
 
     def _begin(self, request: Request) -> bool:
         """Begin a request; return False if all before it have to be answered first."""
@@ -269,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         if spec is None:
             self._unknown(request[0])
         elif not spec.takes(len(arguments)):
-            self._replies.append(commands.wrong_number(name))
+            self._reply(commands.wrong_number(name))
         elif name == "INCR":
             self._incr([b"INCR", *arguments])
         elif name in commands.ASKING:
@@ -281,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
             if not spec.early:
                 self._session.caller()
             self._shared.commands[name] += 1
-            self._replies.append(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
+            self._reply(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
             if name == "QUIT":
                 self._pending.clear()
                 self._ending = True
@@ -299,7 +309,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.commands[OTHER] += 1
         self._session.caller()
         shown = given[:64].decode(errors="backslashreplace")
-        self._replies.append(error(f"ERR unknown command '{shown}'"))
+        self._reply(error(f"ERR unknown command '{shown}'"))
 
     # ------------------------------------------------------------------ numbers
 
@@ -312,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             tag = commands.tag_of(request[1])
         except IssuerError as problem:
-            self._replies.append(failure(problem) * times)
+            self._reply(failure(problem) * times)
             return
         self._draw(tag, times)
 
@@ -327,7 +337,8 @@ class Connection(asyncio.BufferedProtocol):
             self._unanswered += granted
             self._replies.append(demand)
             self._shared.drawing.draw(tag, demand)
-        self._replies.extend(refusals)
+        for refusal in refusals:
+            self._reply(refusal)
 
     def _refusals(self, tag: str, times: int) -> list[bytes]:
         """Return the errors for those of the INCRs that the client may not have, the last ones."""
@@ -359,10 +370,14 @@ class Connection(asyncio.BufferedProtocol):
             reply = failure(problem)
         self._asking = False
         if not self.lost:
-            self._replies.append(reply)
+            self._reply(reply)
             self.flush()
 
     # ------------------------------------------------------------------ replies
+
+    def _reply(self, packed: bytes) -> None:
+        self._replies.append(packed)
+        self._packed += len(packed)
 
     def flush(self) -> None:
         """Write the replies that are next, as far as they are there, and begin what has waited for them."""
@@ -398,9 +413,13 @@ class Connection(asyncio.BufferedProtocol):
         ready: list[bytes] = []
         while replies:
             first = replies[0]
-            reply = first if type(first) is bytes else first.reply  # type: ignore[union-attr]  # a Demand then
-            if reply is None:
+            if isinstance(first, bytes):
+                reply = first
+                self._packed -= len(first)
+            elif first.reply is None:
                 break
+            else:
+                reply = first.reply
             ready.append(reply)
             replies.popleft()
         if not ready:

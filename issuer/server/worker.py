@@ -57,7 +57,7 @@ class _Granian(embed.Server):
             websockets=False,
             backlog=BACKLOG,
             backpressure=max(100, min(_CONNECTIONS, files - _FILES)),
-            http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000), pipeline_flush=True),
+            http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000)),
             # What its threads log has tracebacks in it, and its lines of requests have numbers.
             log_level=LogLevels.critical,
             log_dictconfig={"incremental": True, "handlers": {}, "loggers": {}},

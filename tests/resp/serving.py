@@ -19,8 +19,8 @@ PATIENCE = 60.0
 class Raw:
     """A client over a bare socket. Replies are those of hiredis: errors are values, not raised."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    def __init__(self, port: int, connected: socket.socket | None = None) -> None:
+        self.socket = connected or socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self._reader = hiredis.Reader()
 
     def __enter__(self) -> Self:

@@ -53,6 +53,16 @@ def test_a_client_that_never_reads_is_read_no_more_and_harms_nobody(direct: Serv
         assert client.ask("INCR", "a") == 1
 
 
+def test_of_short_commands_with_long_replies_no_more_is_begun_than_can_be_written(direct: Served) -> None:
+    with direct.client() as deaf, direct.client() as client:
+        # More than the system takes from a server for a client that doesn't read.
+        deaf.send(packed("COMMAND", "DOCS") * 4000)
+        held = until(lambda: next((each for each in direct.server._shared.connections if not each._reading), None))
+        assert held is not None
+        assert held._transport.get_write_buffer_size() <= 2 * UNREAD_MOST
+        assert client.ask("PING") == b"PONG"
+
+
 def test_a_client_that_reads_again_gets_all_its_replies_in_order(direct: Served) -> None:
     n = 20_000
     with direct.client() as client:
