@@ -9,6 +9,8 @@ import pytest
 #: Programs that no wheel brings, and the package of Debian and Ubuntu that does.
 PACKAGES = {
     "curl": "curl",
+    "haproxy": "haproxy",
+    "nginx": "nginx",
     "node": "nodejs",
     "npm": "npm",
     "openssl": "openssl",
