@@ -11,6 +11,7 @@ import issuer
 from issuer import AsyncIssuer
 from issuer.access import Access
 from issuer.http.app import application
+from issuer.persistence.contract import Store
 from issuer.tokens import line_for, new_token
 from tests.waiting import run
 
@@ -117,7 +118,7 @@ async def door(
     access: Access | None = None,
     *,
     redis: str = "none",
-    store: str = "memory://",
+    store: str | Store = "memory://",
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncIterator[Door]:

@@ -7,7 +7,10 @@ from urllib.parse import quote
 
 import pytest
 
+import issuer
 from issuer.access import Access
+from issuer.errors import StoreUnavailable
+from issuer.http import service
 from issuer.http.app import application
 from issuer.http.service import Limits
 from issuer.operations import numbers
@@ -135,6 +138,44 @@ def test_the_bare_number_is_for_those_who_want_text(accept: str, plain: bool) ->
         assert peeked.body == b"5" if plain else peeked.json["number"] == 5
 
     through(behave)
+
+
+def test_a_format_that_another_process_gives_a_tag_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(service, "PLAIN_FOR", 0.0)
+    store = f"sqlite:///{tmp_path}/issuer.db"
+
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", step=1)  # so that the next number is reserved, and the record read with it
+        assert await door.good("POST", "/v1/tags/a/next") == {"tag": "a", "number": 1}
+        async with issuer.aconnect(redis="none", store=store, scheduler=None) as other:
+            await other.configure("a", format="A{seq:04d}")
+        drawn = [await door.good("POST", "/v1/tags/a/next") for _ in range(5)]
+        assert drawn[-1] == {"tag": "a", "number": 6, "text": "A0006"}
+
+    through(behave, store=store)
+
+
+class Held(MemoryStore):
+    """A store that gives no numbers as long as it is held."""
+
+    held = False
+
+    def reserve(self, *given: Any, **named: Any) -> Any:
+        if self.held:
+            raise StoreUnavailable("held")
+        return super().reserve(*given, **named)
+
+
+def test_a_draw_waits_for_as_long_as_its_client_wants() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", step=1)
+        assert (await door.good("POST", "/v1/tags/a/next"))["number"] == 1
+        store.held = True
+        assert await door.refused("POST", "/v1/tags/a/next", {"timeout": 0.05}) == (503, "store_unavailable")
+
+    store = Held()
+    # By itself it would wait for longer than the test does.
+    through(behave, store=store, settings={"timeout": 3600.0, "insist": 3600.0}, longest=3600.0)
 
 
 def test_text_period_and_shard_stand_where_the_tag_has_them() -> None:

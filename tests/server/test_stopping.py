@@ -23,6 +23,9 @@ pytestmark = pytest.mark.live
 #: What was asked is not asked again.
 NEVER = Retry(NoBackoff(), 0)
 
+#: It waits for connections as long as they need, and for handshakes no longer than a worker takes to notice the end.
+PATIENT_SOCKETS = ("issuer.server.sockets.ACCEPTING=300", "issuer.server.sockets.HANDSHAKES=0.001")
+
 
 class Crowd:
     """Clients that draw without a pause, each over a connection that it keeps, until they are refused."""
@@ -89,7 +92,7 @@ def test_clients_that_keep_their_connections_lose_no_request(
 
 @pytest.mark.parametrize("scheme", ["http", "redis"])
 def test_connections_that_nobody_has_accepted_yet_are_served(serve: Serve, scheme: str) -> None:
-    server = serve("--resp", "127.0.0.1:0", constants=(*PATIENT, "issuer.server.sockets.ACCEPTING=300"))
+    server = serve("--resp", "127.0.0.1:0", constants=(*PATIENT, *PATIENT_SOCKETS))
     assert server.next("orders") == 1
     sent = b"POST /v1/tags/orders/next HTTP/1.1\r\nHost: localhost\r\n\r\n" if scheme == "http" else b"INCR orders\r\n"
     answer = b"HTTP/1.1 200 " if scheme == "http" else b":"
@@ -111,12 +114,15 @@ def test_connections_that_nobody_has_accepted_yet_are_served(serve: Serve, schem
 
 
 def test_a_stop_shows_as_not_ready_first_and_everything_is_served_meanwhile(serve: Serve) -> None:
-    server = serve("--resp", "127.0.0.1:0", env={"ISSUER_DRAIN_DELAY": "3600"})
+    # What is known of a tag holds on, so that the short way of a draw is open as long as it is.
+    known = (*PATIENT, "issuer.http.service.PLAIN_FOR=3600")
+    server = serve("--resp", "127.0.0.1:0", env={"ISSUER_DRAIN_DELAY": "3600"}, constants=known)
     client, database = server.fresh(), redis.Redis(port=server.port("redis"), socket_timeout=120, retry=NEVER)
     with client, database, redis.Redis(port=server.port("redis"), socket_timeout=120) as quiet:
         assert client.get("/readyz").json()["ready"] is True
         assert "connection" not in client.get("/readyz").headers
         assert (database.incr("orders"), quiet.ping()) == (1, True)
+        assert [server.next("orders", client) for _ in range(2)] == [2, 3]
         server.process.terminate()
         server.told("stopping, as SIGTERM came: serving for another 3600 s")
         until(lambda: client.get("/readyz").status_code != 200, message="not ready")
@@ -126,10 +132,11 @@ def test_a_stop_shows_as_not_ready_first_and_everything_is_served_meanwhile(serv
         for path in ("/livez", "/healthz", "/nothing"):
             answer = client.get(path)
             assert (answer.status_code, answer.headers["connection"]) == (404 if path == "/nothing" else 200, "close")
-        assert server.next("orders", client) == 2
+        drawn = client.post("/v1/tags/orders/next")
+        assert (drawn.json()["number"], drawn.headers["connection"]) == (4, "close")
         first = database.client_id()  # says nothing about numbers, so that the connection stays
-        assert (database.client_id(), database.incr("orders")) == (first, 3)
-        assert (database.client_id() != first, database.incr("orders"), quiet.incr("orders")) == (True, 4, 5)
+        assert (database.client_id(), database.incr("orders")) == (first, 5)
+        assert (database.client_id() != first, database.incr("orders"), quiet.incr("orders")) == (True, 6, 7)
         assert server.process.poll() is None
     processes = server.children()
     server.process.terminate()

@@ -1,6 +1,7 @@
 """The supervisor by itself, with jobs of the test's own, in a process of its own."""
 
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,20 @@ jobs = [("it", failing)]
         program.terminate()
         assert program.wait(120) == 0
     assert "with code 1: another one is started in 0.1 s" in (tmp_path / "err").read_text()
+
+
+def test_the_pause_grows_with_each_death_up_to_its_longest(tmp_path: Path) -> None:
+    jobs = """
+supervisor.FIRST_PAUSE, supervisor.LONGEST_PAUSE = 0.01, 0.05
+def dies(lifeline, report):
+    os._exit(3)
+jobs = [("it", dies)]
+"""
+    with supervised(jobs, tmp_path) as program:
+        err = told(tmp_path, "another one is started in 0.05 s", 2, stream="err")
+        program.terminate()
+        assert program.wait(120) == 0
+    assert re.findall(r"started in (\S+) s", err)[:5] == ["0.01", "0.02", "0.04", "0.05", "0.05"]
 
 
 def test_settings_that_are_found_wrong_once_it_serves_end_it(tmp_path: Path) -> None:
