@@ -129,6 +129,15 @@ async def test_a_short_draw_answers_the_first_and_asks_again_for_the_rest(bench:
 
 
 @on
+async def test_the_rest_of_a_short_draw_comes_before_what_was_asked_for_meanwhile(bench: Bench) -> None:
+    first = bench.demand(3)
+    await eventually(lambda: bench.door.asked)
+    later = bench.demand(1)
+    bench.door.let(2, 99)
+    assert await bench.answered(first, later) == [ints(1, 2, 3), ints(4)]
+
+
+@on
 async def test_an_error_part_way_is_for_those_without_a_number(bench: Bench) -> None:
     demands = [bench.demand(n) for n in (2, 3, 1)]
     bench.door.let(4, LimitReached("a", limit=4, value=4))
@@ -202,6 +211,24 @@ async def test_a_demand_waits_no_longer_than_its_time_whatever_the_draw_does(ben
     later = bench.demand(1)
     bench.door.let(99)
     assert await bench.answered(later) == [ints(3)]
+
+
+def test_what_comes_after_the_loop_was_held_up_has_its_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        bench = Bench()
+        first = bench.demand(1)
+        await eventually(lambda: bench.door.asked)
+        # For longer than a demand may wait; the clock was looked at before that, and is again when the loop goes on.
+        monkeypatch.setattr(drawing, "monotonic", lambda: monotonic() + 1000.0)
+        late = bench.demand(1)
+        until = late.until
+        await eventually(lambda: bench.drawing._drawers["a"]._until > until)
+        assert late.reply is None
+        bench.door.let(1, 1)
+        assert (await bench.answered(first, late))[1] == ints(2)
+        await bench.drawing.close()
+
+    run(main())
 
 
 @on

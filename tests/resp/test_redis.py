@@ -94,6 +94,46 @@ def test_clients_that_come_during_a_draw_share_the_next_one(
         client.socket.close()
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["the first", "the same again"])
+def test_an_incr_that_comes_while_a_get_waits_is_answered_after_it(
+    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path, *, again: bool
+) -> None:
+    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served.create("a", order="strict")
+    incr = packed("INCR", "a") if again else packed("INCR", "a") * 2
+    sent = served.server._shared.commands
+    with served.client() as client:
+        assert client.ask("INCR", "a") == 1
+        redis_proxy.hold(times=1)
+        client.send(packed("GET", "a"))
+        until(lambda: sent["GET"] == 1)
+        (connection,) = served.server._shared.connections
+        client.send(incr)
+        until(lambda: connection._pending or sent["INCR"] > 1)
+        redis_proxy.release()
+        assert client.replies(2) == [b"1", 2]
+
+
+def test_a_client_that_waits_for_longer_than_the_idle_time_is_answered(
+    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    served.create("a", order="strict")
+
+    async def look() -> None:
+        served.server._shared.ticks += 100  # so much time has gone by
+        served.server._look()
+
+    with served.client() as client:
+        for command, reply in (("INCR", 1), ("GET", b"1")):
+            redis_proxy.hold(times=1)
+            client.send(packed(command, "a"))
+            until(lambda: any(not each.idle for each in served.server._shared.connections))
+            served.wait(look())
+            redis_proxy.release()
+            assert client.reply() == reply
+
+
 def test_contiguous_numbers_across_borders_are_one_callers_alone(serve: Serve, redis_url: str, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'ids.db'}"
     one, two = (serve(redis=redis_url, store=store) for _ in range(2))
