@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from asyncio import get_running_loop
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from operator import call
@@ -31,6 +31,7 @@ from issuer.core.steps import Calls, Steps
 from issuer.drivers.asyncio.combiner import Combiner
 from issuer.drivers.asyncio.connections import Connections, drive
 from issuer.drivers.asyncio.runner import Runner, new_flight
+from issuer.drivers.exchange import SHORTEST
 from issuer.errors import IssuerError
 from issuer.forks import PARENTS, living, notice
 from issuer.gateway.keys import check_tag
@@ -82,7 +83,7 @@ class AsyncIssuer:
         self._lines = self._registry.combiners
         shared = self._registry, self._config, self._runtime
         self._numbers = Issuing(
-            *shared, self._chain, combiner=self._combiner, run=self._run, drive=partial(drive, do=call)
+            *shared, self._chain, combiner=self._combiner, run=self._seen_through, drive=partial(drive, do=call)
         )
         self._upkeep = Upkeep(*shared, self._run)
 
@@ -195,8 +196,11 @@ class AsyncIssuer:
     async def _drawn(self, tag: str, n: int, deadline: Deadline) -> list[int]:
         """Draw exactly n numbers, with any plugins around it."""
         if self._chain is None:
-            return await self._many(tag, n, deadline)
-        draw = partial(self._many, tag, n, deadline)
+            return await self._runner.see_through(self._many(tag, n, deadline))
+
+        def draw() -> Awaitable[list[int]]:
+            return self._runner.see_through(self._many(tag, n, deadline))
+
         return await self._attempt(tag, self._issuing.around(tag, n, PLAIN, deadline, draw))
 
     # Nothing is shared here with the other colour: a generator more costs a draw 2 to 6 us.
@@ -206,6 +210,7 @@ class AsyncIssuer:
             combiner = self._combiner(tag)
             try:
                 while len(numbers) < n and combiner.serving is None:
+                    self._runner.go_on()
                     drawn = await combiner.draw(n - len(numbers), deadline)
                     numbers += drawn if combiner.state.scheme is None else map(combiner.state.value, drawn)
             except OtherStrategyError:
@@ -428,6 +433,7 @@ class AsyncIssuer:
             if self._runner.redis is not None:
                 ends.push_async_callback(self._runner.redis.drop_idle)
             ends.push_async_callback(self._scheduler.cancel)
+            ends.push_async_callback(self._runner.end, SHORTEST)
             for combiner in combiners:
                 ends.push_async_callback(combiner.end, deadline)
                 if combiner.serving is not None:
@@ -494,6 +500,9 @@ class AsyncIssuer:
         if self._registry.closed:
             raise IssuerError("this issuer is closed", tag=tag)
         return await self._runner.run(steps, deadline, tag)
+
+    async def _seen_through(self, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+        return await self._runner.see_through(self._run(steps, deadline, tag))
 
     async def _perform(self, rounds: Rounds[T], timeout: float | None) -> T:
         return await drive(rounds, lambda each: self._run(each[0], self._deadline(timeout), each[1]))

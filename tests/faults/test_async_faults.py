@@ -6,7 +6,8 @@ import itertools
 import random
 import re
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,90 @@ def test_the_leader_of_an_extension_that_is_cancelled_keeps_nobody_waiting(redis
             assert repeats(await asyncio.gather(*others)) == []
 
     run(main(), 120)
+
+
+@pytest.mark.parametrize("what", ["take", "issue", "key"])
+@pytest.mark.covers("4.16")
+def test_a_draw_whose_caller_is_cancelled_still_has_the_next_segment_loaded(
+    redis_url: str, store: Moody, what: str
+) -> None:
+    """Otherwise its election lapses only after the store's timeout, and every process waits for that."""
+
+    def reserved(tag: str) -> bool:
+        record = store.get(tag, timeout=10)
+        return record is not None and record.max > 50
+
+    async def main() -> None:
+        elected = 0
+        async with issuer.aconnect(redis=redis_url, store=store, store_timeout=300, timeout=60) as ids:
+            for steps in range(16):
+                tag = f"{what}{steps}"
+                await ids.create(tag, step=50)
+                await ids.take(tag, 9)
+                calls: dict[str, Callable[[], Awaitable[object]]] = {
+                    "take": partial(ids.take, tag, 1),
+                    "issue": partial(ids.issue, tag),
+                    "key": partial(ids.next, tag, key="k"),
+                }
+                call = asyncio.ensure_future(calls[what]())  # the tenth of fifty: whoever draws it is elected
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait({call})
+                seen = (await ids.inspect(tag)).redis
+                assert seen is not None
+                if seen.cur == 10:
+                    elected += 1
+                    await eventually(partial(reserved, tag), message=f"the next segment of {tag}")
+        assert elected
+
+    run(main(), 300)
+
+
+@pytest.mark.parametrize("scheduler", ["background", None])
+def test_callers_that_are_cancelled_are_no_failures_of_the_store(redis_url: str, store: Moody, scheduler: Any) -> None:
+    """Counted as failures, they would stretch the pause before the next reservation, for every caller."""
+
+    async def main() -> None:
+        async with issuer.aconnect(redis=redis_url, store=store, timeout=60, scheduler=scheduler) as ids:
+            await ids.create("a", step=1000)
+            await ids.next("a")
+            flights = ids._registry.combiner("a").supply.refill.segments.flights
+            begun = 0
+            for steps in range(40):
+                await ids.take("a", 1000)
+                store.answers.clear()
+                call = asyncio.ensure_future(ids.take("a", 1000))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                begun += flights.flight is not None
+                call.cancel()
+                await asyncio.wait({call})
+                store.answers.set()
+                assert flights.failures == 0, steps
+            assert begun
+
+    run(main(), 120)
+
+
+@pytest.mark.parametrize("order", ["strict", "trend"])
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+def test_a_call_that_begins_in_the_step_before_an_end_is_told_of_it(
+    redis_url: str, store: Moody, order: Any, how: str
+) -> None:
+    async def main() -> None:
+        ids = issuer.aconnect(redis=redis_url, store=store, timeout=1000)
+        await ids.create("a", order=order)
+        call = asyncio.ensure_future(outcome(ids.next("a")))
+        await asyncio.sleep(0)
+        if how == "closed":
+            await ids.close()
+        else:
+            drawing = asyncio.all_tasks() - {call, asyncio.current_task()}
+            assert drawing
+            for task in drawing:
+                task.cancel()
+        assert isinstance(await call, issuer.IssuerError)
+        await ids.close()
+
+    run(main())

@@ -148,6 +148,7 @@ class Fetcher:
                 yield from self.fly(flight, deadline, in_person=True)
             elif leads:
                 yield from self._lead(flight, deadline)
+                leads = False  # the scheduler has it
             if not flight.started:
                 # The scheduler's pool is full, or the interpreter exits. A caller without time left doesn't take it
                 # over: it would fail the flight for those that have more.
@@ -155,9 +156,10 @@ class Fetcher:
                 if not finished and deadline.left() > 0:
                     yield from self.fly(flight, deadline, in_person=True)
         except BaseException:
-            # Interrupted: the others must not wait for us.
-            if flight.ours or not flight.started:
-                self.flights.finish(flight, progress=False)
+            # Interrupted: the others must not wait for us. It is no failure: counted as one, callers that are cancelled
+            # would stretch the pause, and an election would lapse unserved (seen: 4 s).
+            if flight.ours or (leads and not flight.started):
+                flight.finish(progress=False)
             raise
         return (yield from self._outcome(flight, deadline))
 
@@ -255,12 +257,13 @@ class Fetcher:
             in_a_hurry = in_person and deadline.left() <= 0 and monotonic() - flight.begun < EVIDENCE
             flights.finish(flight, progress=False, error=error, in_a_hurry=in_a_hurry)
         except BaseException as error:
-            # What strikes a caller, as a signal's handler does, is its own affair: the waiters try again.
-            unforeseen = None
             if isinstance(error, Exception) and not in_person:
                 unforeseen = IssuerError(f"tag {self._tag!r}: extension failed: {error!r}", tag=self._tag)
                 unforeseen.__cause__ = error
-            flights.finish(flight, progress=False, error=unforeseen)
+                flights.finish(flight, progress=False, error=unforeseen)
+            else:
+                # What strikes a caller, as a signal's handler does, is its own affair: the waiters try again.
+                flight.finish(progress=False)
             raise
         else:
             flights.finish(flight, progress=progress)

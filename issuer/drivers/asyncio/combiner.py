@@ -156,7 +156,7 @@ class Combiner:
         for number in hand.open:
             return number
         deadline = Deadline(self._timeout if timeout is None else seconds(timeout, "timeout", zero=True))
-        return (await self.run(self.supply.obtain(1, deadline), deadline))[0]
+        return (await self._runner.see_through(self.run(self.supply.obtain(1, deadline), deadline)))[0]
 
     async def give_turn(self) -> None:
         """Let the loop's other tasks have their turn now and then: numbers that are there already wait for nothing."""
@@ -260,10 +260,14 @@ class Combiner:
                 if self._served.futures:
                     await self._share(self._served)
         finally:
-            self._server = None
-            for queue in (self._served, self._queue):  # empty, unless this task was cancelled: the loop or issuer ends
-                queue.end(self.supply.closed_error)
-            self._served, self._queue = Queue(), Queue()
+            self._end_queues()
+
+    def _end_queues(self) -> None:
+        """Draw for no caller any more. None waits, unless the drawing task was cancelled: the loop or issuer ends."""
+        self._server = None
+        for queue in (self._served, self._queue):
+            queue.end(self.supply.closed_error)
+        self._served, self._queue = Queue(), Queue()
 
     async def _share(self, served: Queue) -> None:
         futures = served.futures
@@ -291,10 +295,14 @@ class Combiner:
         if self._server is not None:
             self._server.cancel()
             await asyncio.wait((self._server,), timeout=SHORTEST)
+            self._end_queues()
 
     def _look(self) -> None:
         """Look at the clock, and fail the callers whose time is over; as long as any caller waits, look again."""
         self._watch = None
+        if self._server is not None and self._server.done():
+            # Cancelled before its first step, as by a program that cancels all tasks: nothing of it has run.
+            self._end_queues()
         if self._server is not None:
             now = monotonic()
             was, self._until = self._until, now + LOOK_EVERY + self._timeout

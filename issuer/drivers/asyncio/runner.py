@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from issuer.clock import Deadline
 from issuer.core.steps import Ask, Flight, Sleep, Step, Steps, Wait, public
@@ -49,6 +50,17 @@ async def waited(flight: Flight, seconds: float) -> bool:
     return True
 
 
+class Work:
+    """A draw in a task of its own. `left`: its caller was cancelled; `waits`: for something other than Redis."""
+
+    __slots__ = ("left", "task", "waits")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = task
+        self.left = False
+        self.waits = False
+
+
 class Runner:
     """A store and, unless it is direct, Redis: what a protocol generator works with."""
 
@@ -58,10 +70,60 @@ class Runner:
         self.redis = redis
         self.store_timeout = store_timeout
         self.pool = StorePool(self.store, self.store_timeout)
+        self._work: dict[asyncio.Task[Any] | None, Work] = {}
 
     def after_fork(self) -> None:
-        """In a forked child: leave the threads to the parent."""
+        """In a forked child: leave the threads and tasks to the parent."""
         self.pool = StorePool(self.store, self.store_timeout)
+        self._work = {}
+
+    async def see_through(self, draw: Coroutine[Any, Any, T]) -> T:
+        """Run a draw. If its caller is cancelled, the reply of Redis that is under way is still dealt with.
+
+        That reply may say that this process is elected to load the next segment. If it was lost, the tag would stand
+        still in every process until the election lapses. What comes after the reply is cancelled.
+        """
+        task = asyncio.Task(draw)  # not by the loop's task factory: an eager one would run it before it is noted
+        work = self._work[task] = Work(task)
+        task.add_done_callback(self._done)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            work.left = True
+            if work.waits:
+                task.cancel()
+            raise
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        work = self._work.pop(task, None)
+        if work is not None and work.left and not task.cancelled():
+            task.exception()  # nobody else looks at it
+
+    def go_on(self) -> None:
+        """Raise CancelledError where this task draws for a caller that was cancelled."""
+        work = self._work.get(asyncio.current_task()) if self._work else None
+        if work is not None and work.left:
+            raise asyncio.CancelledError
+
+    async def end(self, seconds: float) -> None:
+        """Cancel the draws whose callers were cancelled, and that have not ended after `seconds` seconds."""
+        left = [work.task for work in self._work.values() if work.left]
+        if left:
+            _, late = await asyncio.wait(left, timeout=seconds)
+            for task in late:
+                task.cancel()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        work = self._work.get(asyncio.current_task())
+        if work is None:
+            yield
+            return
+        work.waits = True
+        try:
+            yield
+        finally:
+            work.waits = False
 
     async def run(self, steps: Steps[T], deadline: Deadline, tag: str | None = None) -> T:
         """Run it to its end and return its value. What a store raises is thrown in, and comes out as a public error.
@@ -77,15 +139,18 @@ class Runner:
         await drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
     async def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
+        self.go_on()
         match step:
             case Ask():
-                with spans.around(step, tag, self.store.url):
+                with spans.around(step, tag, self.store.url), self._waiting():
                     return await self._asked(step, deadline, tag)
             case Sleep():
-                await asyncio.sleep(step.seconds)
+                with self._waiting():
+                    await asyncio.sleep(step.seconds)
                 return None
             case Wait():
-                return await waited(step.flight, step.seconds)
+                with self._waiting():
+                    return await waited(step.flight, step.seconds)
         if self.redis is None:
             raise ConfigurationError("this issuer has no Redis")
         with spans.around(step, tag, REDIS):
