@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Literal
 
 import click
+
+from issuer.times import in_utc, lasting
 
 #: Narrowest that a column is shortened to.
 NARROWEST = 6
@@ -196,7 +197,7 @@ def stamp(milliseconds: int) -> str:
 
 def stamp_utc(milliseconds: int) -> str:
     """Return a time (ms since 1970) as a date in UTC, with the time of day if it has one."""
-    moment = _in_utc(milliseconds)
+    moment = in_utc(milliseconds)
     if moment is None:
         return "after the year 9999"
     return f"{moment:%Y-%m-%d}" if milliseconds % (_DAY * 1000) == 0 else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
@@ -204,21 +205,8 @@ def stamp_utc(milliseconds: int) -> str:
 
 def stamp_ms(milliseconds: int) -> str:
     """Return a time (ms since 1970) as ISO time in UTC, to the ms."""
-    moment = _in_utc(milliseconds)
+    moment = in_utc(milliseconds)
     return str(milliseconds) if moment is None else moment.isoformat(sep=" ", timespec="milliseconds")
-
-
-def utc(milliseconds: int) -> str:
-    """Return a time (ms since 1970) as ISO time in UTC, to be compared with what other hosts have noted."""
-    moment = _in_utc(milliseconds)
-    return str(milliseconds) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _in_utc(milliseconds: int) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # no calendar has it
-        return None
 
 
 def ago(milliseconds: int, now: int) -> str:
@@ -226,15 +214,4 @@ def ago(milliseconds: int, now: int) -> str:
     seconds = (now - milliseconds) / 1000
     if abs(seconds) < 1:
         return "just now"
-    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in its largest unit that fits."""
-    if not math.isfinite(seconds):
-        return "for ever"
-    for size, name in ((_DAY, "days"), (_HOUR, "h"), (_MINUTE, "min")):
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {'day' if name == 'days' and count == 1 else name}"
-    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
+    return f"{lasting(seconds, 1)} ago" if seconds > 0 else f"in {lasting(-seconds, 1)}"

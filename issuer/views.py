@@ -18,7 +18,7 @@ from issuer.numbers.codec import Decoded
 from issuer.persistence.records import LedgerEntry, LedgerPage, Tag
 from issuer.strategies.layout import Layout
 from issuer.strategies.registry import SNOWFLAKE
-from issuer.terminal import utc
+from issuer.times import utc
 
 #: Numbers of an error from here on are shown as in its message.
 _WIDE: Final = 2**64

@@ -321,10 +321,10 @@ class AsyncIssuer:
         """Return all tags of the store, by name; see Issuer.tags."""
         return await self._run(inspection.tags(), self._deadline(timeout), None)
 
-    async def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
+    async def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
         """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
         self._enter()
-        return await self._run(self._upkeep.inspect(tag), self._deadline(timeout), tag)
+        return await self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
 
     async def segments(
         self,

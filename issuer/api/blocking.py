@@ -321,12 +321,13 @@ class Issuer:
         """Return all tags of the store, by name."""
         return self._run(inspection.tags(), self._deadline(timeout), None)
 
-    def inspect(self, tag: str, *, timeout: float | None = None) -> Inspection:
+    def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
         """Return all that is to be seen of the tag, changing nothing. Raises UnknownTag.
 
+        deleted: what a deleted tag has left, as it was; then UnknownTag means that there is no deleted tag of the name.
         If Redis can't be reached, `redis_error` says so; if the store can't, StoreUnavailable is raised.
         """
-        return self._run(self._upkeep.inspect(tag), self._deadline(timeout), tag)
+        return self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
 
     def segments(
         self,

@@ -22,6 +22,7 @@ from issuer import errors
 from issuer.advice import command_line
 from issuer.errors import IssuerError, Unavailable
 from issuer.terminal import say
+from issuer.times import lasting
 from issuer.views import view
 
 OK: Final = 0
@@ -71,7 +72,7 @@ def logged(record: logging.LogRecord) -> str:
 
 def complain(message: object) -> None:
     """Write `error: message` to stderr; of an error that may pass, when to try again."""
-    again = f"; try again in {message.retry_after:.2g} s" if isinstance(message, Unavailable) else ""
+    again = f"; try again in {lasting(message.retry_after)}" if isinstance(message, Unavailable) else ""
     say(f"{click.style('error:', fg='red', bold=True)} {said(message)}{again}")
 
 

@@ -9,7 +9,8 @@ from issuer.cli.exits import json_option
 from issuer.cli.options import asked, check_askable
 from issuer.cli.session import Session
 from issuer.strategies.aside import MachineNumber, MachineNumbers
-from issuer.terminal import Column, duration, numbered, plain, say, screen_width, show, show_json, stamp_utc, table
+from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, stamp_utc, table
+from issuer.times import lasting
 from issuer.views import view
 
 
@@ -62,7 +63,7 @@ def _print(found: MachineNumbers) -> None:
     lease = {True: "held", False: "free", None: ""}
     rows = [
         (each.machine, each.holder, lease[each.held], stamp_utc(each.last),
-         duration(each.ahead / 1000) if each.ahead else "")
+         lasting(each.ahead / 1000) if each.ahead else "")
         for each in found.used
     ]  # fmt: skip
     show(table(columns, rows, screen_width()))

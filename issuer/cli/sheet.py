@@ -11,7 +11,8 @@ from issuer.core.inspect.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import counted
 from issuer.persistence.records import HIGHEST
-from issuer.terminal import ago, duration, folded, moment, plain
+from issuer.terminal import ago, folded, moment, plain
+from issuer.times import lasting
 from issuer.views import counts
 
 #: The column in which values begin.
@@ -51,7 +52,7 @@ def _counter(seen: Inspection, *, direct: bool, now: int) -> list[tuple[str, str
         lines.append(("remaining", _or_unknown(seen.remaining)))
     lines.append(("rate", _rate(seen.rate)))
     if not direct:
-        lines.append(("runway", "unknown" if seen.runway is None else duration(seen.runway)))
+        lines.append(("runway", "unknown" if seen.runway is None else lasting(seen.runway, 1)))
     if seen.waste is not None:
         lines.append(("waste", _waste(seen.waste, now)))
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -16,9 +17,10 @@ from issuer.cli.scheme_flags import described, given, scheme_options, summed_up
 from issuer.cli.session import Session
 from issuer.cli.setting_flags import setting_options
 from issuer.cli.sheet import sheet
+from issuer.core.inspect.inspection import Inspection
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import counted, last_value
-from issuer.errors import UnknownTag
+from issuer.errors import InvalidArgument, UnknownTag
 from issuer.gateway.keys import has_blanks
 from issuer.persistence.records import HIGHEST, Tag, now_ms
 from issuer.terminal import Column, ago, numbered, plain, say, screen_width, show_json, table
@@ -108,24 +110,34 @@ def _max(tag: Tag, parts: Mapping[str, int]) -> str:
 
 @click.command(short_help="Show all that is known of a tag.")
 @tag_argument()
+@click.option("--deleted", is_flag=True, help="TAG was deleted: show what it was.")
 @json_option()
 @click.pass_context
-def show(context: click.Context, *, tag: str, as_json: bool) -> None:
+def show(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> None:
     """Show all that the store and Redis know of TAG, changing nothing.
 
     Of a tag whose numbers are made of its counter (stride, scramble, cycle), max and buffers are the counter's. With
     Redis away the store's part is shown all the same, and the exit code is 5.
     """
     session = Session.of(context)
-    seen = session.connect().inspect(tag)
+    seen = _deleted(session.connect(), tag) if deleted else session.connect().inspect(tag)
     if as_json:
         show_json(view(seen))
     else:
         direct = session.settings().redis_url.value == "none"
+        if deleted:
+            say(f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}; made again, it goes on above max")
         show_data(sheet(seen, direct=direct, now=now_ms(), room=screen_width()))
     if seen.redis_error is not None:
         complain(seen.redis_error)
         context.exit(UNREACHABLE)
+
+
+def _deleted(issuer: Issuer, tag: str) -> Inspection:
+    try:
+        return issuer.inspect(tag, deleted=True)
+    except UnknownTag as error:
+        raise InvalidArgument(f"no deleted tag is called {tag!r}", tag=tag, value=tag) from error
 
 
 # ---------------------------------------------------------------------- changing
@@ -155,13 +167,31 @@ def show(context: click.Context, *, tag: str, as_json: bool) -> None:
 @scheme_options(new=True)
 @click.pass_obj
 def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> None:
-    """Make TAG. A deleted tag, made again, goes on above its old numbers."""
+    """Make TAG. A deleted tag, made again, goes on above its old numbers, and takes no other setting over."""
+    issuer, before = session.connect(makes_store=True), None
+    with suppress(UnknownTag):
+        before = issuer.inspect(tag, deleted=True)
     began = now_ms()
-    made = session.connect(makes_store=True).create(tag, exist_ok=exist_ok, **given(said))
+    made = issuer.create(tag, exist_ok=exist_ok, **given(said))
     if made.created < began:
         say(f"there is {plain(made.tag)}: {_stands(made)}{_settings(made)}")
-    else:
-        say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")
+        return
+    say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")
+    if before is not None and (dropped := _dropped(before, made)):
+        say(f"it was deleted before, with settings that it has no more: {dropped}; `issuer set` changes them")
+
+
+def _dropped(before: Inspection, made: Tag) -> str:
+    """Return the settings of a deleted tag that it hasn't got again."""
+    had: dict[str, object] = {"order": before.order, "limit": before.limit, "lease": before.lease}
+    has: dict[str, object] = {"order": made.order, "limit": last_value(made.scheme, made.limit), "lease": made.lease}
+    had |= {"step": before.store.step, "ahead": before.store.ahead, "description": before.description}
+    has |= {"step": made.step, "ahead": made.ahead, "description": made.description}
+    had |= dict(described(before.scheme))
+    has |= dict(described(made.scheme))
+    return ", ".join(
+        f"{name} {plain(str(value))}" for name, value in had.items() if value not in (has.get(name), None, "")
+    )
 
 
 @click.command(

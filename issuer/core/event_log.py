@@ -10,6 +10,7 @@ from typing import Any
 from issuer.core import events
 from issuer.core.events import Event
 from issuer.core.scheme_record import counted, spanned, without_raising
+from issuer.times import lasting
 
 log = logging.getLogger("issuer.extension")
 
@@ -53,7 +54,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
         lambda event: f"the store answers again: {event.error}" if event.error else "segments come again",
     ),
     events.CallersWait: (WARNING, "callers wait, and get no number so far: %s", "cause"),
-    events.CallersServed: (WARNING, "callers get numbers again, after %.3g s", "seconds"),
+    events.CallersServed: (WARNING, "callers get numbers again, after %s", lambda event: lasting(event.seconds)),
     events.Failed: (DEBUG, "%s: %s", lambda event: _FAILED[event.work], "error"),
 }
 

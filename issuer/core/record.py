@@ -8,12 +8,15 @@ from issuer.persistence.errors import TagPresent
 from issuer.persistence.records import Tag, TagSettings
 
 
-def read_record(tag: str, *, make: bool = False) -> Steps[Tag]:
-    """Return the tag's record; UnknownTag if it isn't there. `make` it if it never was: a deleted one stays deleted."""
+def read_record(tag: str, *, make: bool = False, deleted: bool = False) -> Steps[Tag]:
+    """Return the tag's record; UnknownTag if it isn't there. `make` it if it never was: a deleted one stays deleted.
+
+    `deleted`: return what a deleted tag has left, in place of a live tag's record.
+    """
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if record is None and make:
         record = yield from _made(tag)
-    if record is None or record.deleted:
+    if record is None or record.deleted is not deleted:
         raise UnknownTag(tag)
     return record
 

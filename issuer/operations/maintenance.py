@@ -124,9 +124,9 @@ class Upkeep(Generic[L]):
         self.pruned = 0
         self._refresh_due = 0.0
 
-    def inspect(self, tag: str) -> Steps[Inspection]:
+    def inspect(self, tag: str, *, deleted: bool) -> Steps[Inspection]:
         """Return all that is to be seen of the tag; see Issuer.inspect."""
-        seen = yield from inspection.inspect(check_found(tag), self._config.hash_key(tag))
+        seen = yield from inspection.inspect(check_found(tag), self._config.hash_key(tag), deleted=deleted)
         combiner = self._registry.combiners.get(tag)
         return seen if combiner is None else replace(seen, waiting=combiner.waiting)
 

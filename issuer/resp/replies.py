@@ -17,6 +17,7 @@ from issuer.errors import (
     Unavailable,
     UnknownTag,
 )
+from issuer.times import ROUGH
 
 log = logging.getLogger("issuer.resp")
 
@@ -100,6 +101,7 @@ def failure(error_: BaseException) -> bytes:
     word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
     message = error_.told(command_line)
     if isinstance(error_, Unavailable):
-        # Cut before, so that the end stays, which programs may read.
-        message = f"{message[: MESSAGE_MOST - 60]}; retry in {error_.retry_after:.2g} s"
+        # Cut before, so that the end stays, which programs may read: always in seconds.
+        seconds = f"{error_.retry_after:.0f}" if error_.retry_after >= ROUGH else f"{error_.retry_after:.2g}"
+        message = f"{message[: MESSAGE_MOST - 60]}; retry in {seconds} s"
     return error(f"{word} {message}")

@@ -31,6 +31,7 @@ from issuer.core.steps import Steps, ask, send
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, NoMachineNumber
 from issuer.gateway import machine_scripts
 from issuer.gateway.machine_scripts import Claimed, Machine, Released, Renewed
+from issuer.times import lasting
 
 T = TypeVar("T")
 
@@ -234,12 +235,12 @@ class Leased(Machines):
         if isinstance(reply, Claimed) and reply.status == "settling":
             return NoMachineNumber(
                 f"{self._key}: Redis is another one, or was emptied, so it isn't known which machine numbers are held; "
-                f"none is leased for {reply.wait:.3g} s more, until every lease of before is over",
+                f"none is leased for {lasting(reply.wait)} more, until every lease of before is over",
                 retry_after=max(0.001, reply.wait),
             )
         if not isinstance(reply, Released) and reply.status == "ahead":
             return NoMachineNumber(
-                f"this machine's clock is {self._margin + reply.wait:.3g} s ahead of Redis's, more than the "
+                f"this machine's clock is {lasting(self._margin + reply.wait)} ahead of Redis's, more than the "
                 f"{self._margin:g} s that are borne: set it",
                 retry_after=max(0.001, reply.wait),
             )

@@ -34,6 +34,7 @@ from issuer.strategies.local import AHEAD, Copied, Fixed
 from issuer.strategies.machines import LEASE, Clock, Leased, Machines, Tenure, ordinal
 from issuer.strategies.options import Scalar, check_names, number, text, whole
 from issuer.strategies.ticks import OVER, Ticks
+from issuer.times import lasting
 
 log = logging.getLogger("issuer.strategies")
 
@@ -216,8 +217,9 @@ class Snowflake(Strategy):
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
-                f"tag {self.context.tag!r}: the clock is {behind} ms behind a time that numbers were made of, or may "
-                "have been, by the last holder of this machine number; none is made until it has caught up",
+                f"tag {self.context.tag!r}: the clock is {lasting(behind / 1000)} behind a time that numbers were "
+                "made of, or may have been, by the last holder of this machine number; none is made until it has "
+                "caught up",
                 tag=self.context.tag,
                 behind=behind,
             )

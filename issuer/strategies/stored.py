@@ -16,6 +16,7 @@ from issuer.persistence.contract import Store
 from issuer.persistence.errors import TagPresent
 from issuer.persistence.records import Reservation, Tag, TagChanges, TagSettings
 from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
+from issuer.times import lasting
 
 #: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
 #: 432 a day and process. A process that was killed keeps its number from others as long.
@@ -170,7 +171,7 @@ class Stored(Machines):
         ahead = 0.0 if theirs is None else (self._clock.ms() - theirs) / 1000
         if ahead > MARGIN:
             raise NoMachineNumber(
-                f"this machine's clock is {ahead:.3g} s ahead of the store's, more than the {MARGIN:g} s that are "
+                f"this machine's clock is {lasting(ahead)} ahead of the store's, more than the {MARGIN:g} s that are "
                 "borne: set it",
                 retry_after=ahead - MARGIN,
             )

@@ -9,6 +9,7 @@ from itertools import islice
 from issuer.errors import ConfigurationError
 from issuer.strategies.layout import Layout
 from issuer.strategies.machines import Clock, Tenure
+from issuer.times import utc
 
 #: The answer of `turn` when there is no tenure, or it is over.
 OVER = -1
@@ -88,7 +89,7 @@ class Ticks:
                 return OVER
             layout = self._layout
             if not layout.epoch <= timestamp < layout.ends:
-                raise ConfigurationError(f"the clock, at {timestamp} ms since 1970, is outside of the layout: {layout}")
+                raise ConfigurationError(f"the clock, at {utc(timestamp)}, is outside of the layout: {layout}")
             base = (timestamp - layout.epoch) << layout.shift | tenure.machine << layout.sequence_bits
             self._used = timestamp
             self.alarmed = False

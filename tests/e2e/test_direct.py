@@ -55,7 +55,15 @@ def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(d
     deleted = direct("delete", "orders", "--yes")
     assert (deleted.code, deleted.out, deleted.err) == (0, "", "deleted orders\n")
     assert direct("next", "orders").code == 3
-    direct("create", "orders")
+    assert direct("show", "orders").code == 3
+    assert direct("show", "users", "--deleted").code == 2
+    refused = direct("show", "orders", "--deleted")
+    assert (refused.code, "orders was deleted just now" in refused.err) == (0, True)
+    assert {"step         5", "order        trend, limit 900"} <= {*refused.out.splitlines()}
+    seen = direct("show", "orders", "--deleted", "--json").json()
+    assert (seen["limit"], seen["store"]["step"], seen["description"]) == (900, 5, "new")
+    again = direct("create", "orders", "--limit", "900").err
+    assert "settings that it has no more: lease 0, step 5, description new; `issuer set`" in again
     assert direct("next", "orders").out == "132\n"
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from issuer.cli import main
 from issuer.cli.numbers import CHUNK
-from issuer.terminal import Column, ago, duration, plain, shortened, stamp, table, width
+from issuer.terminal import Column, ago, plain, shortened, stamp, table, width
+from issuer.times import lasting, utc
 from tests.e2e.conftest import KEYS, PROGRAM, Cli, Program, Start
 from tests.e2e.terminal import Terminal, answered
 from tests.waiting import until
@@ -162,9 +163,12 @@ def test_a_description_cannot_turn_the_line_around(direct: Cli) -> None:
     assert plain("zürich 订单 e\u0301") == "zürich 订单 e\u0301"
 
 
-def test_times_are_told_in_their_largest_unit_and_impossible_ones_too() -> None:
-    lengths = (0.25, 59, 60, 7300, 90000, 9e6, float("inf"))
-    assert [*map(duration, lengths)] == ["0.2 s", "59 s", "1 min", "2 h", "1 day", "104 days", "for ever"]
+def test_times_are_told_in_their_largest_units_and_impossible_ones_too() -> None:
+    lengths = (6e-5, 0.25, 9.96, 59.6, 3600, 7300, 90000, 9e6, 1795572528.956, float("inf"))
+    told = ["0.001 s", "0.25 s", "10 s", "1 min", "1 h", "2 h 1 min", "1 day 1 h", "104 days 4 h", "56 years 342 days"]
+    assert [*map(lasting, lengths)] == [*told, "for ever"]
+    assert [lasting(each, 1) for each in lengths[5:8]] == ["2 h", "1 day", "104 days"]
+    assert [utc(1795572528956), utc(2**63 - 1)] == ["2026-11-25T02:08:48Z", str(2**63 - 1)]
     ages = [ago(1_000_000, now) for now in (1_000_400, 1_180_000, 820_000)]
     assert ages == ["just now", "3 min ago", "in 3 min"]
     assert stamp(2**63 - 1) == str(2**63 - 1)

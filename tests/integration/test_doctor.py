@@ -14,10 +14,12 @@ from redis import Redis
 
 import issuer
 from issuer import Finding, Issuer, RedisUnavailable, StoreUnavailable, gateway
+from issuer.core import arithmetic
 from issuer.core.inspect.doctor import diagnosis, examination, redis, store, tags
 from issuer.core.inspect.doctor.diagnosis import Check
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.opening import open_store
+from issuer.persistence.records import now_ms
 from issuer.persistence.urls import mask
 from tests.colours import BOTH, Connect
 from tests.deadlines import refused
@@ -341,6 +343,23 @@ def test_tags_in_trouble(
         with pytest.raises(issuer.CorruptState):
             ids.next(name)
     assert {each.tag for each in of_check(ids, "tag-limit") if each.level == "weak"} == {"ended"}
+
+
+@BOTH
+def test_segments_that_redis_lost_are_no_use_of_a_tag(
+    redis_client: Redis, redis_url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arithmetic, "BURST", 0)
+    ids = opened(redis_url)
+    for name in ("lost", "used"):
+        ids.create(name, step=10)
+        for _ in range(4):
+            redis_client.flushall()
+            ids.warm(name)
+            warmed = now_ms()
+            until(lambda: now_ms() > warmed, message="the next reservation is later")  # noqa: B023 - called at once
+    ids.next("used")
+    assert [each.tag for each in of_check(ids, "tag-runway")] == ["used"]
 
 
 @BOTH

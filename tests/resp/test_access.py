@@ -155,7 +155,9 @@ def test_numbers_of_one_command_count_for_the_rate_as_those_of_many_do(guarded: 
         client.ask("AUTH", SLOW)
         assert "has 3 numbers at once by its rate, not 4" in str(client.ask("INCRBY", "c", 4))
         until(lambda: client.ask("INCRBY", "c", 3) == 3)
-        assert code(client.ask("INCRBY", "c", 3)) == "UNAVAILABLE"
+        # Sent at once: on a machine that stands still between two commands the rate would grant each.
+        client.send(packed("INCRBY", "c", 3) * 50)
+        assert "UNAVAILABLE" in [code(reply) for reply in client.replies(50)]
 
 
 def test_no_token_shows_in_a_log_or_a_reply(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from issuer.persistence.records import LedgerEntry
+from issuer.times import utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,4 +230,4 @@ class DamagedEntry(Discrepancy):
 
 def told(entry: LedgerEntry) -> str:
     """Return the entry in a line: the numbers, the host and process that reserved them, and the reason."""
-    return f"{entry.low + 1}..{entry.high} by {entry.host} pid {entry.pid} ({entry.reason}) at {entry.time} ms"
+    return f"{entry.low + 1}..{entry.high} by {entry.host} pid {entry.pid} ({entry.reason}) at {utc(entry.time)}"

@@ -128,9 +128,9 @@ def tags() -> Steps[list[Tag]]:
     ]
 
 
-def inspect(tag: str, key: str | None) -> Steps[Inspection]:
-    """Read the store's record and, unless `key` is None, the tag's hash."""
-    record = yield from read_record(tag)
+def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspection]:
+    """Read the store's record and, unless `key` is None, the tag's hash. `deleted`: of a tag that was deleted."""
+    record = yield from read_record(tag, deleted=deleted)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
     state, remaining, trouble, period = None, None, None, None
     if key is not None:

@@ -24,6 +24,7 @@ from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import IssuerError, RedisUnavailable, StoreFull, StoreUnavailable, Unavailable
+from issuer.times import lasting
 
 #: If the scheduler has not begun a flight after this many seconds, a caller that waits for it takes it over.
 UNCLAIMED = 0.25
@@ -211,7 +212,7 @@ class Fetcher:
         else:
             reason = str(trouble) if trouble else f"no segment came from the store {self._runtime.store}"
             silence = segments.silence
-            when = "at the deadline" if silence is None else f"and the store has been away for {silence:.3g} s"
+            when = "at the deadline" if silence is None else f"and the store has been away for {lasting(silence)}"
             message, after = f"tag {self._tag!r}: nothing left in hand {when}: {reason}", segments.retry_after()
             if isinstance(trouble, StoreFull):  # the reason has its advice
                 late = StoreFull(message, tag=self._tag, retry_after=after, advice="", path=trouble.path)

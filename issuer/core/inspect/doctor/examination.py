@@ -154,6 +154,9 @@ class Examination:
                 facts.redis_error = hash
             facts.tags.append(replace(seen, error=hash))
             return
+        if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
+            # Nobody has drawn from the present segment: those before may have been lost or skipped, as by a flush.
+            seen = replace(seen, rate=None)
         store_max = None
         if max(hash.max or 0, hash.next_max or 0) > record.max:
             store_max = yield from self._max_now(tag)
