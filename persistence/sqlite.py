@@ -73,6 +73,8 @@ _BELOW = f"{_OF_TAG} AND high <= ? AND (high, low, id) < (?, ?, ?) {_NEWEST_FIRS
 _ABOVE = f"{_OF_TAG} AND high >= ? AND (high, low, id) > (?, ?, ?) {_OLDEST_FIRST}"
 # The bound: no text, which is higher than any number. An entry that was handed back whole holds no number.
 _TAKEN = "SELECT max(high) FROM segments WHERE tag = ? AND high > ? AND high <= 9223372036854775807 AND low < high"
+_ENDING_WITHIN = "SELECT id FROM segments INDEXED BY segments_by_number WHERE tag = ? AND high BETWEEN ? AND ?"
+_OVERLAPPING = "SELECT id FROM segments WHERE tag = ? AND high > ? AND low < ?"
 _PRUNE = """DELETE FROM segments WHERE time < ? AND id <> (
     SELECT newest.id FROM segments AS newest WHERE newest.tag = segments.tag
     ORDER BY newest.high DESC, newest.low DESC, newest.id DESC LIMIT 1)"""
@@ -110,6 +112,8 @@ class SQLiteStore(Store):
         self._path = Path(path).absolute()
         self._file = SQLiteFile(self._path)
         self._lock = threading.Lock()
+        #: The newest entry of each tag that this process has reserved.
+        self._newest: dict[str, LedgerEntry] = {}
         #: When the caller of the newest call gives up, on the monotonic clock.
         self._due = 0.0
         self._refusal = ""
@@ -163,6 +167,7 @@ class SQLiteStore(Store):
         check_reserving(n, at_least)
         with self._transaction(timeout) as connection:
             before = self._live(connection, tag)
+            self._put_back(connection, tag)
             (taken,) = connection.execute(_TAKEN, (tag, before.max)).fetchone()
             if taken is not None:
                 # The record went back and the ledger did not: a reservation now would overlap with one of before.
@@ -171,14 +176,15 @@ class SQLiteStore(Store):
             entry = LedgerEntry(
                 tag=tag, low=before.max, high=after.max, reason=reason, application=label(application), born=born
             )
-            fields = asdict(entry)
-            connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
+            self._enter(connection, entry)
+        self._newest[tag] = entry
         return Reservation(after, before.max, after.max, entry.id)
 
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
         """See `Store.hand_back`."""
         rest, highs = shortened(held, used)
         last = held[-1]
+        self._newest.pop(last.tag.tag, None)
         with self._transaction(timeout) as connection:
             for entry, high in highs.items():
                 connection.execute("UPDATE segments SET high = min(high, ?) WHERE id = ?", (high, entry))
@@ -292,6 +298,34 @@ class SQLiteStore(Store):
         fields = {**asdict(record), "scheme": scheme_json.text(record.scheme)}
         connection.execute(_PUT_TAG, [fields[each] for each in TAG_COLUMNS])
         return record
+
+    def _enter(self, connection: sqlite3.Connection, entry: LedgerEntry) -> None:
+        fields = asdict(entry)
+        connection.execute(_PUT_ENTRY, [fields[each] for each in ENTRY_COLUMNS])
+
+    def _put_back(self, connection: sqlite3.Connection, tag: str) -> None:
+        """Put this process's newest entry of the tag back if another one is in its place: `verify` must find both.
+
+        A program that doesn't take our lock, and has lost SQLite's, writes its transaction over another one: the same
+        range twice, with one entry for it, or with one of the two left out of the index.
+        """
+        own = self._newest.get(tag)
+        if own is None:
+            return
+        of_range = (tag, own.low, own.high)
+        if (own.id,) in connection.execute(_ENDING_WITHIN, of_range).fetchall():
+            return
+        connection.execute("REINDEX segments")
+        found = connection.execute(_OVERLAPPING, of_range).fetchall()
+        if not found:
+            return  # it was pruned
+        if (own.id,) not in found:
+            self._enter(connection, own)
+        log.error(
+            "%s: tag %r: %d..%d was reserved twice, as `issuer verify` shows. A program that doesn't take the lock %s "
+            "uses the file: upgrade it",
+            self._path, tag, own.low + 1, own.high, self._file.lock,
+        )  # fmt: skip
 
     def _change(self, tag: str, timeout: float, change: Callable[[Tag], Tag]) -> Tag:
         with self._transaction(timeout) as connection:

@@ -9,6 +9,7 @@ before the database is opened until it is closed again: SQLite's locks only keep
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import sqlite3
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from issuer.persistence.contract import Deadline
+
+log = logging.getLogger("issuer")
 
 #: What each write is made with: what was committed outlives a power cut. 2 is FULL.
 JOURNAL_MODE, SYNCHRONOUS = "wal", 2
@@ -69,6 +72,7 @@ class SQLiteFile:
         self.lock = Path(f"{self._real}-lock")
         #: Device and inode of the database, once it was found to be a store's.
         self._known: tuple[int, int] | None = None
+        self._warned = False
 
     @contextmanager
     def transaction(self, deadline: Deadline, *, writes: bool) -> Iterator[sqlite3.Connection]:
@@ -94,6 +98,7 @@ class SQLiteFile:
                     # What was committed to a file that is gone by now is lost: the caller gets no segment, and it is a
                     # gap.
                     self._check_identity()
+                    self._check_log()
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
@@ -111,6 +116,16 @@ class SQLiteFile:
     def has_log(self) -> bool:
         """Whether SQLite has a log beside it: a program has the file open, or was killed while it wrote."""
         return any(os.path.exists(f"{self._real}{suffix}") for suffix in ("-wal", "-journal"))  # noqa: PTH110 - each call
+
+    def _check_log(self) -> None:
+        """Warn once of a program beside this one that doesn't take the lock: else SQLite had deleted its log."""
+        if not self._warned and self.has_log:
+            self._warned = True
+            log.warning(
+                "%s is open in a program that doesn't take the lock %s. If that is an older version of issuer, upgrade "
+                "it: when it copies or reads the store's files, two programs get the same numbers",
+                self._path, self.lock,
+            )  # fmt: skip
 
     # The lock.
 

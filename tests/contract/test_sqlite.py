@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
+import issuer
 import issuer.persistence.sqlite
 from issuer.persistence.errors import MaxBehind, Misconfigured, Unavailable
 from issuer.persistence.sqlite import SQLiteStore
 from issuer.persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
-from tests.contract.processes import finish, let_go, run_python, segments, start_loaders
+from tests.contract.processes import finish, let_go, lines, run_python, segments, start_loaders
 from tests.servers.absent import absent
 from tests.servers.disks import find_mounting
 from tests.waiting import until
@@ -338,6 +339,59 @@ def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
     check_contiguous([(own.low, own.high), *beside, *spans([reserve(store)])], 0, 20 + 10 * len(beside))
 
 
+#: Reserves twice, each time when it is told to.
+_TWICE = """
+import sys
+from issuer.persistence.sqlite import SQLiteStore
+store = SQLiteStore(sys.argv[1])
+for _ in range(2):
+    sys.stdin.readline()
+    got = store.reserve("orders", None, reason="twice", timeout=60)
+    print(got.low, got.high, flush=True)
+"""
+
+
+def test_a_range_that_a_program_without_the_lock_reserves_once_more_is_seen_by_verify(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes its transaction over that of a program with the lock, whose entry is lost with it."""
+    create(sqlite_bench.store, step=10)
+    older: Any = sqlite_bench.store
+    write, beside = older._write, run_python(["-c", _TWICE, str(sqlite_bench.path)])
+    monkeypatch.setattr(older._file, "_locked", lambda *_, **__: None)
+
+    def late(*arguments: object) -> object:
+        Path(f"{sqlite_bench.path}-shm").read_bytes()
+        let_go([beside])
+        assert lines(beside, 1) == "0 10\n"
+        return write(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(older, "_write", late)
+        assert spans([reserve(older)]) == [(0, 10)]
+    assert segments(finish(beside, "go\n")) == [(10, 20)]
+    with issuer.connect(store=sqlite_bench.make(), redis="none") as ids:
+        assert [(each.kind, each.numbers) for each in ids.verify("orders")] == [("overlap", (1, 10))]
+
+
+def test_an_entry_that_another_one_has_replaced_is_put_back(
+    sqlite_bench: SQLiteBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(sqlite_bench.store, step=10)
+    mine = [reserve(sqlite_bench.store), reserve(sqlite_bench.store)]
+    with closing(sqlite_bench.connect()) as connection:
+        connection.execute("DELETE FROM segments WHERE id = ?", (mine[0].entry,))  # as pruning does
+        connection.execute("UPDATE segments SET id = 'theirs', low = 5 WHERE id = ?", (mine[1].entry,))
+    assert spans([reserve(sqlite_bench.store)]) == [(20, 30)]
+    assert ranges(sqlite_bench.store) == [(5, 20), (10, 20), (20, 30)]
+    assert "11..20 was reserved twice" in caplog.text
+    caplog.clear()
+    with closing(sqlite_bench.connect()) as connection:
+        connection.execute("DELETE FROM segments WHERE high = 30")
+    assert spans([reserve(sqlite_bench.store)]) == [(30, 40)]
+    assert caplog.text == ""
+
+
 def test_a_copy_of_the_directory_between_two_reservations_holds_all_of_it(sqlite_bench: SQLiteBench) -> None:
     create(sqlite_bench.store, step=10)
     issued = {reserve(sqlite_bench.store).high}
@@ -474,7 +528,7 @@ def test_who_reads_makes_and_changes_no_file(sqlite_bench: SQLiteBench) -> None:
 
 
 def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
-    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     create(sqlite_bench.store, step=10)
     store: Any = sqlite_bench.store
@@ -492,6 +546,8 @@ def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
             get(store)
     assert get(store).max == 50
     assert store.examine(timeout=TIMEOUT).open_elsewhere
+    assert [reserve(store).low, reserve(store).low] == [50, 60]
+    assert caplog.text.count("doesn't take the lock") == 1
     others[0].close()
     assert not store.examine(timeout=TIMEOUT).open_elsewhere
 

@@ -183,6 +183,8 @@ CASES: list[tuple[Check, str, Level, list[Facts]]] = [
     (store.retry_writes, "store-retry-writes", "advice", [with_store(retry_writes=False)]),
     (store.regions, "store-regions", "unknown", [with_store(service=name) for name in ("cosmos-ru", "cosmos-vcore")]),
     (store.durability, "store-durability", "weak", [with_store(journal=j, synchronous=s) for j, s in BRITTLE]),
+    (store.lock, "store-lock", "advice", [with_store(open_elsewhere=True)]),
+    (store.schema, "store-schema", "advice", [with_store(schema=4, newest_schema=6)]),
     (store.clock, "store-clock", "weak", [healthy(store_clock=Clock(FAR_APART))]),
     (store.clock, "store-clock", "unknown", [healthy(store_clock=None)]),
     (store.timeouts, "settings-timeouts", "advice", [healthy(timeout=4)]),
@@ -243,7 +245,7 @@ def test_what_is_well_is_found_well_by_every_check() -> None:
         facts = with_server({**info, **replica}, settings={"min-replicas-to-write": "1"}, replicas=(KEEPS_UP,))
         findings = judge(facts)
         assert [finding for finding in findings if finding.level != "ok"] == []
-        elsewhere = {"store-durability", "store-regions", "store-journal"}
+        elsewhere = {"store-durability", "store-lock", "store-schema", "store-regions", "store-journal"}
         names = {name for _, name, *_ in CASES if not name.startswith("tag-")}
         assert {finding.check for finding in findings} >= names - elsewhere
 
@@ -259,6 +261,8 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
         ("redis-clock", [with_server(clock=Clock(APART + 50, doubt=51))]),
         ("redis-draw", [healthy(redis=None, servers=[], draw=None)]),
         ("store-durability", [with_store(journal="wal", synchronous=3)]),
+        ("store-lock", [with_store(open_elsewhere=False)]),
+        ("store-schema", [with_store(schema=each, newest_schema=6) for each in (0, 6, 7)]),
         ("store-replica-set", [with_store(replica_set="sharded", members=None)]),
         ("store-lasting", [with_store(kind="sqlite", time=None, write_concern=None)]),
         ("store-clock", [with_store(kind="sqlite")]),

@@ -169,6 +169,39 @@ def durability(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def lock(facts: Facts) -> Iterator[Finding]:
+    """Whether an older program, which doesn't take the lock of an SQLite store, may use the file too."""
+    seen = facts.store_facts
+    if seen is None or seen.open_elsewhere is None:
+        return
+    check = Check("store-lock", facts.store)
+    if not seen.open_elsewhere:
+        yield check.ok("all programs that have it open take its lock", "Only one at a time changes it.")
+        return
+    yield check.advice(
+        "a program that doesn't take its lock has it open, or one was killed while it wrote",
+        "Such are older versions of issuer, and other programs that use SQLite. When an older version copies or reads "
+        "the store's files, it loses SQLite's own locks: two programs then get the same numbers.",
+        "Upgrade all programs that draw from it. If none is older, this goes away with the next reservation.",
+    )
+
+
+def schema(facts: Facts) -> Iterator[Finding]:
+    """Whether an SQLite file is of this version's schema."""
+    seen = facts.store_facts
+    if seen is None or not seen.schema or seen.newest_schema is None:
+        return
+    check = Check("store-schema", facts.store)
+    if seen.schema >= seen.newest_schema:
+        yield check.ok(f"its schema is {seen.schema}", "The next write leaves it as it is.")
+        return
+    yield check.advice(
+        f"its schema is {seen.schema}, that of this version is {seen.newest_schema}",
+        "The first reservation of this version raises it, and programs of older versions refuse the file then.",
+        "Upgrade all programs that use it; then raise it with `issuer upgrade`, or leave that to the first of them.",
+    )
+
+
 def clock(facts: Facts) -> Iterator[Finding]:
     """Whether its clock and this machine's agree; SQLite and memory have none of their own."""
     if facts.store_facts is not None and facts.store_facts.kind not in {"sqlite", "memory"}:
@@ -210,4 +243,17 @@ def journal(facts: Facts) -> Iterator[Finding]:
         yield Check("store-journal", facts.store).ok(seen, "A store that went back in time would show here.")
 
 
-CHECKS = (reachable, lasting, journal, write_concern, replica_set, retry_writes, regions, durability, clock, timeouts)
+CHECKS = (
+    reachable,
+    lasting,
+    journal,
+    write_concern,
+    replica_set,
+    retry_writes,
+    regions,
+    durability,
+    lock,
+    schema,
+    clock,
+    timeouts,
+)
