@@ -66,7 +66,7 @@ from issuer.errors import (
 from issuer.forks import no_fork, register
 from issuer.numbers.codec import Decoded
 from issuer.persistence.contract import Store
-from issuer.persistence.records import LedgerEntry, LedgerPage, Tag
+from issuer.persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
 
 if TYPE_CHECKING:
     from issuer.api.asyncio import AsyncIssuer
@@ -131,6 +131,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnknownTag",
+    "Upgrade",
     "Waste",
     "__version__",
     "aconnect",

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from issuer.persistence.errors import Unavailable
-from issuer.persistence.records import StoreFacts
+from issuer.persistence.records import StoreFacts, Upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -57,12 +57,21 @@ class Store(ABC):
 
     @abstractmethod
     def store_id(self, *, timeout: float) -> str:
-        """Return the random id that the store was given when first used. Creates it, and the schema, if missing.
+        """Return the random id that the store was given at its first write; "" if there was none.
 
         Made by `records.fresh_version`: what has another form in a tag's hash is taken for garbage, not for an id.
 
         Raises Misconfigured if a newer version of this program wrote the schema.
         """
+
+    def made_id(self, *, timeout: float) -> str:
+        """Return the id of the store, which is made if there was no write yet."""
+        deadline = Deadline(timeout)
+        found = self.store_id(timeout=deadline.left())
+        if not found:
+            self.upgrade(timeout=deadline.left())
+            found = self.store_id(timeout=deadline.left())
+        return found
 
     @abstractmethod
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
@@ -180,11 +189,13 @@ class Store(ABC):
         """
         return StoreFacts(kind=self.url.partition("://")[0])
 
-    def upgrade(self, *, timeout: float) -> None:  # noqa: B027 - a store whose layout never changes has nothing to do
+    def upgrade(self, *, timeout: float) -> Upgrade:  # noqa: ARG002 - a layout that never changes is up to date
         """Bring the layout of what is stored up to that of this version, as the first write does by itself.
 
-        A program of an older version may refuse it from then on. No reading method does that.
+        A store that isn't there is made. A program of an older version may refuse it from then on. No reading method
+        does either.
         """
+        return Upgrade(1, 1)
 
     @abstractmethod
     def after_fork(self) -> None:

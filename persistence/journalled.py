@@ -18,6 +18,7 @@ from issuer.persistence.records import (
     Tag,
     TagChanges,
     TagSettings,
+    Upgrade,
     check_reserving,
     label,
     shortened,
@@ -164,9 +165,9 @@ class Journalled(Store):
         """See `Store.examine`."""
         return self._store.examine(timeout=timeout)
 
-    def upgrade(self, *, timeout: float) -> None:
+    def upgrade(self, *, timeout: float) -> Upgrade:
         """See `Store.upgrade`."""
-        self._store.upgrade(timeout=timeout)
+        return self._store.upgrade(timeout=timeout)
 
     def after_fork(self) -> None:
         """See `Store.after_fork`."""
@@ -203,7 +204,7 @@ class Journalled(Store):
 
     def _checked(self, deadline: Deadline) -> str:
         """Return the store's id, once the journal is seen to be this store's and fit for another line."""
-        store_id = self._store.store_id(timeout=deadline.left())
+        store_id = self._store.made_id(timeout=deadline.left())  # the journal begins with it
         if not self._journal.prepare(store_id, timeout=deadline.left()):
             self._begin(store_id, deadline)
         return store_id

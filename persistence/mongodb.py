@@ -36,6 +36,7 @@ from issuer.persistence.records import (
     Tag,
     TagChanges,
     TagSettings,
+    Upgrade,
     check_argument,
     check_reserving,
     fresh_version,
@@ -204,6 +205,7 @@ class MongoStore(Store):
         # Read once in a process: every extension asks for it.
         self._store_id = ""
         self._collections: mongometa.Collections | None = None
+        self._indexed = False
         self._attempts = Attempts()
         # A call has failed: perhaps writes reach no majority, and a reservation would be one more gap.
         self._doubtful = False
@@ -227,7 +229,7 @@ class MongoStore(Store):
 
     def store_id(self, *, timeout: float) -> str:
         """See `Store.store_id`."""
-        with self._session(timeout):
+        with self._session(timeout, writes=False):
             return self._store_id
 
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
@@ -252,12 +254,12 @@ class MongoStore(Store):
 
     def get(self, tag: str, *, timeout: float) -> Tag | None:
         """See `Store.get`."""
-        with self._session(timeout) as session:
+        with self._session(timeout, writes=False) as session:
             return session.read(tag)
 
     def tags(self, *, timeout: float) -> list[Tag]:
         """See `Store.tags`."""
-        with self._session(timeout) as session:
+        with self._session(timeout, writes=False) as session:
             found = [mongotags.record(each) for each in session.tags.find({"deleted": {"$ne": True}})]
         return sorted(found, key=lambda each: each.tag)
 
@@ -410,7 +412,7 @@ class MongoStore(Store):
         check_argument("newest", newest)
         if newest == 0:
             return []  # to MongoDB a limit of 0 is none
-        with self._session(timeout) as session:
+        with self._session(timeout, writes=False) as session:
             return [LedgerEntry.checked(each) for each in mongoledger.rows(session.segments, tag, newest)]
 
     def segments(
@@ -418,13 +420,13 @@ class MongoStore(Store):
     ) -> LedgerPage:
         """See `Store.segments`."""
         check_argument("count", count, 1)
-        with self._session(timeout) as session:
+        with self._session(timeout, writes=False) as session:
             found = mongoledger.rows(session.segments, tag, count, beyond=beyond, upward=upward)
             return LedgerPage.of(found, count)
 
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
         """See `Store.entries`."""
-        with self._session(timeout) as session:
+        with self._session(timeout, writes=False) as session:
             return mongoledger.by_id(session.segments, tag, ids)
 
     def prune(self, *, before: int, timeout: float) -> int:
@@ -435,8 +437,13 @@ class MongoStore(Store):
 
     def examine(self, *, timeout: float) -> StoreFacts:
         """See `Store.examine`."""
-        with self._session(timeout) as session:
+        with self._session(timeout, writes=False) as session:
             return facts(session.tags)
+
+    def upgrade(self, *, timeout: float) -> Upgrade:
+        """See `Store.upgrade`. Of a database only the store's document is made; see `SCHEMA`."""
+        with self._session(timeout):
+            return Upgrade(1, 1)
 
     def after_fork(self) -> None:
         """Forget the parent's client; the next call makes another. With a database of yours, every call refuses.
@@ -464,13 +471,13 @@ class MongoStore(Store):
             client.close()
 
     @contextmanager
-    def _session(self, timeout: float) -> Iterator[_Session]:
+    def _session(self, timeout: float, *, writes: bool = True) -> Iterator[_Session]:
         deadline = Deadline(timeout)
         session = _Session(deadline)
         self._attempts.begin()
         try:
             with _unbound(), pymongo.timeout(deadline.left()):
-                self._enter(session, self._connected())
+                self._enter(session, self._connected(), writes=writes)
                 yield session
         except Unavailable as error:
             self._doubtful = True
@@ -492,16 +499,21 @@ class MongoStore(Store):
         # No listener counts what another's client sends; without its retries each error is the answer to one attempt.
         return session.writing and self._given.client.options.retry_writes
 
-    def _enter(self, session: _Session, database: Database[Document]) -> None:
-        """Give the session its collections: this store's, or none are used."""
-        collections = self._collections
+    def _enter(self, session: _Session, database: Database[Document], *, writes: bool) -> None:
+        """Give the session its collections: this store's, or none are used. `writes`: make them if there are none."""
+        collections, made = self._collections, False
         if collections is None:
-            collections, meta, made = mongometa.find_or_make(database, self._prefix, session.pause)
+            collections, meta, made = mongometa.find_or_make(database, self._prefix, session.pause, make=writes)
+            if meta is None:
+                session.take(collections, "")
+                return
             if meta["schema"] > SCHEMA:
                 newer = f"schema {meta['schema']}; this one knows {SCHEMA}"
                 raise Misconfigured(f"a newer version wrote it ({newer}): upgrade")
             self._store_id = meta["id"]
-            self._collections = collections
+            self._collections, self._indexed = collections, False
+        if writes and not self._indexed:
+            self._indexed = True
             self._index(collections, empty=made)
         session.take(collections, self._store_id)
 

@@ -154,12 +154,13 @@ def find(database: Database[Document], prefix: str | None) -> tuple[Collections,
 
 
 def find_or_make(
-    database: Database[Document], prefix: str | None, pause: Callable[[], None]
-) -> tuple[Collections, Document, bool]:
+    database: Database[Document], prefix: str | None, pause: Callable[[], None], *, make: bool
+) -> tuple[Collections, Document | None, bool]:
     """Return the store's collections, its `meta` document, and whether it may just have been made.
 
-    What is there is read, never written: a server without a majority answers all the same. Misconfigured if there is
-    no store, and one of its collections holds something.
+    What is there is read, never written: a server without a majority answers all the same. `make` False: nor is what
+    isn't there, and the document is None. Misconfigured if there is no store, and one of its collections holds
+    something.
     """
     made = False
     while True:
@@ -169,6 +170,8 @@ def find_or_make(
         new = Collections.named(database, PREFIX if prefix is None else prefix)
         taken = next((each.name for each in new if each.find_one({}, {"_id": 1}) is not None), None)
         # Perhaps another process has made the store meanwhile: then the document is its own.
+        if taken is None and not make:
+            return new, None, False
         if taken is None:
             made = True
             with suppress(DuplicateKeyError):  # the other process was quicker

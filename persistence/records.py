@@ -12,7 +12,7 @@ import socket
 import time
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from issuer.persistence.errors import (
     Corrupt,
@@ -515,6 +515,16 @@ def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, in
         raise ValueError(f"used {used} lies above the first reservation, ({held[0].low}, {held[0].high}]")
     rest = max(used, held[0].low)
     return rest, {each.entry: max(rest, each.low) for each in held}
+
+
+class Upgrade(NamedTuple):
+    """Version of the layout in which a store keeps its records, before and after it was brought up to date.
+
+    0: nothing was written yet. 1 and 1 of a store whose layout has one version.
+    """
+
+    before: int
+    after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

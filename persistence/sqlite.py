@@ -31,6 +31,7 @@ from issuer.persistence.records import (
     Tag,
     TagChanges,
     TagSettings,
+    Upgrade,
     check_argument,
     check_reserving,
     label,
@@ -127,13 +128,9 @@ class SQLiteStore(Store):
 
     def store_id(self, *, timeout: float) -> str:
         """See `Store.store_id`."""
-        deadline = Deadline(timeout)
         with self._transaction(timeout, writes=False) as connection:
             found = connection.execute("SELECT id FROM meta").fetchone()
-        if found is None:
-            with self._transaction(deadline.left()) as connection:
-                found = connection.execute("SELECT id FROM meta").fetchone()
-        return str(found[0])
+        return "" if found is None else str(found[0])
 
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
         """See `Store.create`."""
@@ -261,10 +258,12 @@ class SQLiteStore(Store):
             open_elsewhere=foreign,
         )
 
-    def upgrade(self, *, timeout: float) -> None:
+    def upgrade(self, *, timeout: float) -> Upgrade:
         """See `Store.upgrade`."""
-        with self._transaction(timeout):
-            pass
+        with self._turn(timeout) as deadline:
+            before, _ = self._file.look(deadline)
+            with self._file.transaction(deadline, writes=True):
+                return Upgrade(before, max(before, SCHEMA))
 
     def after_fork(self) -> None:
         """Nothing is left to do: no transaction is open while the process forks.

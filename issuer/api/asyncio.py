@@ -39,11 +39,11 @@ from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, verify
+from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, upgrade, verify
 from issuer.operations.numbers import PLAIN, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag
+from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag, Upgrade
 from issuer.plugins.chain import AsyncChain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
@@ -374,6 +374,10 @@ class AsyncIssuer:
     async def halt(self, tag: str, *, timeout: float | None = None) -> None:
         """Stop the tag's reservations at once, for every process, until `recover`; see Issuer.halt."""
         await self._run(recovery.halt(tag), self._deadline(timeout), tag)
+
+    async def upgrade(self, *, timeout: float | None = None) -> Upgrade:
+        """Bring the layout of the store up to that of this version; see Issuer.upgrade."""
+        return await self._run(upgrade(), self._deadline(timeout), None)
 
     async def recover(
         self,

@@ -39,11 +39,11 @@ from issuer.numbers.codec import Decoded
 from issuer.numbers.given import SchemeOptions
 from issuer.operations import tags
 from issuer.operations.config import CLOSING, IssuerConfig
-from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, verify
+from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover, upgrade, verify
 from issuer.operations.numbers import PLAIN, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag
+from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag, Upgrade
 from issuer.plugins.chain import Chain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
@@ -405,6 +405,14 @@ class Issuer:
         it has any. Twice is harmless. Raises UnknownTag.
         """
         self._run(recovery.halt(tag), self._deadline(timeout), tag)
+
+    def upgrade(self, *, timeout: float | None = None) -> Upgrade:
+        """Bring the layout of the store up to that of this version, and return its version before and after.
+
+        The first call that reserves does so too. Programs of an older version may refuse the store from then on, and
+        calls that only read never do it.
+        """
+        return self._run(upgrade(), self._deadline(timeout), None)
 
     def recover(
         self,

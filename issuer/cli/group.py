@@ -20,6 +20,7 @@ from issuer.cli import (
     serve,
     tags,
     token,
+    upgrade,
     verification,
 )
 from issuer.cli.exits import Edge
@@ -90,6 +91,7 @@ for _command in (
     recovery.recover,
     machines.machines,
     doctor.doctor,
+    upgrade.upgrade,
     keeper.keeper,
     serve.serve,
     token.token,

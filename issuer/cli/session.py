@@ -53,7 +53,7 @@ class Session:
 
         Without a scheduler a command extends by itself, within its timeout, and nothing in the background outlasts it.
         `makes_store`: whether the command may be the first one that a store sees. For all others a file that isn't
-        there is a mistake in its name, or lost: `doctor` and `verify` would make an empty one and find it sound.
+        there is a mistake in its name, or lost: `doctor` and `verify` would find an empty one, and sound.
         """
         if self._issuer is None:
             settings = self.settings()
@@ -71,7 +71,7 @@ class Session:
 
 
 def is_missing(store: object) -> bool:
-    """Whether the store is an SQLite file that isn't there. Asking it for anything would make it."""
+    """Whether the store is an SQLite file that isn't there: it would look empty, and a write would make it."""
     if not isinstance(store, str) or not store.startswith("sqlite:///"):
         return False
     try:

@@ -26,7 +26,7 @@ from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.persistence.journal import Known
-from issuer.persistence.records import LEDGER_KEPT, Tag, now_ms
+from issuer.persistence.records import LEDGER_KEPT, Tag, Upgrade, now_ms
 
 T = TypeVar("T")
 L = TypeVar("L", bound=AnyCombiner)
@@ -95,6 +95,11 @@ def doctor(
     for steps in Examination(facts, config.key, most=most, progress=progress).rounds():
         yield steps, None
     return judge(facts)
+
+
+def upgrade() -> Steps[Upgrade]:
+    """Bring the layout of the store up to date; see Issuer.upgrade."""
+    return (yield from ask(lambda store, timeout: store.upgrade(timeout=timeout)))
 
 
 def ready(config: IssuerConfig) -> Rounds[Readiness]:

@@ -422,6 +422,14 @@ def test_a_hand_back_that_is_not_journalled_yet_is_no_store_that_went_back(
             handing.join()
 
 
+def test_a_journal_of_a_new_store_begins_with_its_id(path: Path) -> None:
+    """A store has no id before its first write, and the journal is written first."""
+    inner = SQLiteStore(path.with_name("new.db"))
+    create(Journalled(inner, path), above=70)
+    assert read([path]).stores[inner.store_id(timeout=TIMEOUT)]["orders"].top == 70
+    inner.close()
+
+
 def test_a_new_journal_knows_the_tags_that_nobody_uses_any_more(path: Path) -> None:
     memory = MemoryStore()
     create(memory, "quiet", above=4000, step=10)

@@ -140,7 +140,7 @@ def test_a_store_without_a_prefix_is_recognised_and_goes_on(
     assert opened(None).store_id(timeout=TIMEOUT) == before.store_id(timeout=TIMEOUT)
     assert set(mongo_bench.database.list_collection_names()) == set(NAMES)
     # Another prefix is another store; and which of two counts has to be said.
-    assert opened("issuer_").store_id(timeout=TIMEOUT) != before.store_id(timeout=TIMEOUT)
+    assert opened("issuer_").made_id(timeout=TIMEOUT) != before.store_id(timeout=TIMEOUT)
     with pytest.raises(Misconfigured, match=r"two stores.*collectionPrefix=issuer_"):
         get(opened(None))
     assert get(opened("")).max == 20

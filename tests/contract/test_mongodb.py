@@ -39,6 +39,7 @@ from tests.contract.benches import (
 from tests.contract.processes import finish, run_python, segments
 from tests.servers.ports import free_port
 from tests.servers.proxy import FaultProxy
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -316,6 +317,26 @@ def test_an_older_document_without_a_scheme_is_of_a_plain_tag(mongo_bench: Mongo
     assert get(mongo_bench.store).scheme == {}
     assert reserve(mongo_bench.open()).tag.scheme == {}
     assert mongo_bench.store.configure("orders", TagChanges(scheme=SCHEME), timeout=TIMEOUT).scheme == SCHEME
+
+
+def test_who_reads_writes_nothing_into_an_empty_database(mongo_bench: MongoBench) -> None:
+    """Nor an index into one that an older version has made."""
+    store, database = mongo_bench.store, mongo_bench.database
+    assert (store.store_id(timeout=TIMEOUT), store.tags(timeout=TIMEOUT)) == ("", [])
+    assert store.get("orders", timeout=TIMEOUT) is None
+    assert not ranges(store)
+    assert not store.segments("orders", count=9, timeout=TIMEOUT).entries
+    assert store.examine(timeout=TIMEOUT).kind == "mongodb"
+    assert database.list_collection_names() == []
+    assert store.upgrade(timeout=TIMEOUT) == (1, 1)
+    create(store)
+    assert store.store_id(timeout=TIMEOUT) == mongo_bench.open().store_id(timeout=TIMEOUT) != ""
+    database["issuer_segments"].drop_indexes()
+    reader = mongo_bench.open()
+    assert (get(reader), ranges(reader)) == (get(store), [])
+    assert list(database["issuer_segments"].index_information()) in ([], ["_id_"])
+    reserve(reader)
+    until(lambda: len(database["issuer_segments"].index_information()) > 1, TIMEOUT)
 
 
 def test_a_newer_schema_is_refused_and_a_tag_with_a_scheme_is_one(mongo_bench: MongoBench) -> None:

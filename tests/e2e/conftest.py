@@ -114,7 +114,7 @@ def empty_store(path: Path) -> str:
     """Make an SQLite store, and return its URL."""
     url = f"sqlite:///{path}"
     with closing(open_store(url)) as made:
-        made.store_id(timeout=60)
+        made.upgrade(timeout=60)
     return url
 
 

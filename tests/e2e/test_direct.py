@@ -1,11 +1,14 @@
 """Every command without any server."""
 
 import shlex
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from issuer.gateway.scripts import NAMES
+from issuer.persistence.sqlite_schema import SCHEMA
 from tests.e2e.conftest import Cli, Program, altered
 
 HIGHEST = 2**63 - 1
@@ -143,3 +146,33 @@ def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(direct: Cli,
         assert direct(*shlex.split(command.strip("`"))[1:], *(["--yes"] if "delete" in command else [])).code == 0
     assert direct("next", "orders").out == "2\n"
     assert [tag["tag"] for tag in direct("tags", "--json").json()] == ["orders"]
+
+
+def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(direct: Cli, home: Path) -> None:
+    """Else a look with a newer version would stop the service, which is of an older one."""
+    assert direct("create", "orders", "--step", "10").code == 0
+    assert direct("next", "orders").out == "1\n"
+    with closing(sqlite3.connect(home / "ids.db", isolation_level=None)) as database:
+        database.execute("DROP TRIGGER step_mode_is_kept")
+        for table, column in (("tags", "step_mode"), ("segments", "application"), ("segments", "born")):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        database.execute("PRAGMA user_version = 4")
+    before = {each: each.read_bytes() for each in home.iterdir()}
+    for command in (
+        "tags", "show orders", "peek orders", "verify", "who orders 1", "decode orders 1",
+        "recover orders --dry-run --yes", "recover --all --dry-run --yes", "config",
+    ):  # fmt: skip
+        ended = direct(*command.split(), "--json") if command != "config" else direct(command)
+        assert ended.code == 0, (command, ended.err)
+    findings = {each["check"]: each for each in direct("doctor", "--json").json()}
+    assert "its schema is 4" in findings["store-schema"]["what"]
+    assert {each: each.read_bytes() for each in home.iterdir()} == before
+    assert direct("upgrade", "--json").json() == {"before": 4, "after": SCHEMA}
+    ended = direct("upgrade")
+    assert (ended.code, ended.out, ended.err) == (0, "", f"schema {SCHEMA}: nothing to do\n")
+    # The file of before once more, for the first process that reserves.
+    for each in home.iterdir():
+        each.write_bytes(before[each])
+    assert direct("next", "orders").code == 0
+    findings = {each["check"]: each for each in direct("doctor", "--json").json()}
+    assert findings["store-schema"]["level"] == "ok"
