@@ -92,13 +92,13 @@ class SchemeError(ConfigurationError, code="scheme"):
 class ForeignHash(ConfigurationError, code="foreign_hash"):
     """The tag's hash in Redis was armed for another store, and its numbers are that store's. Nothing was changed.
 
-    `key`: of the hash; `owner`: the id of the store that it belongs to; `store`: the id of this one; `taken`: the
-    highest number in the hash, None if that wasn't looked at.
+    `key`: of the hash; `owner`: the id of the store that it belongs to; `store`: the id of this one, "" if it is empty;
+    `taken`: the highest number in the hash, None if that wasn't looked at.
     """
 
     def __init__(self, tag: str, *, key: str, owner: str, store: str, taken: int | None = None) -> None:
         numbers = "its numbers" if taken is None else f"its numbers, up to {taken},"
-        found = f"Redis key {key} belongs to another store (id {owner}, this one is {store})"
+        found = f"Redis key {key} belongs to another store (id {owner}, this one is {store or 'empty'})"
         super().__init__(f"{found}, and {numbers} are that store's", tag=tag)
         self.key, self.owner, self.store, self.taken = key, owner, store, taken
 

@@ -289,8 +289,8 @@ def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
 
 
 def identity() -> Steps[str]:
-    """Return the id of the store, which the hash carries. A store without one is made."""
-    return (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
+    """Return the id of the store, which the hash carries; "" of a store that is empty."""
+    return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
 
 
 def floor(

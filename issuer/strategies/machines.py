@@ -26,7 +26,6 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from issuer.core.error_mapping import other_store
-from issuer.core.recovery import identity
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, NoMachineNumber
 from issuer.gateway import machine_scripts
@@ -197,7 +196,7 @@ class Leased(Machines):
         return [self._former] if self._former is not None and known and known.holder == self._holder else []
 
     def _identify(self) -> Steps[None]:
-        self._store = self._store or (yield from identity())
+        self._store = self._store or (yield from ask(lambda store, timeout: store.made_id(timeout=timeout)))
 
     def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
         """Renew the lease. It counts from before the request was sent, so that it ends here before it ends there."""

@@ -15,6 +15,7 @@ import issuer
 from issuer import CorruptState, ForeignHash, Issuer
 from issuer.core.supply import ownership
 from issuer.persistence.memory import MemoryStore
+from issuer.persistence.opening import open_store
 from issuer.persistence.records import Order, TagSettings
 from tests.audit import repeats
 from tests.colours import BOTH, COLOURS, Connect
@@ -122,6 +123,40 @@ def test_the_first_draw_is_refused_and_changes_nothing(scene: Scene, order: Orde
             assert (scene.hash, store.snapshot().tags) == (hash, records), (name, lease)
     assert scene.client.keys() == [KEY.encode()]
     assert scene.owner.next("orders") == 6
+
+
+@BOTH
+def test_a_store_that_is_empty_is_told_so_and_not_made(scene: Scene, tmp_path: Path) -> None:
+    """It has no id yet, and is another one than the hash's all the same."""
+    ways: dict[str, Callable[[Issuer], Any]] = {**WAYS, "create": lambda ids: ids.create("orders")}
+    for name, way in ways.items():
+        with scene.on(f"sqlite:///{tmp_path / 'empty' / 'ids.db'}") as ids:
+            with pytest.raises(ForeignHash, match="this one is empty"):
+                way(ids)
+            with pytest.raises(issuer.UnknownTag):
+                ids.peek("users")
+            assert (ids.tags(), ids.verify(), ids.recover(dry_run=True)) == ([], [], []), name
+            assert "store-reachable" in {each.check for each in ids.doctor()}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_made_while_its_hash_is_looked_at_is_no_other_one(scene: Scene, tmp_path: Path) -> None:
+    """Two processes begin on a new store: the one asks for its id, and then the other one makes tag and hash."""
+    store = open_store(f"sqlite:///{tmp_path / 'ids.db'}")
+    scene.empty()
+    ask = store.store_id
+
+    def overtaken(*, timeout: float) -> str:
+        found = ask(timeout=timeout)
+        if not found:
+            with scene.on(f"sqlite:///{tmp_path / 'ids.db'}", scheduler=None) as other:
+                other.create("orders")
+                assert other.next("orders") == 1
+        return found
+
+    with pytest.MonkeyPatch.context() as patched, scene.on(store, scheduler=None) as ids:
+        patched.setattr(store, "store_id", overtaken)
+        assert ids.next("orders") == 2
 
 
 def test_warm_and_a_caller_without_time_are_refused_too(scene: Scene) -> None:

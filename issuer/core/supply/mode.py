@@ -219,9 +219,11 @@ class Origin:
     # ------------------------------------------------------------------ whose hash it is
 
     def identity(self) -> Steps[str]:
-        """Return the store's id, waiting for it if need be."""
+        """Return the store's id, waiting for it if need be; "" of a store that is empty."""
         store = self._runtime.identity
-        store.id = store.id or (yield from self.public(identity()))
+        if not store.id:
+            store.id = yield from self.public(identity())
+            store.empty = not store.id
         return store.id
 
     def identity_soon(self) -> Steps[str]:
@@ -244,16 +246,18 @@ class Origin:
         """
         if self._state.owned:
             return
-        if self._runtime.identity.id or (yield from self.identity_soon()):
+        if (yield from self.identity_soon()) or self._runtime.identity.empty:
             yield from self.look(probe=probe)
         self._runtime.attend()
 
     def look(self, *, probe: bool = True) -> Steps[gateway.Hash]:
-        """Return the tag's hash. Raises ForeignHash if it isn't ours, as far as the store's id is known."""
+        """Return the tag's hash. Raises ForeignHash if it isn't ours, as far as the store is known."""
         state, store = self._state, self._runtime.identity
         hash = yield from send(gateway.read_hash(state.key), probe=probe)
         state.look(hash)
-        if store.id:
+        if store.empty:  # another process may have made it since, and then armed the hash
+            yield from self.identity()
+        if store.id or store.empty:
             try:
                 state.owned = ownership.check(state.tag, state.key, hash, store.id)
             except ForeignHash as error:

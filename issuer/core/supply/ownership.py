@@ -24,11 +24,13 @@ ASK_AGAIN = 5.0
 class Identity:
     """The id of an issuer's store, once it is known: it never changes, and draws must not wait for the store."""
 
-    __slots__ = ("_asked_at", "id")
+    __slots__ = ("_asked_at", "empty", "id")
 
     def __init__(self) -> None:
         #: "" as long as the store has not said it.
         self.id = ""
+        #: Whether it has none, as nothing was written to it yet: then every hash is another one's.
+        self.empty = False
         self._asked_at = -inf
 
     @property
@@ -39,6 +41,7 @@ class Identity:
     def in_vain(self) -> None:
         """Take note that a caller has waited for it in vain."""
         self._asked_at = monotonic()
+        self.empty = False
 
 
 def check(tag: str, key: str, hash: gateway.Hash, store_id: str) -> bool:
