@@ -14,7 +14,9 @@ from __future__ import annotations
 import atexit
 
 # Its own hook takes a lock that a fork amid our hooks would take again, and wait for ever (seen). Registered before
-# ours, it is called after them.
+# ours, it is called after them. And APScheduler imports both, which can't be done any more once the main thread has
+# returned: a thread that goes on could not make its first issuer.
+import concurrent.futures.process
 import concurrent.futures.thread  # noqa: F401
 import ctypes
 import logging

@@ -48,6 +48,7 @@ from issuer.plugins.chain import AsyncChain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
 from issuer.strategies.aside import MachineNumber, MachineNumbers
+from issuer.threads import in_thread
 
 T = TypeVar("T")
 
@@ -423,7 +424,7 @@ class AsyncIssuer:
             ends.callback(_living.discard, self)
             ends.callback(self._runner.pool.close)
             if self._config.own_store:
-                ends.push_async_callback(asyncio.to_thread, self._config.store.close)
+                ends.push_async_callback(in_thread, self._config.store.close)
             if self._runner.redis is not None:
                 ends.push_async_callback(self._runner.redis.close)
             if self._stay is not None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextvars
 import os
 import queue
-import threading
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from functools import partial
 
 from issuer.clock import Deadline
 from issuer.errors import StoreUnavailable
-from issuer.forks import in_uwsgi_master, leave_signals
+from issuer.forks import in_uwsgi_master
 from issuer.persistence.contract import Store
+from issuer.threads import Crew
 
 Question = Callable[[Store, float], object]
 #: An answer, or the error that came instead.
@@ -26,20 +24,6 @@ MOST = 16
 
 #: A store may take this many seconds longer than it was given, before its caller goes on without it.
 GRACE = 0.25
-
-
-class _Crew:
-    """Threads of one process, and what passes to them."""
-
-    def __init__(self) -> None:
-        self.threads: list[threading.Thread] = []
-        # Looked up only now: gevent may have put its own there since this module was imported.
-        self.jobs: Any = queue.SimpleQueue()
-        #: A token of each thread that will take another job: the next one may count on it. And one of each job that
-        #: could count on no thread: the next that is free takes it.
-        self.idle: deque[None] = deque()
-        self.owed: deque[None] = deque()
-        self.closed = False
 
 
 class StorePool:
@@ -57,7 +41,7 @@ class StorePool:
         self._store = store
         self._longest = longest
         #: By process: a forked child has none of its parent's threads.
-        self._crews: dict[int, _Crew] = {}
+        self._crews: dict[int, Crew] = {}
 
     def seconds(self, deadline: Deadline, tag: str | None) -> float:
         """Return how long a question may take. StoreUnavailable if no time is left for it."""
@@ -88,103 +72,23 @@ class StorePool:
     def submit(self, question: Question, timeout: float, tell: Tell) -> None:
         """Ask in a thread, unless the time is over by then; `tell` is called there with the answer or the error."""
         pid = os.getpid()
-        crew = self._crews.get(pid) or self._crews.setdefault(pid, _Crew())
-        grown = True
-        try:
-            crew.idle.pop()
-        except IndexError:
-            grown = self._grow(crew)
-            if not grown:
-                crew.owed.append(None)
-        crew.jobs.put((self._store, question, Deadline(timeout), tell, contextvars.copy_context()))
-        if crew.closed or not (grown or crew.threads):
-            self._in_person(crew)
+        crew = self._crews.get(pid) or self._crews.setdefault(pid, Crew("issuer-store", MOST))
+        if not crew.put(partial(self._answered, question, Deadline(timeout), tell, contextvars.copy_context())):
+            crew.in_person()
 
-    def _grow(self, crew: _Crew) -> bool:
-        """Begin a thread for the next job, which doesn't wait for one that may be in a call of a mute store.
-
-        Before the job is put there: a caller that is interrupted in between leaves a thread without a job, where the
-        other order would leave a job without a thread.
-        """
-        if crew.closed or len(crew.threads) >= MOST:
-            return False
-        return self._begun(self._begin, crew)
-
-    @staticmethod
-    def _begun(target: Callable[[Any], None], of: object) -> bool:
-        try:
-            threading.Thread(target=target, args=(of,), name="issuer-store", daemon=True).start()
-        except RuntimeError:
-            # The interpreter ends: from 3.12 on no thread begins in its exit handlers, which give numbers back. Or
-            # there are too many threads. Those that there are go on; without any the caller asks in person.
-            return False
-        return True
-
-    def _begin(self, crew: _Crew) -> None:
-        # In the thread: an interrupt of its starter would leave one that is entered and never begins, or the reverse.
-        crew.threads.append(threading.current_thread())
-        if len(crew.threads) > MOST:  # several began at once
-            crew.threads.remove(threading.current_thread())
-            crew.owed.append(None)
-            return
-        leave_signals()
-        if crew.closed:  # it comes too late to be told to end
-            self._in_person(crew)
-        else:
-            self._work(crew)
-
-    def _work(self, crew: _Crew) -> None:
-        while (job := crew.jobs.get()) is not None:
-            tell, found = job[3], self._answer(job)
-            # First: a caller that asks again as soon as it has its answer shall find this thread.
-            try:
-                crew.owed.pop()
-            except IndexError:
-                crew.idle.append(None)
-            if found is not None:
-                tell(found)
-            del job, tell, found
-
-    def _in_person(self, crew: _Crew) -> None:
-        """Do what waits there, as no thread will. Once it is closed, each in a thread of its own, if one may begin."""
-        ends = 0
-        with suppress(queue.Empty):
-            while True:
-                job = crew.jobs.get(timeout=0)
-                if job is None:
-                    ends += 1
-                    continue
-                with suppress(IndexError):
-                    crew.owed.pop()
-                if not (crew.closed and self._begun(self._alone, job)):
-                    self._tell(job)
-        for _ in range(ends):
-            crew.jobs.put(None)
-
-    def _alone(self, job: Any) -> None:
-        leave_signals()
-        self._tell(job)
-
-    def _tell(self, job: Any) -> None:
-        found = self._answer(job)
-        if found is not None:
-            job[3](found)
-
-    @staticmethod
-    def _answer(job: Any) -> Answer | None:
-        """Ask, and return the answer or the error; None if no caller waits for it any more."""
-        store, question, deadline, _, context = job
+    def _answered(
+        self, question: Question, deadline: Deadline, tell: Tell, context: contextvars.Context
+    ) -> Callable[[], object] | None:
+        """Ask, and return what tells the answer or the error; None if no caller waits for it any more."""
         left = deadline.left()
         if left <= 0:
             return None
         try:
-            return context.run(question, store, left), None
+            found: Answer = context.run(question, self._store, left), None
         except BaseException as error:  # noqa: BLE001 - the caller's to judge
-            return None, error
+            found = None, error
+        return partial(tell, found)
 
     def close(self) -> None:
         """Let the threads end, each after the call that it is in. A call that comes late, to give back, is answered."""
-        crew = self._crews.setdefault(os.getpid(), _Crew())
-        crew.closed = True
-        for _ in range(len(crew.threads)):
-            crew.jobs.put(None)
+        self._crews.setdefault(os.getpid(), Crew("issuer-store", MOST)).close()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from issuer.advice import http
 from issuer.http.calls import Call
 from issuer.http.problems import Problem
 from issuer.http.replies import Reply, shown
 from issuer.http.service import Service
+from issuer.threads import in_thread
 from issuer.views import view
 
 
@@ -67,7 +66,7 @@ async def metrics(service: Service, call: Call) -> Reply:
     del call
     if service.metrics is None:
         raise Problem(404, "not_found", "this server counts no metrics")
-    media, body = await asyncio.to_thread(service.metrics)  # it may read other workers' files
+    media, body = await in_thread(service.metrics)  # it may read other workers' files
     return Reply(body, media.encode())
 
 

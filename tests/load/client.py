@@ -20,8 +20,8 @@ import issuer
 #: Numbers that a thread keeps before it writes them.
 KEPT = 4096
 
-#: What the threads of the scheduler's pool are called, before their numbers.
-POOL = "issuer_"
+#: What the threads of the scheduler are called.
+POOL = "issuer-jobs"
 
 
 class Client:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
 from operator import call
 from typing import Any, TypeVar
@@ -20,6 +22,7 @@ from issuer.drivers.exchange import FAR, LOOK_OUT, SHORTEST, RedisStep, connecti
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.drivers.topology import Address, Exchange
 from issuer.errors import RedisUnavailable
+from issuer.threads import in_thread
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -57,8 +60,23 @@ class Link:
 
     async def connect(self, _end: Deadline) -> None:
         """Connect and log in."""
-        self.connection.socket_timeout = self.connection.socket_connect_timeout = None
-        await self.connection.connect()
+        connection = self.connection
+        connection.socket_timeout = connection.socket_connect_timeout = None
+        if threading.main_thread().is_alive() or not hasattr(connection, "host"):  # a Unix socket has none
+            await connection.connect()
+            return
+        # asyncio looks names up in its executor, which does that no more once the main thread has returned.
+        found = await in_thread(partial(socket.getaddrinfo, connection.host, connection.port, type=socket.SOCK_STREAM))
+        arguments = connection._connection_arguments  # noqa: SLF001 - redis-py takes an address nowhere else
+        for left, (*_, address) in zip(reversed(range(len(found))), found, strict=True):
+            connection._connection_arguments = partial(_at, str(address[0]), arguments())  # noqa: SLF001 - the same
+            try:
+                await connection.connect()
+            except redis.ConnectionError:
+                if not left:
+                    raise
+            else:
+                return
 
     async def reply(self, packed: bytes, _end: Deadline | None = None) -> Any:
         """Send it and return the reply. After anything raised, the connection must be dropped: the reply may come."""
@@ -146,6 +164,12 @@ class Node:
         """Close what is idle."""
         while self.idle:
             await self.idle.pop().drop()
+
+
+def _at(address: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what redis-py connects with, for one of the addresses of its host."""
+    name = {"server_hostname": arguments["host"]} if "ssl" in arguments else {}
+    return {**arguments, "host": address, **name}
 
 
 class Connections:
