@@ -11,10 +11,12 @@ from operator import call
 from issuer.api.asyncio import AsyncIssuer
 from issuer.clock import Deadline
 from issuer.core.issued import Issued
+from issuer.core.record import read_record
 from issuer.core.requests import TAKE_MOST
 from issuer.core.scheme_record import OtherStrategyError
 from issuer.drivers.asyncio.connections import drive
-from issuer.errors import IssuerError
+from issuer.errors import IssuerError, UnknownTag
+from issuer.gateway.keys import check_tag
 from issuer.operations.numbers import DrawOptions
 
 
@@ -81,6 +83,24 @@ class Door:
         the highest that any process has reserved. Raises UnknownTag; InvalidArgument for a tag without a counter.
         """
         return await self._ids._run(self._ids._issuing.last(tag), Deadline(self.timeout), tag)
+
+    def knows(self, tag: str) -> bool:
+        """Whether this process draws from the tag already, or is about to: no name that is made up stays."""
+        return tag in self._ids._registry.combiners
+
+    async def find(self, tag: str, seconds: float) -> bool:
+        """Whether the tag is there; False: its first draw makes it. Raises UnknownTag, InvalidArgument, Unavailable."""
+        try:
+            await self._ids._run(read_record(check_tag(tag)), Deadline(seconds), tag)
+        except UnknownTag:
+            if not self._ids._config.auto_create:
+                raise
+            return False
+        return True
+
+    def refused(self, tag: str, error: IssuerError) -> None:
+        """Take note that a caller got no number, and why."""
+        self._ids._issuing.failed(tag, error)
 
     async def exists(self, tag: str) -> bool:
         """Whether the tag is there. A deletion by another process may be a minute old before this one knows."""

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from issuer.access import Access
 from issuer.api.asyncio import AsyncIssuer
+from issuer.api.door import Door
 from issuer.clock import monotonic
 from issuer.errors import Unauthenticated
 from issuer.http import calls
@@ -27,6 +28,7 @@ from issuer.http.replies import ALWAYS, JSON, dumped
 from issuer.http.resources import OTHER, Resource
 from issuer.http.routes import ROUTES, Route
 from issuer.http.service import Exposition, Limits, Service
+from issuer.lookups import LookUps
 from issuer.settings import seconds
 from issuer.tally import WITHIN
 
@@ -212,15 +214,19 @@ def application(
     allowed_hosts: Sequence[str] = (),
     longest: float = 30.0,
     limits: Limits | None = None,
+    look_ups: LookUps | None = None,
 ) -> Application:
     """Return the ASGI application over an issuer that the caller opens, in the loop that serves, and closes.
 
     `metrics`: returns content type and body of /metrics; None: there are none. `allowed_hosts`: names by which this
     server is called, besides localhost and addresses; "*.example.com" for all below one, "*" for any. `longest`: the
-    most seconds that a call may ask for as its `timeout`, above 0. `limits`: of what
-    clients may have kept; None: the settings' defaults. Raises ConfigurationError, InvalidArgument.
+    most seconds that a call may ask for as its `timeout`, above 0. `limits`: of what clients may have kept; None: the
+    settings' defaults. `look_ups`: those that another server over the issuer shares; None: its own. Raises
+    ConfigurationError, InvalidArgument.
     """
-    service = Service(ids, metrics, seconds(longest, "longest", zero=False), access.rates, limits or Limits())
+    longest = seconds(longest, "longest", zero=False)
+    look_ups = look_ups or LookUps(Door(ids), access.rates)
+    service = Service(ids, metrics, longest, access.rates, look_ups, limits or Limits())
     described = document()
     service.document, service.page, service.policy = dumped(described), page(described).encode(), POLICY.encode()
     return Application(service, access, Guard(allowed_hosts, any_host=not access.is_open))

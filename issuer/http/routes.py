@@ -100,6 +100,11 @@ class Route:
         return "{tag}" in self.path
 
     @property
+    def draws(self) -> bool:
+        """Whether it draws numbers of the tag, or has them drawn."""
+        return self.scope == ISSUE
+
+    @property
     def parameters(self) -> tuple[Field, ...]:
         """All that its query takes."""
         own = (_TAG, _AS, *self.query) if self.of_tag else (_AS, *self.query)

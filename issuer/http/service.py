@@ -12,6 +12,7 @@ from issuer.api.door import Door
 from issuer.clock import monotonic
 from issuer.core.inspect.inspection import Readiness
 from issuer.errors import StoreUnavailable, TooManyRequests
+from issuer.lookups import LookUps
 from issuer.rates import Bucket, Rates
 from issuer.settings import KEYS_PER_SECOND, LONGEST_TTL, SERIES_PER_TAG
 
@@ -47,7 +48,7 @@ class Limits:
 class Service:
     """An issuer, and the application's settings. `longest`: seconds that a call may ask for, at most.
 
-    `rates`: where new keys are counted.
+    `rates`: where new keys are counted. `look_ups`: of tags that it does not know yet.
     `stopping`: whether a stop of the server has begun.
     `plain`: by tag, until when it is known that its numbers have no texts, on the monotonic clock. `document`, `page`:
     the contents of /openapi.json and /docs; `policy`: the page's Content-Security-Policy.
@@ -57,6 +58,7 @@ class Service:
     metrics: Exposition | None
     longest: float
     rates: Rates
+    look_ups: LookUps
     limits: Limits = field(default_factory=Limits)
     document: bytes = b""
     page: bytes = b""

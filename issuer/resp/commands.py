@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from issuer import __version__
-from issuer.api.door import Door
 from issuer.core.requests import TAKE_MOST
 from issuer.errors import InvalidArgument
+from issuer.lookups import LookUps
 from issuer.resp.catalogue import SPECS
 from issuer.resp.replies import OK, PONG, array, bulk, error, null, number, pairs, simple, text
 from issuer.resp.session import Session
@@ -55,7 +55,7 @@ def wrong_number(name: str) -> bytes:
 # ---------------------------------------------------------------------------------------------- asked of the issuer
 
 
-async def incrby(session: Session, door: Door, arguments: Sequence[bytes]) -> bytes:
+async def incrby(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return the last of n contiguous numbers that are the caller's alone."""
     tag = tag_of(arguments[0])
     caller = session.caller()
@@ -66,35 +66,36 @@ async def incrby(session: Session, door: Door, arguments: Sequence[bytes]) -> by
     if not 1 <= int(digits) <= TAKE_MOST:
         raise InvalidArgument(f"INCRBY takes 1..{TAKE_MOST} numbers: none is given back", tag=tag, value=int(digits))
     caller.spend(int(digits), tag)
-    return number((await door.contiguous(tag, int(digits)))[-1])
+    await look_ups.look_up(tag)
+    return number((await look_ups.door.contiguous(tag, int(digits)))[-1])
 
 
-async def get(session: Session, door: Door, arguments: Sequence[bytes]) -> bytes:
+async def get(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return the highest number issued as far as Redis knows; null if none was, or there is no such tag."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
-    last = await door.last(tag) if await door.exists(tag) else None
+    last = await look_ups.door.last(tag) if await look_ups.exists(tag) else None
     return null(session.protocol) if last is None else bulk(b"%d" % last)
 
 
-async def exists(session: Session, door: Door, arguments: Sequence[bytes]) -> bytes:
+async def exists(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return how many of the tags are there; one that is named twice counts twice."""
     tags = [tag_of(argument) for argument in arguments]
     for tag in tags:
         session.caller().need(READING, tag)
-    known = {tag: await door.exists(tag) for tag in dict.fromkeys(tags)}
+    known = {tag: await look_ups.exists(tag) for tag in dict.fromkeys(tags)}
     return number(sum(known[tag] for tag in tags))
 
 
-async def type_of(session: Session, door: Door, arguments: Sequence[bytes]) -> bytes:
+async def type_of(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
     """Return `string`, as a counter is in Redis, or `none`."""
     tag = tag_of(arguments[0])
     session.caller().need(READING, tag)
-    return simple("string" if await door.exists(tag) else "none")
+    return simple("string" if await look_ups.exists(tag) else "none")
 
 
 #: By name, in capitals. They may wait, and nothing of the same client's is done meanwhile.
-ASKING: Final[Mapping[str, Callable[[Session, Door, Sequence[bytes]], Awaitable[bytes]]]] = {
+ASKING: Final[Mapping[str, Callable[[Session, LookUps, Sequence[bytes]], Awaitable[bytes]]]] = {
     "INCRBY": incrby,
     "GET": get,
     "EXISTS": exists,

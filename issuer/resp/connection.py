@@ -9,14 +9,14 @@ import socket
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from issuer.access import Access
-from issuer.api.door import Door
 from issuer.core.sparing import Sparing
 from issuer.errors import IssuerError
+from issuer.lookups import LookUps
 from issuer.resp import commands
 from issuer.resp.catalogue import SPECS
 from issuer.resp.drawing import Demand, Drawing, ending
@@ -62,7 +62,7 @@ class Shared:
     """All that the connections of a server share. `ticks`: goes up now and then, by which idle ones are found."""
 
     access: Access
-    door: Door
+    look_ups: LookUps
     drawing: Drawing
     about: commands.About
     most: int
@@ -336,7 +336,8 @@ class Connection(asyncio.BufferedProtocol):
             demand = Demand(self, granted)
             self._unanswered += granted
             self._replies.append(demand)
-            self._shared.drawing.draw(tag, demand)
+            if not self._shared.drawing.draw(tag, demand):
+                self._wait_for(self._looked_up(tag, demand))
         for refusal in refusals:
             self._reply(refusal)
 
@@ -356,14 +357,32 @@ class Connection(asyncio.BufferedProtocol):
 
     def _ask(self, name: str, arguments: list[bytes]) -> None:
         self._shared.commands[name] += 1
-        self._asking = self.asked = True
-        task = self._shared.loop.create_task(self._asked(name, arguments))
+        self.asked = True
+        self._wait_for(self._asked(name, arguments))
+
+    def _wait_for(self, answering: Coroutine[Any, Any, None]) -> None:
+        self._asking = True
+        task = self._shared.loop.create_task(answering)
         self._shared.tasks.add(task)
         task.add_done_callback(self._shared.tasks.discard)
 
+    async def _looked_up(self, tag: str, demand: Demand) -> None:
+        """Draw for the demand once the tag is known to be there: of each client one name is looked up at a time."""
+        try:
+            await self._shared.look_ups.look_up(tag)
+        except asyncio.CancelledError:
+            demand.fail(failure(ending(tag)))
+        except Exception as problem:  # noqa: BLE001 - the client gets it
+            demand.fail(failure(problem))
+        else:
+            self._shared.drawing.draw(tag, demand, found=True)
+        self._asking = False
+        if not self.lost:
+            self.flush()
+
     async def _asked(self, name: str, arguments: list[bytes]) -> None:
         try:
-            reply = await commands.ASKING[name](self._session, self._shared.door, arguments)
+            reply = await commands.ASKING[name](self._session, self._shared.look_ups, arguments)
         except asyncio.CancelledError:
             reply = failure(ending())
         except Exception as problem:  # noqa: BLE001 - the client gets it

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from issuer.api.door import Door
 from issuer.clock import Deadline, monotonic
-from issuer.errors import IssuerError, Unavailable
+from issuer.errors import IssuerError, Unavailable, UnknownTag
 from issuer.resp.replies import failure, numbers
 
 #: Seconds between two looks at the callers' deadlines, and at the clock.
@@ -100,6 +100,8 @@ class Drawer:
         self._queue: list[Demand] = []
         self._served: list[Demand] = []
         self.task: asyncio.Task[None] | None = None
+        #: Whether the last draw has found that the tag is not there.
+        self.unknown = False
         #: The deadline of a demand that comes now; the clock is read at each look only.
         self._until = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -150,6 +152,7 @@ class Drawer:
             drawn = await self._door.draw(self._tag, min(wanted, DRAW_MOST), deadline, self.waiting)
         except Exception as error:  # noqa: BLE001 - every client gets it
             served, self._served = self._served, []
+            self.unknown = isinstance(error, UnknownTag)
             self._fail(served, error)
             return
         self._hand_out(drawn)
@@ -213,16 +216,23 @@ class Drawing:
         """How many INCRs wait now."""
         return sum(drawer.waiting() for drawer in self._drawers.values())
 
-    def draw(self, tag: str, demand: Demand) -> None:
-        """Answer the demand with numbers of the tag: at once if they are in hand, and no other demand waits."""
+    def draw(self, tag: str, demand: Demand, *, found: bool = False) -> bool:
+        """Answer the demand with numbers of the tag: at once if they are in hand, and no other demand waits.
+
+        Return False, and do nothing, if this process does not know the tag. `found`: it was looked up.
+        """
         drawer = self._drawers.get(tag)
-        if drawer is None:
-            drawer = self._drawer(tag)
+        if drawer is None or drawer.unknown:
+            if not found and not self._door.knows(tag):
+                return False
+            drawer = drawer or self._drawer(tag)
+            drawer.unknown = False
         if drawer.task is None:
             demand.give(self._door.at_hand(tag, demand.n))
             if demand.reply is not None:
-                return
+                return True
         drawer.add(demand)
+        return True
 
     def _drawer(self, tag: str) -> Drawer:
         if len(self._drawers) >= QUIET_MOST:

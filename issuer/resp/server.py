@@ -14,6 +14,7 @@ from issuer.api.asyncio import AsyncIssuer
 from issuer.api.door import Door
 from issuer.clock import Deadline, monotonic
 from issuer.errors import ConfigurationError
+from issuer.lookups import LookUps
 from issuer.resp.commands import About
 from issuer.resp.connection import Connection, Shared
 from issuer.resp.drawing import Drawing
@@ -106,17 +107,20 @@ async def start(
     sock: socket.socket | None = None,
     idle: float = IDLE,
     clients_most: int = CLIENTS_MOST,
+    look_ups: LookUps | None = None,
 ) -> RespServer:
     """Serve the issuer's numbers there until `close`; the issuer stays open after that. Port 0: any that is free.
 
     `reuse_port`: other processes may listen there as well. `sock`: a socket that listens already, in place of all
     these; the server closes it. `idle`: seconds after which a client that says nothing is
-    closed. `clients_most`: more are refused. Raises ConfigurationError if it can't listen there.
+    closed. `clients_most`: more are refused. `look_ups`: those that another server over the issuer shares; None: its
+    own. Raises ConfigurationError if it can't listen there.
     """
     loop = asyncio.get_running_loop()
     door, began = Door(ids), monotonic()
+    look_ups = look_ups or LookUps(door, access.rates)
     about = About(port, clients_most, lambda: monotonic() - began, lambda: len(shared.connections))
-    shared = Shared(access, door, Drawing(door, loop), about, clients_most, loop)
+    shared = Shared(access, look_ups, Drawing(door, loop), about, clients_most, loop)
     try:
         if sock is not None:
             server = await loop.create_server(lambda: Connection(shared), sock=sock, backlog=_BACKLOG)

@@ -19,7 +19,9 @@ from granian.server import embed
 
 from issuer.access import LOOK_EVERY, Access
 from issuer.api.asyncio import AsyncIssuer
+from issuer.api.door import Door
 from issuer.errors import ConfigurationError, IssuerError
+from issuer.lookups import LookUps
 from issuer.server.logs import logged
 from issuer.server.options import ServerOptions
 from issuer.server.sockets import BACKLOG
@@ -126,7 +128,8 @@ class _Worker:
         ids = aconnect(**options.given)
         async with AsyncExitStack() as ends:
             ends.push_async_callback(ids.close)
-            doors = [await self._door(name, each, ids, access) for name, each in self._sockets.items()]
+            look_ups = LookUps(Door(ids), access.rates)
+            doors = [await self._door(name, each, ids, look_ups) for name, each in self._sockets.items()]
             self._report(Ready())
             draining = loop.create_task(self._drain(doors))
             tasks = [
@@ -163,10 +166,10 @@ class _Worker:
         for door in doors:
             door.drain()
 
-    async def _door(self, name: str, listening: socket.socket, ids: AsyncIssuer, access: Access) -> _Http | _Resp:
+    async def _door(self, name: str, listening: socket.socket, ids: AsyncIssuer, look_ups: LookUps) -> _Http | _Resp:
         if name == "http":
-            return _Http(self._options, ids, access, listening)
-        return await _Resp.open(ids, access, listening)
+            return _Http(self._options, ids, self._access, look_ups, listening)
+        return await _Resp.open(ids, self._access, look_ups, listening)
 
     async def _look(self, ids: AsyncIssuer) -> None:
         """Ask the store once, so that what is wrong with the settings is told at the start, and not to each caller.
@@ -191,7 +194,9 @@ async def _looking(access: Access) -> None:
 class _Http:
     """HTTP on granian. `task`: ends only if granian does."""
 
-    def __init__(self, options: ServerOptions, ids: AsyncIssuer, access: Access, listening: socket.socket) -> None:
+    def __init__(
+        self, options: ServerOptions, ids: AsyncIssuer, access: Access, look_ups: LookUps, listening: socket.socket
+    ) -> None:
         from issuer.http.app import application
         from issuer.http.service import Limits
         from issuer.metrics import install
@@ -204,6 +209,7 @@ class _Http:
             metrics=metrics.exposition,
             allowed_hosts=options.allowed_hosts,
             limits=Limits(options.longest_ttl, options.keys_per_second, options.series_per_tag),
+            look_ups=look_ups,
         )
         self._server: Any = _Granian(logged(self._app) if options.verbose else self._app, listening)
         self.task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._server.serve())
@@ -228,11 +234,11 @@ class _Resp:
         self._server: RespServer | None = server
 
     @classmethod
-    async def open(cls, ids: AsyncIssuer, access: Access, listening: socket.socket) -> _Resp:
+    async def open(cls, ids: AsyncIssuer, access: Access, look_ups: LookUps, listening: socket.socket) -> _Resp:
         """Begin to serve."""
         from issuer.resp.server import start
 
-        return cls(await start(ids, access, sock=listening.dup()))
+        return cls(await start(ids, access, sock=listening.dup(), look_ups=look_ups))
 
     def drain(self) -> None:
         """End each connection with its next reply."""

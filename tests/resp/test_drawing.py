@@ -31,6 +31,9 @@ class FakeDoor:
         for outcome in outcomes:
             self._outcomes.put_nowait(outcome)
 
+    def knows(self, _: str) -> bool:
+        return True
+
     def at_hand(self, _: str, n: int) -> list[int]:
         n = min(n, self.hand)
         self.hand -= n

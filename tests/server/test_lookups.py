@@ -1,0 +1,249 @@
+"""Names that clients make up: what they cost, over both protocols, and that tags which are there do not suffer."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any
+
+import hiredis
+import pytest
+
+import issuer
+from issuer import AsyncIssuer, lookups
+from issuer.access import Access
+from issuer.api.door import Door
+from issuer.http.app import application
+from issuer.lookups import LookUps
+from issuer.persistence.memory import MemoryStore
+from issuer.rates import Rates
+from issuer.resp.server import start
+from tests.clocks import Clock
+from tests.http.doors import Door as Http
+from tests.resp.serving import packed
+from tests.waiting import eventually, run
+
+
+class Watched(MemoryStore):
+    """A store that counts for which tags it is asked, and answers nobody while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[str] = Counter()
+        self.under_way = 0
+        self.open = threading.Event()
+        self.open.set()
+
+    def get(self, tag: str, **named: Any) -> Any:
+        self.asked[tag] += 1
+        self.under_way += 1
+        self.open.wait(120)
+        self.under_way -= 1
+        return super().get(tag, **named)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        self.open.clear()
+        try:
+            yield
+        finally:
+            self.open.set()
+
+
+class Client:
+    """A connection of Redis's protocol."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer, self._parser = reader, writer, hiredis.Reader()
+
+    def incr(self, *tags: str) -> None:
+        self._writer.write(b"".join(packed("INCR", tag) for tag in tags))
+
+    async def reply(self) -> Any:
+        while (found := self._parser.gets()) is False:
+            self._parser.feed(await self._reader.read(65_536))
+        return found
+
+    async def ask(self, *words: str) -> Any:
+        self._writer.write(packed(*words))
+        return await self.reply()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Doors:
+    """Both protocols over one issuer, as in a worker."""
+
+    def __init__(self, ids: AsyncIssuer, http: Http, port: int, look_ups: LookUps, ends: AsyncExitStack) -> None:
+        self.ids, self.http, self.look_ups = ids, http, look_ups
+        self._port, self._ends = port, ends
+
+    async def client(self) -> Client:
+        client = Client(*await asyncio.open_connection("127.0.0.1", self._port))
+        self._ends.callback(client.close)
+        return client
+
+
+@asynccontextmanager
+async def doors(store: Watched, redis: str = "none", clock: Clock | None = None) -> AsyncIterator[Doors]:
+    access = Access.open()
+    if clock is not None:
+        access.rates = Rates(clock)
+    # Nothing is given up while a test runs.
+    patient: dict[str, Any] = dict.fromkeys(("timeout", "insist", "store_timeout", "redis_timeout"), 3600.0)
+    async with AsyncExitStack() as ends:
+        ids = await ends.enter_async_context(issuer.aconnect(redis=redis, store=store, scheduler=None, **patient))
+        look_ups = LookUps(Door(ids), access.rates)
+        server = await start(ids, access, host="127.0.0.1", look_ups=look_ups)
+        ends.push_async_callback(server.close, 5.0)
+        http = Http(ids, application(ids, access, look_ups=look_ups))
+        yield Doors(ids, http, server.port, look_ups, ends)
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may take as long for a look-up as the test holds it."""
+    monkeypatch.setattr(lookups, "WITHIN", 60.0)
+
+
+def made_up(client: int, n: int) -> list[str]:
+    return [f"no-{client}-{each}" for each in range(n)]
+
+
+def test_a_name_that_is_not_there_is_asked_for_once_and_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "REMEMBERED", 3600.0)
+
+    async def main() -> None:
+        async with doors(store := Watched()) as served:
+            client = await served.client()
+            client.incr("no", "no", "no")
+            told = [str(await client.reply()) for _ in range(3)]
+            assert [each.split()[0] for each in told] == ["NOTAG"] * 3
+            assert "unknown tag 'no' in memory://" in told[2]
+            for words in (("INCRBY", "no", "5"), ("INCR", "no")):
+                assert str(await client.ask(*words)).startswith("NOTAG")
+            assert [await client.ask(*words) for words in (("GET", "no"), ("EXISTS", "no"))] == [None, 0]
+            for what, body in (("next", None), ("take", {"n": 1}), ("reserve", {"n": 1}), ("warm", None)):
+                assert await served.http.refused("POST", f"/v1/tags/no/{what}", body) == (404, "unknown_tag")
+            assert store.asked == {"no": 1}
+            monkeypatch.setattr(lookups, "REMEMBERED", 0.0)
+            assert str(await client.ask("INCR", "nor")).startswith("NOTAG")
+            await served.ids.create("nor")
+            assert await client.ask("INCR", "nor") == 1
+
+    run(main())
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_name_is_looked_up_once_at_a_time_whoever_asks() -> None:
+    async def main() -> None:
+        async with doors(store := Watched()) as served:
+            for tag in ("a", "known"):
+                await served.ids.create(tag, order="trend", step=100_000)
+            assert await served.ids.next("known") == 1
+            clients = [await served.client() for _ in range(20)]
+            with store.held():
+                for each in clients:
+                    each.incr("a")
+                over_http = asyncio.create_task(served.http.good("POST", "/v1/tags/a/next"))
+                await eventually(lambda: store.under_way)
+                for each in [await served.client() for _ in range(50)]:  # so that all others were read by now
+                    assert await each.ask("INCR", "known")
+                assert store.asked["a"] == 1
+            numbers = [await each.reply() for each in clients] + [(await over_http)["number"]]
+            assert sorted(numbers) == list(range(1, 22))
+            assert store.asked["a"] <= 3, "by the look-up, and by what draws for each protocol"
+
+    run(main())
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize(("clients", "at_once"), [(3, 3), (20, lookups.AT_ONCE)])
+def test_few_names_are_looked_up_at_once_and_known_tags_are_served_meanwhile(clients: int, at_once: int) -> None:
+    async def main() -> None:
+        async with doors(store := Watched()) as served:
+            await served.ids.create("a", order="trend", step=100_000)
+            known = await served.client()
+            assert await known.ask("INCR", "a") == 1
+            strangers = [await served.client() for _ in range(clients)]
+            with store.held():
+                for at, each in enumerate(strangers):
+                    each.incr(*made_up(at, 50))
+                await eventually(lambda: store.under_way == at_once)
+                for at in range(100):
+                    assert await known.ask("INCR", "a") == 2 * at + 2
+                    assert (await served.http.good("POST", "/v1/tags/a/next"))["number"] == 2 * at + 3
+                assert store.under_way == at_once
+            for each in strangers[:3]:
+                assert str(await each.reply()).startswith("NOTAG")
+
+    run(main())
+
+
+def test_the_store_is_asked_for_names_that_are_not_there_at_a_rate_which_others_do_not_use_up() -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with doors(store := Watched(), clock=clock) as served:
+            there = [f"tag-{each}" for each in range(150)]
+            for tag in there:
+                await served.ids.create(tag, order="trend")
+            honest = await served.client()
+            assert [await honest.ask("EXISTS", tag) for tag in there] == [1] * len(there)
+            store.asked.clear()
+            strangers = [await served.client() for _ in range(3)]
+            for at, each in enumerate(strangers):
+                each.incr(*made_up(at, 100))
+            for most in (lookups.MISSES_PER_SECOND, 2 * lookups.MISSES_PER_SECOND):
+                await eventually(lambda most=most: store.asked.total() == most)  # type: ignore[misc]  # bound above
+                for _ in range(50):
+                    assert (await served.http.ask("GET", "/livez")).status == 200
+                    await asyncio.sleep(0)
+                assert store.asked.total() == most
+                clock.now += 1.0
+
+    run(main())
+
+
+@pytest.mark.live
+def test_a_store_that_is_silent_keeps_no_number_back_that_redis_has(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "WITHIN", 0.05)
+
+    async def main() -> None:
+        store = Watched()
+        async with issuer.aconnect(redis=redis_url, store=store, scheduler=None) as before:
+            await before.create("a", step=1000)
+            assert await before.next("a") == 1
+            async with doors(store, redis=redis_url) as served:
+                client = await served.client()
+                with store.held():
+                    assert await client.ask("INCR", "a") == 2
+                    assert store.asked["a"]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_what_names_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookups, "WAITING_MOST", 2)
+    monkeypatch.setattr(lookups, "_REMEMBERED_MOST", 10)
+    monkeypatch.setattr(lookups, "REMEMBERED", 0.0)
+
+    async def main() -> None:
+        async with doors(store := Watched()) as served:
+            clients = [await served.client() for _ in range(lookups.AT_ONCE + 3)]
+            with store.held():
+                for at, each in enumerate(clients):
+                    each.incr(f"no-{at}")
+                assert str(await clients[-1].reply()).startswith("UNAVAILABLE too many names are being looked up")
+            for each in clients[:-1]:
+                assert str(await each.reply()).startswith("NOTAG")
+            for at in range(50):
+                await clients[0].ask("INCR", f"nor-{at}")
+            assert len(served.look_ups._missed) <= 10
+            assert not served.look_ups._under_way
+
+    run(main())
