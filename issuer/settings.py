@@ -22,6 +22,10 @@ REDIS_VARIABLE = "REDIS_URL"
 
 DEFAULT = "default"
 
+#: How many connections to Redis an issuer has at most. A thread or task that draws needs one; those that draw from one
+#: tag at the same time share it.
+REDIS_CONNECTIONS = 32
+
 #: The most processes that serve together.
 WORKERS_MOST = 256
 _PORTS = 65536
@@ -247,6 +251,12 @@ class Settings:
     )
     redis_timeout = Definition(
         1.0, _seconds("redis_timeout", zero=False), "how long one round trip to Redis may take, above 0"
+    )
+    redis_connections = Definition(
+        REDIS_CONNECTIONS,
+        _count(10_000),
+        "how many connections to Redis an issuer has at most; calls that need another one wait for their turn",
+        unit="connections",
     )
     insist = Definition(
         5.0,

@@ -63,6 +63,7 @@ def connect(
     timeout: float | None = None,
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
+    redis_connections: int | None = None,
     insist: float | None = None,
     lease: int | None = None,
     journal: str | os.PathLike[str] | None = None,
@@ -83,7 +84,8 @@ def connect(
     sqlite:///path, memory://, memory://name) or a Store; not given: from the settings. If neither is named anywhere,
     an SQLite file of this machine is the store, and a warning names it. prefix: what the Redis keys begin with.
     timeout: seconds that a call may wait, 0 or more; store_timeout, redis_timeout: that one request to the store, one
-    round trip to Redis may take, above 0. insist: for how many seconds of an outage of the store calls for which
+    round trip to Redis may take, above 0. redis_connections: how many connections to Redis there are at most; calls
+    that need another one wait for their turn. insist: for how many seconds of an outage of the store calls for which
     nothing is left wait for it; past that they are refused at once until it is back. lease: how many numbers of a
     trend tag to draw ahead, 0 (none) .. 1 000 000, for tags that don't say it themselves. journal: a file to which
     every reservation is appended before it is used, in a directory that is there; "": none. keys: secrets by name for
@@ -117,6 +119,7 @@ def aconnect(
     timeout: float | None = None,
     store_timeout: float | None = None,
     redis_timeout: float | None = None,
+    redis_connections: int | None = None,
     insist: float | None = None,
     lease: int | None = None,
     journal: str | os.PathLike[str] | None = None,
@@ -168,7 +171,7 @@ def _parts(
     config: str | os.PathLike[str] | None,
     hooks: Hooks,
     *,
-    connections: Callable[[object, float], T | None],
+    connections: Callable[[object, float, int], T | None],
 ) -> tuple[IssuerConfig, T | None, Measure]:
     """Put together what both colours need. What can be refused without a store is refused before one is opened."""
     _check_hooks(hooks)
@@ -186,7 +189,7 @@ def _parts(
     opened = _store(named_store, settings.journal.value)
     own_store = not isinstance(named_store, Store)
     try:
-        to_redis = connections(settings.redis_url.value, settings.redis_timeout.value)
+        to_redis = connections(settings.redis_url.value, settings.redis_timeout.value, settings.redis_connections.value)
     except ConfigurationError:
         if own_store:
             opened.close()
@@ -309,7 +312,7 @@ def _opened(named: object) -> Store:
         raise store_error(error, None) from error
 
 
-def _redis(named: object, timeout: float) -> Connections | None:
+def _redis(named: object, timeout: float, most: int) -> Connections | None:
     import redis as redis_py
 
     from issuer.drivers.blocking.connections import Connections
@@ -317,13 +320,13 @@ def _redis(named: object, timeout: float) -> Connections | None:
     if named == "none":
         return None
     if isinstance(named, str):
-        return Connections.from_url(named, timeout, mask(named))
+        return Connections.from_url(named, timeout, mask(named), most)
     if isinstance(named, redis_py.Redis):
-        return Connections.from_client(named, timeout)
+        return Connections.from_client(named, timeout, most)
     raise ConfigurationError(f"redis is a URL, 'none' or a redis-py client, not {type(named).__name__}")
 
 
-def _async_redis(named: object, timeout: float) -> AsyncConnections | None:
+def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections | None:
     import redis as redis_py
 
     from issuer.drivers.asyncio.connections import Connections as AsyncConnections
@@ -331,7 +334,7 @@ def _async_redis(named: object, timeout: float) -> AsyncConnections | None:
     if named == "none":
         return None
     if isinstance(named, str):
-        return AsyncConnections.from_url(named, timeout, mask(named))
+        return AsyncConnections.from_url(named, timeout, mask(named), most)
     if isinstance(named, redis_py.asyncio.Redis):
-        return AsyncConnections.from_client(named, timeout)
+        return AsyncConnections.from_client(named, timeout, most)
     raise ConfigurationError(f"redis is a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")

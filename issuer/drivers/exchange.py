@@ -7,17 +7,20 @@ driver runs them, and has the connection's short way for draws beside them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import redis
 
 from issuer import gateway
-from issuer.clock import Deadline
+from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Calls, Elsewhere, Masters, Send, Visit
+from issuer.drivers.breaker import EVIDENCE
 from issuer.drivers.redis_errors import meaning
+from issuer.drivers.redis_pool import LOOK_AGAIN, Permit, Pool, idle_elsewhere
 from issuer.drivers.topology import (
+    Address,
     Exchange,
     Outdated,
     Talks,
@@ -88,14 +91,20 @@ class AnyLink(Protocol):
 L = TypeVar("L", bound=AnyLink)
 
 
-class AnyNode(Protocol[L]):
+class AnyNode(Generic[L]):
     """The idle connections to one server, of either colour."""
 
-    idle: deque[L]
-    closed: bool
+    __slots__ = ("address", "closed", "idle", "pool")
+
+    def __init__(self, address: Address, pool: Pool[Any]) -> None:
+        self.address = address
+        self.pool = pool
+        self.idle: deque[L] = deque()
+        self.closed = False
 
     def drop_idle(self) -> Any:
         """Close what is idle."""
+        raise NotImplementedError
 
 
 def talks(route: Topology, name: str, step: RedisStep, tag: str | None) -> Talks[Any]:  # noqa: C901 - one case a step
@@ -132,21 +141,24 @@ def talks(route: Topology, name: str, step: RedisStep, tag: str | None) -> Talks
         raise meant from error
 
 
-def exchange(  # noqa: C901, PLR0912 - one case for each way in which it may end
-    talk: Exchange, node: AnyNode[L], make: Callable[[], L], end: Deadline
+def exchange(  # noqa: C901 - one case for each way in which it may end
+    talk: Exchange,
+    node: AnyNode[L],
+    found: tuple[L, bool],
+    another: Callable[[Deadline], Calls[tuple[L, bool]]],
+    end: Deadline,
 ) -> Calls[Any]:
-    """Send one call and return its reply, decoded. Raises what redis-py raises. `make`: makes a new connection."""
+    """Send one call and return its reply, decoded. Raises what redis-py raises, and RedisUnavailable.
+
+    `found`: what `connection` has found; `another`: finds another one, until a deadline.
+    """
+    link, reused = found
     call = talk.call
     while True:
-        try:
-            link, reused = node.idle.pop(), True
-        except IndexError:
-            if not talk.connects:
-                raise Outdated from None
-            link, reused = make(), False
         # What goes out once must not go out on a connection that the server has closed meanwhile.
         if reused and not call.repeatable and (yield link.stale):
             yield link.drop
+            link, reused = yield from another(end)
             continue
         try:
             if not reused:
@@ -165,6 +177,7 @@ def exchange(  # noqa: C901, PLR0912 - one case for each way in which it may end
                 raise error  # noqa: B904 - it has a cause of its own
             # The server closed it while it was idle, and then it has closed the others too.
             yield node.drop_idle
+            link, reused = yield from another(end)
             continue
         except BaseException:
             yield link.drop
@@ -177,7 +190,72 @@ def exchange(  # noqa: C901, PLR0912 - one case for each way in which it may end
             node.idle.append(link)
             if node.closed:
                 yield node.drop_idle
+            elif node.pool.waiting:
+                node.pool.wake()
         return answer
+
+
+def connection(
+    talk: Exchange,
+    node: AnyNode[L],
+    nodes: Mapping[Any, AnyNode[L]],
+    make: Callable[[], Any],
+    deadline: Deadline,
+    *,
+    kind: Callable[[Any, Permit], L],
+) -> Calls[tuple[L, bool]]:
+    """Return a connection, and whether it was in use before; wait for one where there are as many as there may be.
+
+    `nodes`: all that there are; `make`: makes a connection of redis-py, of which `kind` makes one of ours. Nothing is
+    held while waiting, and so much time is left at the end that a server which is silent then has been silent for long
+    enough to be called so. Raises Outdated, RedisUnavailable.
+    """
+    pool, turn = node.pool, None
+    left = deadline.left()
+    until = Deadline(max(left / 2, left - EVIDENCE))
+    try:
+        while True:
+            if pool.is_next(turn):
+                try:
+                    return node.idle.pop(), True
+                except IndexError:
+                    pass
+                if pool.free and not talk.connects:
+                    raise Outdated
+                permit = pool.permit()
+                if permit is not None:
+                    return kind(make(), permit), False
+                other = idle_elsewhere(nodes)
+                if other is not None:
+                    yield other.drop
+                    continue
+            if turn is None:
+                turn = pool.queue(until)
+            elif left := until.left():
+                yield partial(turn.waker.wait, min(left, LOOK_AGAIN))
+            else:
+                problem = f"all {pool.most} connections of this process are in use"
+                raise RedisUnavailable(f"{problem}: the setting redis_connections allows more")
+    finally:
+        if turn is not None:
+            pool.leave(turn)
+
+
+def round_trip(step: RedisStep, deadline: Deadline, most: float) -> Deadline:
+    """Return when a step's round trips end that begin now and take `most` seconds at most."""
+    left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
+    return Deadline(min(most, max(SHORTEST, left)))
+
+
+def queued(
+    another: Callable[[Deadline], Calls[tuple[L, bool]]], end: Deadline, deadline: Deadline
+) -> Calls[tuple[L, bool]]:
+    """Find a connection until the deadline. What that takes is added to `end`, that of the step's round trips."""
+    began = monotonic()
+    found = yield from another(deadline)
+    now = monotonic()
+    end.at = min(end.at + now - began, max(deadline.at, now + SHORTEST))
+    return found
 
 
 def _asked(talk: Exchange, link: AnyLink, end: Deadline) -> Calls[Any]:

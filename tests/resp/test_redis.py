@@ -14,6 +14,7 @@ import issuer
 from issuer import Issuer
 from issuer.gateway.scripts import script
 from issuer.plugins import Call, Plugin
+from issuer.settings import REDIS_CONNECTIONS
 from tests.audit import Draw, drawn, order_violations, repeats
 from tests.resp.conftest import Serve
 from tests.resp.serving import Raw, Served, code, packed
@@ -69,6 +70,20 @@ def test_a_pipeline_of_redis_py_shares_draws_though_its_incr_says_incrby_1(
         assert pipeline.execute() == [*range(2, 802)]
         # One for each piece in which it came: 28 KB.
         assert draws(redis_client) - before < 80
+
+
+def test_a_pipeline_of_many_tags_makes_no_more_connections_than_the_setting(
+    serve: Serve, redis_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    served = serve(redis=redis_proxy.url, store=f"sqlite:///{tmp_path / 'ids.db'}")
+    tags = [f"tag-{number}" for number in range(100)]
+    for tag in tags:
+        served.create(tag, order="strict")
+    with served.client() as client:
+        for expected in (1, 2):
+            client.send(*(packed("INCR", tag) for tag in tags))
+            assert client.replies(len(tags)) == [expected] * len(tags)
+    assert redis_proxy.accepted == REDIS_CONNECTIONS
 
 
 def test_clients_that_come_during_a_draw_share_the_next_one(

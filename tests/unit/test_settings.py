@@ -22,6 +22,7 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "timeout": (11.0, 12.0, 13.0, 5.0),
     "store_timeout": (11.0, 12.0, 13.0, 3.0),
     "redis_timeout": (11.0, 12.0, 13.0, 1.0),
+    "redis_connections": (11, 12, 13, 32),
     "insist": (11.0, 12.0, 13.0, 5.0),
     "lease": (11, 12, 13, 0),
     "journal": ("argument", "environment", "file", ""),
@@ -359,7 +360,13 @@ def test_an_argument_that_has_the_name_of_a_setting_is_that_setting_in_both_face
     taken = [
         inspect.signature(face).parameters.keys() & DEFINITIONS.keys() for face in (issuer.connect, issuer.aconnect)
     ]
-    assert taken[0] == taken[1] == {*TIMES, "prefix", "insist", "lease", "journal", "keys", "metrics"}
+    assert (
+        taken[0]
+        == taken[1]
+        == {
+            *(*TIMES, "redis_connections", "prefix", "insist", "lease", "journal", "keys", "metrics"),
+        }
+    )
     for face in (issuer.connect, issuer.aconnect):
         ids = face(
             redis="none", store="memory://", prefix="p", timeout=7, store_timeout=6, insist=5, lease=4, scheduler=None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
 from functools import partial
 from operator import call
 from typing import Any, TypeVar
@@ -17,11 +17,24 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from issuer.clock import Deadline, monotonic
-from issuer.core.steps import Elsewhere
-from issuer.drivers.exchange import FAR, LOOK_OUT, SHORTEST, RedisStep, connection_error, exchange, talks
+from issuer.drivers.exchange import (
+    FAR,
+    LOOK_OUT,
+    SHORTEST,
+    AnyNode,
+    RedisStep,
+    connection,
+    connection_error,
+    exchange,
+    queued,
+    round_trip,
+    talks,
+)
+from issuer.drivers.redis_pool import Permit, Pool
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.drivers.topology import Address, Exchange
 from issuer.errors import RedisUnavailable
+from issuer.settings import REDIS_CONNECTIONS
 from issuer.threads import in_thread
 
 S = TypeVar("S")
@@ -52,10 +65,11 @@ async def drive(operation: Generator[S, Any, T], do: Callable[[S], Awaitable[Any
 class Link:
     """A redis-py connection that is ours alone. The caller bounds the time: redis-py makes a task for each send."""
 
-    __slots__ = ("_health", "connection")
+    __slots__ = ("_health", "connection", "permit")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, permit: Permit) -> None:
         self.connection = connection
+        self.permit: Permit | None = permit
         self._health = bool(connection.health_check_interval)
 
     async def connect(self, _end: Deadline) -> None:
@@ -98,6 +112,7 @@ class Link:
 
     def abort(self) -> None:
         """Close it at once, without waiting for the other side."""
+        self.permit = None
         # redis-py has no name for it. A close that isn't an abort waits until a server that stands still has read what
         # is left, or has ended TLS in turn: the socket stays open, and the loop may have ended by then.
         transport = getattr(getattr(self.connection, "_writer", None), "transport", None)  # fakeredis has none
@@ -150,15 +165,36 @@ class LookOut:
             self._far = FAR
 
 
-class Node:
+class TaskWaker:
+    """The sleep of a task that waits for a connection."""
+
+    __slots__ = ("_event", "_loop", "_thread")
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def wake(self) -> None:
+        """End its sleep, or the next one if it does not sleep. Also from the thread that finds a lost connection."""
+        with suppress(RuntimeError):  # the loop has ended
+            if threading.get_ident() == self._thread:
+                self._event.set()
+            else:
+                self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep until `wake`, or for so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        self._event.clear()
+
+
+class Node(AnyNode[Link]):
     """The idle connections to one server."""
 
-    __slots__ = ("address", "closed", "idle")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.idle: deque[Link] = deque()
-        self.closed = False
+    __slots__ = ()
 
     async def drop_idle(self) -> None:
         """Close what is idle."""
@@ -179,9 +215,10 @@ class Connections:
     that saw an error or a cancellation is dropped, so that no reply is taken for another call's.
     """
 
-    def __init__(self, target: Target, timeout: float) -> None:
-        """`timeout` bounds one round trip, in seconds."""
+    def __init__(self, target: Target, timeout: float, most: int = REDIS_CONNECTIONS) -> None:
+        """`timeout` bounds one round trip, in seconds; `most`: how many connections there are at most."""
         self._target = target
+        self._most = most
         self._timeout = timeout
         self.name = target.name
         self._closed = False
@@ -192,18 +229,19 @@ class Connections:
         forgotten = getattr(self, "_nodes", None)
         self._route = self._target.route()
         self._nodes: dict[Address, Node] = {}
+        self._pool = Pool(self._most, TaskWaker)
         self._look_out = LookOut()
         return forgotten
 
     @classmethod
-    def from_url(cls, url: str, timeout: float, name: str) -> Connections:
+    def from_url(cls, url: str, timeout: float, name: str, most: int = REDIS_CONNECTIONS) -> Connections:
         """Make them from a URL; see `target.from_url`. `name` is for messages. Raises ConfigurationError."""
-        return cls(from_url(url, name, redis.asyncio.ConnectionPool), timeout)
+        return cls(from_url(url, name, redis.asyncio.ConnectionPool), timeout, most)
 
     @classmethod
-    def from_client(cls, client: redis.asyncio.Redis, timeout: float) -> Connections:
+    def from_client(cls, client: redis.asyncio.Redis, timeout: float, most: int = REDIS_CONNECTIONS) -> Connections:
         """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
-        return cls(from_client(client), timeout)
+        return cls(from_client(client), timeout, most)
 
     # ------------------------------------------------------------------ the short way
 
@@ -217,6 +255,8 @@ class Connections:
 
         For draws only: they may be sent again. Raises RedisUnavailable if the time is over.
         """
+        if node.pool.waiting:
+            return None  # no draw comes before those that wait for a connection
         try:
             link = node.idle.pop()
         except IndexError:
@@ -246,6 +286,8 @@ class Connections:
         node.idle.append(link)
         if node.closed:
             await node.drop_idle()
+        elif node.pool.waiting:
+            node.pool.wake()
         return reply
 
     # ------------------------------------------------------------------ the long way
@@ -255,18 +297,21 @@ class Connections:
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
-        end = Deadline(min(self._timeout, max(SHORTEST, left)))
-        return await drive(talks(self._route, self.name, step, tag), partial(self._exchange, end=end))
+        end = round_trip(step, deadline, self._timeout)
+        return await drive(
+            talks(self._route, self.name, step, tag), partial(self._exchange, end=end, deadline=deadline)
+        )
 
-    async def _exchange(self, talk: Exchange, end: Deadline) -> Any:
-        node = self._nodes.setdefault(talk.address, Node(talk.address))
+    async def _exchange(self, talk: Exchange, end: Deadline, deadline: Deadline) -> Any:
+        node = self._nodes.setdefault(talk.address, Node(talk.address, self._pool))
         node.closed = self._closed
-        share = max(0.001, end.left() / talk.share)
         make = partial(self._target.connection, talk.address, NO_RETRY)
+        another = partial(connection, talk, node, self._nodes, make, kind=Link)
+        found = await drive(queued(another, end, deadline), call)
+        share = max(0.001, end.left() / talk.share)
         try:
             async with asyncio.timeout(share):
-                return await drive(exchange(talk, node, lambda: Link(make()), end), call)
+                return await drive(exchange(talk, node, found, another, end), call)
         except TimeoutError as error:
             raise redis.TimeoutError(f"no answer within {share:.3g} s") from error
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from functools import partial
 from operator import call
 from typing import Any, TypeVar
@@ -11,13 +12,23 @@ from typing import Any, TypeVar
 import redis
 
 from issuer.clock import Deadline
-from issuer.core.steps import Elsewhere
 from issuer.drivers.blocking.link import NO_RETRY, Link
-from issuer.drivers.exchange import SHORTEST, RedisStep, connection_error, exchange, talks
+from issuer.drivers.exchange import (
+    AnyNode,
+    RedisStep,
+    connection,
+    connection_error,
+    exchange,
+    queued,
+    round_trip,
+    talks,
+)
+from issuer.drivers.redis_pool import Pool
 from issuer.drivers.target import Target, from_client, from_url
 from issuer.drivers.topology import Address, Exchange
 from issuer.errors import RedisUnavailable
 from issuer.interrupts import raise_interrupt
+from issuer.settings import REDIS_CONNECTIONS
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -39,21 +50,37 @@ def drive(operation: Generator[S, Any, T], do: Callable[[S], Any]) -> T:
         return value
 
 
-class Node:
+class ThreadWaker:
+    """The sleep of a thread that waits for a connection: a lock in C, held but for the moment of its waking."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """End its sleep, or the next one if it does not sleep."""
+        with suppress(RuntimeError):  # it was woken already
+            self._lock.release()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until `wake`, or for so long."""
+        self._lock.acquire(timeout=seconds)
+
+
+class Node(AnyNode[Link]):
     """The idle connections to one server, shared by the threads of a process."""
 
-    __slots__ = ("address", "closed", "idle")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.idle: deque[Link] = deque()
-        self.closed = False
+    __slots__ = ()
 
     def draw(self, packed: bytes, seconds: float) -> list[bytes] | None:
         """Send a draw over an idle connection and return its reply as it comes; None if it has to go the long way.
 
         For draws only: they may be sent again. redis.TimeoutError if no reply comes within `seconds` seconds.
         """
+        if self.pool.waiting:
+            return None  # no draw comes before those that wait for a connection
         try:
             link = self.idle.pop()
         except IndexError:
@@ -77,6 +104,8 @@ class Node:
         self.idle.append(link)
         if self.closed:
             self.drop_idle()
+        elif self.pool.waiting:
+            self.pool.wake()
         return reply
 
     def drop_idle(self) -> None:
@@ -89,7 +118,7 @@ class Node:
 
 
 #: A server that no connection leads to.
-NOWHERE = Node(Address())
+NOWHERE = Node(Address(), Pool(0, ThreadWaker))
 
 
 class Connections:
@@ -99,9 +128,10 @@ class Connections:
     that saw an error is dropped, so that no reply is taken for another call's.
     """
 
-    def __init__(self, target: Target, timeout: float) -> None:
-        """`timeout` bounds one round trip, in seconds."""
+    def __init__(self, target: Target, timeout: float, most: int = REDIS_CONNECTIONS) -> None:
+        """`timeout` bounds one round trip, in seconds; `most`: how many connections there are at most."""
         self._target = target
+        self._most = most
         self.timeout = timeout
         self.name = target.name
         self._closed = False
@@ -110,16 +140,17 @@ class Connections:
     def _begin(self) -> None:
         self._route = self._target.route()
         self._nodes: dict[Address, Node] = {}
+        self._pool = Pool(self._most, ThreadWaker)
 
     @classmethod
-    def from_url(cls, url: str, timeout: float, name: str) -> Connections:
+    def from_url(cls, url: str, timeout: float, name: str, most: int = REDIS_CONNECTIONS) -> Connections:
         """Make them from a URL; see `target.from_url`. `name` is for messages. Raises ConfigurationError."""
-        return cls(from_url(url, name, redis.ConnectionPool), timeout)
+        return cls(from_url(url, name, redis.ConnectionPool), timeout, most)
 
     @classmethod
-    def from_client(cls, client: redis.Redis, timeout: float) -> Connections:
+    def from_client(cls, client: redis.Redis, timeout: float, most: int = REDIS_CONNECTIONS) -> Connections:
         """Make them like the client's own, which stay untouched: its retries would send a `load` twice."""
-        return cls(from_client(client), timeout)
+        return cls(from_client(client), timeout, most)
 
     def node(self, key: str) -> Node:
         """Return the server that holds the key, as far as it is known; NOWHERE otherwise."""
@@ -137,18 +168,19 @@ class Connections:
 
         Raises RedisUnavailable, FenceError, CorruptState, ConfigurationError.
         """
-        left = deadline.left() / (2 if isinstance(step, Elsewhere) else 1)
-        end = Deadline(min(self.timeout, max(SHORTEST, left)))
-        return drive(talks(self._route, self.name, step, tag), partial(self._exchange, end=end))
+        end = round_trip(step, deadline, self.timeout)
+        return drive(talks(self._route, self.name, step, tag), partial(self._exchange, end=end, deadline=deadline))
 
-    def _exchange(self, talk: Exchange, end: Deadline) -> Any:
+    def _exchange(self, talk: Exchange, end: Deadline, deadline: Deadline) -> Any:
         node = self._nodes.get(talk.address)
         if node is None:
-            node = self._nodes.setdefault(talk.address, Node(talk.address))
+            node = self._nodes.setdefault(talk.address, Node(talk.address, self._pool))
             node.closed = self._closed
-        share = Deadline(end.left() / talk.share) if talk.share > 1 else end
         make = partial(self._target.connection, talk.address, NO_RETRY)
-        return drive(exchange(talk, node, lambda: Link(make()), share), call)
+        another = partial(connection, talk, node, self._nodes, make, kind=Link)
+        found = drive(queued(another, end, deadline), call)
+        share = Deadline(end.left() / talk.share) if talk.share > 1 else end
+        return drive(exchange(talk, node, found, another, share), call)
 
     def after_fork(self) -> None:
         """In a child: forget the parent's connections."""

@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from issuer.clock import Deadline, monotonic
 from issuer.drivers.exchange import FAR, LOOK_OUT
+from issuer.drivers.redis_pool import Permit
 
 NO_RETRY = Retry(NoBackoff(), 0)
 
@@ -41,10 +42,11 @@ class Link:
     for, and Python's poll counts on.
     """
 
-    __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection")
+    __slots__ = ("_far", "_feed", "_gets", "_process", "_receive", "_send", "_short", "_wait", "connection", "permit")
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, permit: Permit) -> None:
         self.connection = connection
+        self.permit: Permit | None = permit
         #: Whether it takes the short way: `_send`, `_receive`, `_wait`, `_feed` and `_gets` are there then.
         self._short = False
         #: How many more calls sleep at once, as their replies come too late to look out for.
@@ -171,7 +173,10 @@ class Link:
 
     def drop(self) -> None:
         """Close it."""
-        self.connection.disconnect()
+        try:
+            self.connection.disconnect()
+        finally:
+            self.permit = None
 
     abort = drop
 

@@ -1,0 +1,137 @@
+"""Connections to Redis: never more than the setting, whatever is asked, and calls wait for one in their order."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import issuer
+from issuer.errors import RedisUnavailable
+from tests.servers.cluster import ClusterServers
+from tests.servers.proxy import FaultProxy
+from tests.waiting import eventually, run, until
+
+pytestmark = pytest.mark.live
+
+MOST = 4
+TAGS = [f"tag-{number}" for number in range(40)]
+
+
+def settings(redis: str, tmp_path: Path, **others: Any) -> dict[str, Any]:
+    patient = {"timeout": 60.0, "redis_timeout": 50.0, "store_timeout": 40.0}
+    return {"redis": redis, "store": f"sqlite:///{tmp_path / 'ids.db'}", **patient, "redis_connections": MOST, **others}
+
+
+def several(ids: issuer.Issuer, tag: str) -> list[int]:
+    return [ids.next(tag) for _ in range(20)]
+
+
+def test_threads_that_draw_from_many_tags_share_the_connections(redis_proxy: FaultProxy, tmp_path: Path) -> None:
+    with issuer.connect(**settings(redis_proxy.url, tmp_path)) as ids, ThreadPoolExecutor(len(TAGS)) as pool:
+        for tag in TAGS:
+            ids.create(tag)
+        queue = ids._runner.redis._pool.waiting  # type: ignore[union-attr]
+        redis_proxy.hold(times=MOST)
+        drawn = [pool.submit(several, ids, tag) for tag in TAGS]
+        until(lambda: len(queue) == len(TAGS) - MOST, message="all others wait for their turn")
+        redis_proxy.release()
+        assert [each.result() for each in drawn] == [[*range(1, 21)]] * len(TAGS)
+        assert not queue
+        assert redis_proxy.accepted == MOST
+
+
+def test_tasks_that_draw_from_many_tags_share_the_connections(redis_proxy: FaultProxy, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with issuer.aconnect(**settings(redis_proxy.url, tmp_path)) as ids:
+            for tag in TAGS:
+                await ids.create(tag)
+            queue = ids._runner.redis._pool.waiting  # type: ignore[union-attr]
+
+            async def draw(tag: str) -> list[int]:
+                return [await ids.next(tag) for _ in range(20)]
+
+            await asyncio.to_thread(redis_proxy.hold, times=MOST)
+            drawn = [asyncio.create_task(draw(tag)) for tag in TAGS]
+            await eventually(lambda: len(queue) == len(TAGS) - MOST, message="all others wait for their turn")
+            # One that is cancelled while it waits leaves no gap in the queue.
+            gone = asyncio.create_task(ids.peek(TAGS[-1]))
+            await eventually(lambda: len(queue) == len(TAGS) - MOST + 1)
+            gone.cancel()
+            await eventually(lambda: len(queue) == len(TAGS) - MOST)
+            await asyncio.to_thread(redis_proxy.release)
+            assert await asyncio.gather(*drawn) == [[*range(1, 21)]] * len(TAGS)
+            assert not queue
+            assert redis_proxy.accepted == MOST
+
+    run(main(), timeout=240.0)
+
+
+def test_a_call_that_waits_for_a_connection_gives_up_in_its_time(redis_proxy: FaultProxy, tmp_path: Path) -> None:
+    with issuer.connect(**settings(redis_proxy.url, tmp_path, redis_connections=1)) as ids:
+        for tag in TAGS[:2]:
+            ids.create(tag)
+        assert ids.next(TAGS[1]) == 1
+        redis_proxy.hold(times=1)
+        draws = threading.Thread(target=ids.next, args=(TAGS[0],))
+        draws.start()
+        connections = ids._runner.redis
+        assert connections is not None
+        until(lambda: not connections.node("").idle)
+        with pytest.raises(RedisUnavailable, match="all 1 connections of this process are in use"):
+            ids.next(TAGS[1], timeout=0.5)
+        redis_proxy.release()
+        draws.join()
+        # That says nothing of the server.
+        assert not connections._route.breakers[connections.node("").address].open
+        assert [ids.next(tag) for tag in TAGS[:2]] == [2, 2]
+        assert redis_proxy.accepted == 1
+
+
+def test_connections_that_break_leave_their_place_to_others(redis_proxy: FaultProxy, tmp_path: Path) -> None:
+    with issuer.connect(**settings(redis_proxy.url, tmp_path)) as ids, ThreadPoolExecutor(len(TAGS)) as pool:
+        for tag in TAGS:
+            ids.create(tag)
+        for _ in range(3):
+            drawn = [pool.submit(several, ids, tag) for tag in TAGS]
+            redis_proxy.cut()
+            assert all(len({*each.result()}) == 20 for each in drawn)
+        connections = ids._runner.redis
+        assert connections is not None
+        permits = connections._pool.free
+        until(lambda: len(permits) + len(connections.node("").idle) == MOST, message="what extends ends too")
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_cluster_of_more_nodes_than_connections_is_drawn_from(
+    cluster: ClusterServers, tmp_path: Path, most: int
+) -> None:
+    with (
+        issuer.connect(**settings(cluster.url, tmp_path, redis_connections=most)) as ids,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        for tag in TAGS:
+            ids.create(tag)
+        for expected in (1, 2):
+            assert [*pool.map(ids.next, TAGS)] == [expected] * len(TAGS)
+
+
+def test_the_default_bounds_a_process(redis_client: redis.Redis, redis_url: str, tmp_path: Path) -> None:
+    tags = [f"tag-{number}" for number in range(200)]
+    given = settings(redis_url, tmp_path)
+    del given["redis_connections"]
+    seen: list[int] = []
+
+    async def main() -> None:
+        async with issuer.aconnect(**given) as ids:
+            await asyncio.gather(*(ids.create(tag) for tag in tags))
+            drawn = [asyncio.create_task(ids.next(tag)) for tag in tags]
+            while not all(each.done() for each in drawn):
+                seen.append(len(await asyncio.to_thread(redis_client.client_list)) - 1)
+            assert [await each for each in drawn] == [1] * len(tags)
+
+    run(main(), timeout=240.0)
+    assert 1 < max(seen) <= 32
