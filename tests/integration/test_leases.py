@@ -13,10 +13,12 @@ import redis
 
 import issuer
 from issuer import Issuer
+from issuer.clock import Deadline
 from issuer.core.supply.supply import Supply
 from issuer.gateway.scripts import script
 from issuer.persistence.memory import MemoryStore
 from issuer.persistence.records import HIGHEST
+from tests import colours
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.integration.test_extension import in_threads
@@ -266,3 +268,21 @@ def test_processes_with_leases_and_without_repeat_nothing_and_one_that_is_killed
         assert repeats(everything) == []
         assert everything[-1] == max(everything) <= ids.inspect("a").store.max
         assert everything[-1] - len(everything) <= sum(2 * lease for lease, _ in plans)
+
+
+@BOTH
+def test_what_is_in_hand_of_a_tag_that_is_deleted_is_served_no_more(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without Redis nothing but the store tells of it, once the record is read again."""
+    store = MemoryStore()
+    monkeypatch.setattr("issuer.core.supply.supply.LEARN_AFTER", -1.0)
+    with connect(redis="none", store=store, scheduler=None) as ids:
+        ids.create("d", step=1000)
+        assert ids.take("d", 10) == [*range(1, 11)]
+        store.delete("d", timeout=10)
+        assert ids.next("d") == 11, "no look at the store for each number"
+        with pytest.raises(issuer.UnknownTag):
+            colours.run(ids, "d", supply_of(ids, "d").refresh(), Deadline(60))
+        with pytest.raises(issuer.UnknownTag):
+            ids.next("d")

@@ -1,6 +1,7 @@
 """A store is asked in threads: also where none can begin any more, as in the exit handlers of Python 3.12 and later."""
 
 import asyncio
+import contextvars
 import os
 import queue
 import threading
@@ -67,6 +68,45 @@ def test_a_caller_waits_for_no_other_ones_call_as_long_as_there_may_be_threads(c
         assert pool.ask(lambda _store, _timeout: "there", Deadline(60), None) == "there"
     finally:
         released.set()
+        pool.close()
+
+
+def test_a_question_whose_time_is_over_is_not_asked() -> None:
+    """Nobody waits for its answer any more: a segment that it reserved would be lost."""
+    pool, released = StorePool(MemoryStore(), 60.0), threading.Event()
+    began, asked = threading.Semaphore(0), []
+
+    def mute(_store: object, _timeout: float) -> None:
+        began.release()
+        assert released.wait(60)
+
+    try:
+        for _ in range(MOST):
+            pool.submit(mute, 60.0, lambda _: None)
+        for _ in range(MOST):
+            assert began.acquire(timeout=60)
+        deadline = Deadline(0.01)
+        with pytest.raises(issuer.StoreUnavailable, match="gave no answer"):
+            pool.ask(lambda _store, _timeout: asked.append("late"), deadline, None)
+        assert deadline.left() <= 0
+        released.set()
+        (crew,) = pool._crews.values()
+        pool.close()
+        for thread in crew.threads:
+            thread.join(60)
+        assert asked == []
+    finally:
+        released.set()
+
+
+def test_a_question_is_asked_in_its_callers_context() -> None:
+    """As a tracer of the store's driver needs it, which looks up the caller's span there."""
+    span = contextvars.ContextVar("span", default="none")
+    span.set("the caller's")
+    pool = StorePool(MemoryStore(), 60.0)
+    try:
+        assert pool.ask(lambda _store, _timeout: span.get(), Deadline(60), None) == "the caller's"
+    finally:
         pool.close()
 
 

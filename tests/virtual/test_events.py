@@ -70,6 +70,8 @@ def an_outage_of_the_store(made: World, seen: Seen) -> None:
         assert seen.count(events.Rejected("a", late)) == 1
         [waits] = [each for each in seen if isinstance(each, events.CallersWait)]
         assert "no answer within 0.1 s" in waits.cause
+        ran_out = [each for each in seen if isinstance(each, events.ExtensionLate)]
+        assert ran_out == [events.ExtensionLate("a", 100)], "however often its caller asks"
         made.store.resume()
         made.turns.until(lambda: events.StoreBack("a", None) in seen)
         ids.next("a")
