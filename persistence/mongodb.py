@@ -73,6 +73,10 @@ DEFAULTS: dict[str, Any] = {
 #: change, and so may run beside this one. It would issue the counters of a tag with a scheme as they are, though.
 SCHEMA = 2
 
+#: Seconds that `close` takes to tell the server that sessions end, which it notices in half an hour by itself: a server
+#: that hangs kept a program's end waiting for 12 s.
+_LEAVING = 0.5
+
 #: Seconds after which a process gives up the index of the ledger: a server that builds it stops then.
 _INDEX_PATIENCE = 3600
 
@@ -468,7 +472,8 @@ class MongoStore(Store):
             self._closed = True
             client, self._client = self._client, None
         if client is not None:
-            client.close()
+            with pymongo.timeout(_LEAVING):
+                client.close()
 
     @contextmanager
     def _session(self, timeout: float, *, writes: bool = True) -> Iterator[_Session]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -317,6 +318,19 @@ def test_an_older_document_without_a_scheme_is_of_a_plain_tag(mongo_bench: Mongo
     assert get(mongo_bench.store).scheme == {}
     assert reserve(mongo_bench.open()).tag.scheme == {}
     assert mongo_bench.store.configure("orders", TagChanges(scheme=SCHEME), timeout=TIMEOUT).scheme == SCHEME
+
+
+def test_a_server_that_hangs_keeps_no_program_from_its_end(far: MongoStore, proxy: FaultProxy) -> None:
+    """The driver sends it the end of its sessions, and would wait for an answer as long as for any other."""
+    create(far)
+    proxy.hold()
+    ending = threading.Thread(target=far.close, daemon=True)
+    ending.start()
+    ending.join(TIMEOUT / 2)
+    hangs = ending.is_alive()
+    proxy.release()
+    assert not hangs
+    ending.join()
 
 
 def test_who_reads_writes_nothing_into_an_empty_database(mongo_bench: MongoBench) -> None:
