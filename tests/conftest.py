@@ -53,10 +53,15 @@ settings.load_profile("unhurried")
 # stopped half-way loses the rest of what was printed.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# What a script starts in the background ignores Ctrl-C, what nohup starts a hangup, and so does all that it starts in
-# turn. Tests send both to processes of their own; what has a handler here has none there.
+# What a script starts in the background ignores Ctrl-C and SIGQUIT, what nohup starts a hangup, and so does all that it
+# starts in turn. Tests send these to processes of their own; what has a handler here has none there.
+_HANDLERS: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: lambda *_: None,
+    signal.SIGQUIT: signal.SIG_DFL,
+}
 if threading.current_thread() is threading.main_thread():
-    for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
+    for _number, _handler in _HANDLERS.items():
         if signal.getsignal(_number) is signal.SIG_IGN:
             signal.signal(_number, _handler)
 

@@ -262,7 +262,8 @@ def test_the_future_is_shown_and_left_by_a_yes_that_knows_what_it_costs(
     with_redis("create", "events", "--strategy", "snowflake", "--option", "machine_bits=4")
     last = put_ahead()
     shown = with_redis("machines", "events")
-    assert (shown.code, "9 days" in shown.out) == (0, True)
+    assert shown.code == 0
+    assert re.search("9 days 23 h|10 days", shown.out)
     (used,) = with_redis("machines", "events", "--json").json()["used"]
     assert (used["last"], used["held"], used["ahead"] > TEN_DAYS - 600_000) == (last, False, True)
     until = f"{datetime.fromtimestamp(last / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

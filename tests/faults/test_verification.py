@@ -118,7 +118,7 @@ GAPPED = dict[str, Any](next_cur=1000, next_mark=1020, next_max=1100, cur=800, m
 OVERLAP = {"low": 50, "high": 150, "host": "intruder", "pid": 99, "time": THEN}
 NO_NEXT: dict[str, Any] = dict.fromkeys(["next_cur", "next_max", "next_mark"])
 TOO_HIGH = "Redis above store max"
-BY_INTRUDER = "51..150 by intruder pid 99 (forged) at 1000000000000 ms"
+BY_INTRUDER = "51..150 by intruder pid 99 (forged) at 2001-09-09T01:46:40Z"
 
 HARMS: dict[str, Harm] = {
     "two overlapping entries": forged("overlap", "1..100 by", BY_INTRUDER, numbers=(51, 100), **OVERLAP),
