@@ -160,7 +160,7 @@ class Issuing(Generic[L]):
         self, tag: str, how: DrawOptions, deadline: Deadline, issued: list[Issued], *, as_drawn: bool
     ) -> Calls[list[int]]:
         def draw() -> Calls[list[int]]:
-            issued.append((yield partial(self._run, self._issue(tag, how, deadline), deadline, tag)))
+            issued.append((yield partial(self._run, self._issue(tag, how, deadline, text=as_drawn), deadline, tag)))
             return [issued[-1].value]
 
         return self.around(tag, 1, how, deadline, lambda: self._drive(draw()), as_drawn=as_drawn)
@@ -261,18 +261,19 @@ class Issuing(Generic[L]):
 
     # ------------------------------------------------------------------ steps
 
-    def _issue(self, tag: str, how: DrawOptions, deadline: Deadline) -> Steps[Issued]:
+    def _issue(self, tag: str, how: DrawOptions, deadline: Deadline, *, text: bool) -> Steps[Issued]:
+        """Issue one number. `text`: whether the caller wants its text; a number may be too long for the format."""
         while True:
             part = yield from self._part(tag, how)  # again each time: a deleted tag's combiner gives nothing any more
             try:
                 counter = yield from self._counter(part, how, deadline)
                 scheme = self._config.texts(part.combiner.supply.state.record or part.record)
                 try:
-                    return self._issued(part, scheme, counter)
+                    return self._issued(part, scheme, counter, text=text)
                 except FormatOverflow:
                     # It may have a wider format by now, and each try would take another number.
                     record = yield from self._combiner(tag).supply.origin.learn()
-                    return self._issued(replace(part, record=record), scheme, counter)
+                    return self._issued(replace(part, record=record), scheme, counter, text=text)
             except UnknownTag:
                 if part.combiner.tag == tag:
                     raise
@@ -280,8 +281,8 @@ class Issuing(Generic[L]):
             except OtherStrategyError:
                 (value,) = yield from self._generate(part.combiner, 1, deadline)
                 with _named(tag):
-                    text = self._config.texts(part.record).text_of(value, today=self._today(part.record))
-                return Issued(tag, value, text)
+                    whole, today = self._config.texts(part.record), self._today(part.record)
+                    return Issued(tag, value, whole.text_of(value, today=today) if text else "")
 
     def peek(self, tag: str, how: DrawOptions) -> Steps[Issued]:
         """Tell which number comes next, if no caller draws before; see Issuer.peek."""
@@ -299,7 +300,7 @@ class Issuing(Generic[L]):
         except OtherStrategyError as error:
             strategy = scheme_record.strategy(part.record.scheme)
             raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
-        return self._issued(part, self._config.texts(supply.state.record or part.record), counter)
+        return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
 
     def last(self, tag: str) -> Steps[int | None]:
         """Return the highest number issued as far as Redis knows, None if there is none.
@@ -482,15 +483,15 @@ class Issuing(Generic[L]):
             raise renewed(combiner.supply.state.ended)
         return combiner.serving
 
-    def _issued(self, part: _Part[L], scheme: Scheme, counter: int) -> Issued:
+    def _issued(self, part: _Part[L], scheme: Scheme, counter: int, *, text: bool) -> Issued:
         today = self._today(part.record)
         whole = self._config.texts(part.record)
         value = scheme.value(counter)
         if part.shard is not None:
             value = whole.sharded(value, part.shard)
         with _named(part.record.tag):
-            text = whole.text(counter, today=today, shard=part.shard, key=part.restart_key)
-        return Issued(part.record.tag, value, text, counter, scheme.period_name(counter), part.shard)
+            shown = whole.text(counter, today=today, shard=part.shard, key=part.restart_key) if text else ""
+        return Issued(part.record.tag, value, shown, counter, scheme.period_name(counter), part.shard)
 
     def _today(self, record: Tag) -> date:
         return self._config.texts(record).day(now_ms())

@@ -158,6 +158,18 @@ def test_a_text_that_no_longer_fits_is_an_error(make: Make) -> None:
     assert str(ids.issue("a")) == "N103", "a wider format is seen before the number is lost"
 
 
+@BOTH
+def test_numbers_without_a_text_are_given_though_none_fits_the_format(make: Make) -> None:
+    ids = make()
+    ids.create("a", start=100, format="N{seq:02d}")
+    assert (ids.next("a"), ids.next("a", key="order-778"), ids.next("a", key="order-778")) == (100, 101, 101)
+    assert ids.next("a") == 102, "none was lost"
+    ids.create("s", shards=True, format="{shard:04d}-{seq:01d}")
+    first = ids.next("s", shard_key="x")
+    numbers = [ids.next("s", shard_key="x") for _ in range(12)]
+    assert [ids.decode("s", number).counter for number in (first, *numbers)] == list(range(1, 14))
+
+
 def test_what_is_empty_and_of_another_kind_changes_nothing(make: Make) -> None:
     ids = make()
     ids.create("a", format="N{seq}")
