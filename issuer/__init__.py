@@ -161,6 +161,20 @@ _LATER = {
 _PACKAGES = ("plugins", "strategies")
 
 
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+    from pathlib import Path
+    from runpy import run_path
+
+    in_checkout = Path(__file__).resolve().parents[1] / "hatch_version.py"
+    if in_checkout.is_file():  # the package may have been installed from an older commit of it, as editable
+        return str(run_path(str(in_checkout))["version"]())
+    try:
+        return version("segment-issuer")
+    except PackageNotFoundError:  # the folder alone was copied
+        return "unknown"
+
+
 def _later(name: str) -> Any:
     with no_fork():
         found = globals()[name] = getattr(import_module(_LATER[name]), name)
@@ -176,12 +190,7 @@ if not TYPE_CHECKING:  # a name that isn't there is an error for mypy too
             with no_fork():
                 return import_module(f"issuer.{name}")
         if name == "__version__":
-            from importlib.metadata import PackageNotFoundError, version
-
-            try:
-                return version("segment-issuer")
-            except PackageNotFoundError:  # a checkout that was never installed
-                return "unknown"
+            return _version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

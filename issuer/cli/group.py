@@ -6,6 +6,7 @@ import sys
 
 import click
 
+import issuer
 from issuer.cli import (
     bench,
     chaos,
@@ -26,6 +27,12 @@ from issuer.cli import (
 from issuer.cli.exits import Edge
 from issuer.cli.session import Session
 from issuer.terminal import color
+
+
+def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> None:  # noqa: FBT001 - click's signature
+    if asked:
+        click.echo(f"issuer {issuer.__version__}")
+        context.exit()
 
 
 @click.group(
@@ -53,7 +60,9 @@ from issuer.terminal import color
 @click.option("--prefix", metavar="TEXT", help="What the Redis keys begin with.")
 @click.option("--timeout", metavar="SECONDS", type=float, help="How long a call may wait; 0: not at all.")
 @click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="The settings file.")
-@click.version_option(package_name="segment-issuer", prog_name="issuer", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Show the version."
+)
 @click.pass_context
 def main(
     context: click.Context,

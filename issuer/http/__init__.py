@@ -8,4 +8,4 @@ from issuer.errors import ConfigurationError
 try:
     import starlette  # noqa: F401 - looked for before a module below needs it
 except ImportError as _error:
-    raise ConfigurationError('HTTP needs Starlette: pip install "segment-issuer[server]"') from _error
+    raise ConfigurationError('HTTP needs Starlette: pip install ".[server]" in a checkout') from _error

@@ -20,7 +20,7 @@ except ModuleNotFoundError as missing:
     if missing.name != "prometheus_client":
         raise
     raise ConfigurationError(
-        'metrics need prometheus_client, which isn\'t installed: pip install "segment-issuer[metrics]"'
+        'metrics need prometheus_client, which isn\'t installed: pip install ".[metrics]" in a checkout'
     ) from missing
 
 __all__ = ["Metrics", "forget", "install"]

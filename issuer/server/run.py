@@ -106,7 +106,7 @@ def _prepare(options: ServerOptions) -> None:
         for name in _EXTRA:
             import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f'{error.name} is missing: pip install "segment-issuer[server]"') from error
+        raise ConfigurationError(f'{error.name} is missing: pip install ".[server]" in a checkout') from error
     import_module("issuer.server.worker")
     for endpoint in options.endpoints:
         import_module("issuer.http.app" if endpoint.name == "http" else "issuer.resp.server")

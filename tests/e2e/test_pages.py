@@ -127,6 +127,7 @@ def test_the_commands_and_options_in_a_pages_words_exist_and_its_links_lead_some
         for each in main.commands[name].params if name else ():
             known.update(each.opts, each.secondary_opts)
         assert {word for word in words if word.startswith("-")} <= known, code
+    assert "pip install segment" not in PAGES[page].replace('"', ""), "the package is on no index"
     for link in re.findall(r"\]\((?!https?:)([^)]*)\)", text):
         path, _, anchor = link.partition("#")
         to = (ROOT / page).parent / path if path else ROOT / page

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import issuer
 from issuer.cli import main
 from issuer.cli.numbers import CHUNK
 from issuer.terminal import Column, ago, plain, shortened, stamp, table, width
@@ -128,7 +129,7 @@ def test_before_a_tag_is_deleted_its_parts_are_counted(direct: Cli, store: str) 
 
 
 def test_the_help_fits_80_columns_and_names_every_command_and_scheme(cli: Cli) -> None:
-    assert cli("--version").out.split() == ["issuer", "0.1.0"]
+    assert cli("--version").out.split() == ["issuer", issuer.__version__]
     text = cli("--help").out
     assert all(f" {scheme}://" in text for scheme in ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"))
     assert "issuer completion bash" in text

@@ -140,4 +140,4 @@ except issuer.ConfigurationError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert 'pip install "segment-issuer[metrics]"' in done.stdout
+    assert 'pip install ".[metrics]" in a checkout' in done.stdout

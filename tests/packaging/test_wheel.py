@@ -1,6 +1,7 @@
 """The wheel: what is in it, and that it works where there is nothing else of ours."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -27,6 +28,41 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", target, at=REPO)
     return next(target.glob("*.whl"))
+
+
+def built(tree: Path, target: str, folder: Path) -> Path:
+    run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", folder, at=tree)
+    (found,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return found
+
+
+def test_a_version_tells_of_which_commit_a_build_is(tmp_path: Path) -> None:
+    # Of a checkout as a wheel, as a source distribution and a wheel of that, and as an archive of git's.
+    for name in (*run("git", "ls-files", "-co", "--exclude-standard", at=REPO).splitlines(), "issuer/persistence"):
+        if (REPO / name).exists():
+            (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPO / name, tmp_path / "tree" / name, follow_symlinks=False)
+    tree = tmp_path / "tree"
+    assert built(tree, "wheel", tmp_path / "bare").name == "segment_issuer-0.1.0-py3-none-any.whl"
+    git = ("git", "-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "All")):
+        run(*git, *words, at=tree)
+    version = f"0.1.0+g{run('git', 'rev-parse', 'HEAD', at=tree)[:9]}"
+    assert version in built(tree, "wheel", tmp_path / "wheel").name
+    source = built(tree, "sdist", tmp_path / "sdist")
+    assert version in source.name
+    run("tar", "xf", source, at=tmp_path / "sdist")
+    assert version in built(tmp_path / "sdist" / source.name.removesuffix(".tar.gz"), "wheel", tmp_path / "again").name
+    (tmp_path / "archive").mkdir()
+    run("git", "archive", "-o", tmp_path / "archive.tar", "HEAD", at=tree)
+    run("tar", "xf", tmp_path / "archive.tar", at=tmp_path / "archive")
+    assert version in built(tmp_path / "archive", "wheel", tmp_path / "third").name
+    (tree / "README.md").write_text("changed\n")
+    asked = ("-c", "import issuer; print(issuer.__version__)")
+    assert run(sys.executable, *asked, PYTHONPATH=str(tree)) == f"{version}.changed\n", "as an editable install does"
+    with zipfile.ZipFile(next((tmp_path / "wheel").glob("*.whl"))) as archive:
+        archive.extractall(tmp_path / "site")
+    assert run(sys.executable, "-m", "issuer", "--version", PYTHONPATH=str(tmp_path / "site")) == f"issuer {version}\n"
 
 
 def data_in(folder: Path) -> dict[str, str]:

@@ -323,7 +323,7 @@ def test_a_client_library_that_is_missing_is_told_with_what_to_install(home: Pat
         code = f"import sys; sys.modules[{name!r}] = None\nfrom issuer.cli import main\nmain()"
         done = programs.run("-c", code, "serve", "--http", "127.0.0.1:0", cwd=home)
         assert (done.returncode, done.stdout) == (2, "")
-        assert f'{name} is missing: pip install "segment-issuer[server]"' in done.stderr
+        assert f'{name} is missing: pip install ".[server]" in a checkout' in done.stderr
 
 
 def test_logs_are_json_with_a_line_for_each_request_and_no_number_and_no_token_in_them(

@@ -1,0 +1,33 @@
+"""The version of this tree: the release, and the commit that it was made of, as in 0.1.0+g1a2b3c4d5.
+
+`.changed` stands behind it if files differ from that commit. A tree without a commit has the release alone.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+RELEASE = "0.1.0"
+HERE = Path(__file__).resolve().parent
+#: In an archive that git has made, as the zip of a hosting service, the commit stands here.
+ARCHIVED = "$Format:%H$"
+
+
+def version() -> str:
+    """Return the version."""
+    if (HERE / "PKG-INFO").is_file():  # a source distribution
+        found = re.search(r"^Version: (.*)$", (HERE / "PKG-INFO").read_text(encoding="utf-8"), re.MULTILINE)
+        return found[1] if found else RELEASE
+    commit = _commit() if ARCHIVED.startswith("$") else ARCHIVED[:9]
+    return f"{RELEASE}+g{commit}" if commit else RELEASE
+
+
+def _commit() -> str:
+    if not (HERE / ".git").exists():  # perhaps beneath a repository of somebody else's
+        return ""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=9", "--dirty=.changed"]
+    try:
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)  # noqa: S603 - no word of it is anybody else's
+    except OSError:
+        return ""
+    return done.stdout.strip()
