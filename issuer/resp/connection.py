@@ -40,7 +40,10 @@ UNREAD_MOST: Final = 65_536
 #: the reply: so it is read, and thrown away.
 LINGER: Final = 1.0
 
-#: Clients beyond the most that may be connected are told so, up to this many at a time.
+#: Seconds that a client has to authenticate, where tokens are in force.
+AUTHENTICATING: Final = 10.0
+
+#: Clients beyond the most that may be connected are told so, up to this many at a time, and a quarter of the others.
 REFUSED_MOST: Final = 256
 
 #: What metrics call commands that there aren't.
@@ -99,7 +102,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._parser = Parser()
+        self._parser = Parser(stranger=not shared.is_open)
         self._pending: deque[Request] = deque()
         #: Replies in the order of the requests: packed, or yet to come.
         self._replies: deque[bytes | Demand] = deque()
@@ -114,6 +117,8 @@ class Connection(asyncio.BufferedProtocol):
         self._ending = False
         #: Ends the time that a client has to read why it is closed.
         self._farewell: asyncio.TimerHandle | None = None
+        #: Ends the time that it has to authenticate.
+        self._authenticating: asyncio.TimerHandle | None = None
         #: What came last, if it was nothing but INCRs of one tag, and how many: clients that draw say the same again.
         self._same = b""
         self._same_tag = ""
@@ -140,7 +145,9 @@ class Connection(asyncio.BufferedProtocol):
         shared.connections.add(self)
         if self._served:
             shared.served += 1
-        elif len(shared.connections) - shared.served > REFUSED_MOST:
+            if not shared.is_open:
+                self._authenticating = shared.loop.call_later(AUTHENTICATING, self._end_stranger)
+        elif len(shared.connections) - shared.served > min(REFUSED_MOST, shared.most // 4 + 1):
             self.abort()
         else:
             self._dismiss(error("ERR max number of clients reached"))
@@ -196,8 +203,9 @@ class Connection(asyncio.BufferedProtocol):
         shared = self._shared
         shared.connections.discard(self)
         shared.served -= self._served
-        if self._farewell is not None:
-            self._farewell.cancel()
+        for timer in (self._farewell, self._authenticating):
+            if timer is not None:
+                timer.cancel()
         if not shared.connections:
             shared.emptied()
 
@@ -210,6 +218,10 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
         self._stop_reading()
         self.flush()
+
+    def _end_stranger(self) -> None:
+        if self._session.stranger and self._farewell is None:
+            self._dismiss(error(f"NOAUTH no token came within {AUTHENTICATING:g} s"))
 
     def abort(self) -> None:
         """Close it now."""
@@ -292,6 +304,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._session.caller()
             self._shared.commands[name] += 1
             self._reply(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
+            if spec.early:
+                self._parser.stranger = self._session.stranger
             if name == "QUIT":
                 self._pending.clear()
                 self._ending = True

@@ -17,6 +17,10 @@ REQUEST_MOST: Final = 1_048_576
 #: Most arguments of a request, its name included.
 ELEMENTS_MOST: Final = 1024
 
+#: The same of a client that has not authenticated, where tokens are in force: arguments, and bytes of one or of a line.
+STRANGERS_ELEMENTS: Final = 10
+STRANGERS_BYTES: Final = 16_384
+
 #: Most bytes of a header, as `$65536`.
 _HEADER_MOST: Final = 16
 
@@ -41,11 +45,13 @@ class Parser:
     """Makes requests of the bytes of one client, wherever reads split them.
 
     `fault`: why what came last is no request, "" as long as all is well. After that nothing is parsed any more.
+    `stranger`: whether the client has yet to authenticate.
     """
 
-    __slots__ = ("_arguments", "_missing", "_needed", "_rest", "_size", "fault")
+    __slots__ = ("_arguments", "_missing", "_needed", "_rest", "_size", "fault", "stranger")
 
-    def __init__(self) -> None:
+    def __init__(self, *, stranger: bool = False) -> None:
+        self.stranger = stranger
         self.fault = ""
         self._rest = b""
         #: Bytes that the rest must have before it makes sense to look at it again.
@@ -90,8 +96,8 @@ class Parser:
                         requests.append([name, argument])
                         at = pair.end()
                         continue
-                begun = at
-                at = self._begun(data, at) if data[at] == _ASTERISK else _line(data, at, requests)
+                begun, longest = at, STRANGERS_BYTES if self.stranger else LINE_MOST
+                at = self._begun(data, at) if data[at] == _ASTERISK else _line(data, at, requests, longest)
                 if at == begun:
                     return at
             if self._missing:
@@ -110,6 +116,8 @@ class Parser:
         length, at = header
         if length > ELEMENTS_MOST:
             raise MalformedError("invalid multibulk length")
+        if self.stranger and length > STRANGERS_ELEMENTS:
+            raise MalformedError("unauthenticated multibulk length")
         self._missing, self._size = max(0, length), 0
         return at
 
@@ -125,6 +133,8 @@ class Parser:
             length, begins = header
             if not 0 <= length <= BULK_MOST:
                 raise MalformedError("invalid bulk length")
+            if self.stranger and length > STRANGERS_BYTES:
+                raise MalformedError("unauthenticated bulk length")
             self._size += length
             if self._size > REQUEST_MOST:
                 raise MalformedError("too big request")
@@ -159,11 +169,11 @@ def _shown(byte: int) -> str:
     return f"'{letter}'" if letter.isascii() and letter.isprintable() else f"byte {byte}"
 
 
-def _line(data: bytes, at: int, requests: list[Request]) -> int:
+def _line(data: bytes, at: int, requests: list[Request], longest: int) -> int:
     """Add the request of a line, if that is whole and not empty; return where the next one begins."""
-    stops = data.find(b"\n", at, at + LINE_MOST + 1)
+    stops = data.find(b"\n", at, at + longest + 1)
     if stops < 0:
-        if len(data) - at > LINE_MOST:
+        if len(data) - at > longest:
             raise MalformedError("too big inline request")
         return at
     words = split(data[at:stops])

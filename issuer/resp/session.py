@@ -21,10 +21,15 @@ class Session:
     library_version: str = ""
     _token: str | None = field(default=None, repr=False)
 
+    @property
+    def stranger(self) -> bool:
+        """Whether it has yet to authenticate."""
+        return self._token is None and not self.access.is_open
+
     def caller(self) -> Caller:
         """Return who it is now: a token may have been revoked since the last request. Raises Unauthenticated."""
         try:
-            if self._token is None and not self.access.is_open:
+            if self.stranger:
                 raise Unauthenticated("Authentication required.", advice="")  # noqa: TRY301 - handled like the others
             return self.access.identify(self._token)
         except Unauthenticated as error:

@@ -56,6 +56,7 @@ class ServerOptions:
     verbose: bool
     store_url: str
     has_redis: bool
+    redis_connections: int
 
     @classmethod
     def of(cls, settings: Settings, given: Mapping[str, Any], *, verbose: bool) -> ServerOptions:
@@ -91,6 +92,7 @@ class ServerOptions:
             verbose=verbose,
             store_url=str(settings.store_url.value),
             has_redis=settings.redis_url.value != "none",
+            redis_connections=settings.redis_connections.value,
         )
 
 

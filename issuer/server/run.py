@@ -20,6 +20,7 @@ from typing import Final
 from issuer.access import Access
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.server import logs
+from issuer.server.files import connections, raise_limit
 from issuer.server.options import ServerOptions
 from issuer.server.sockets import close, listen
 from issuer.server.supervisor import ALIVE_EVERY, SIGNALS, Alive, Job, Lifeline, Ready, Report, Supervisor
@@ -41,6 +42,8 @@ def serve(options: ServerOptions) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
             signal.signal(number, _end_at_start)
     logs.begin(options.log_format, verbose=options.verbose)
+    raise_limit()
+    connections(len(options.endpoints), options.redis_connections)  # told here rather than by a worker
     sockets = listen(options.endpoints)
     with ExitStack() as ends:
         for each in sockets.values():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -22,6 +21,7 @@ from issuer.api.asyncio import AsyncIssuer
 from issuer.api.door import Door
 from issuer.errors import ConfigurationError, IssuerError
 from issuer.lookups import LookUps
+from issuer.server.files import CONNECTIONS_MOST, connections
 from issuer.server.logs import logged
 from issuer.server.options import ServerOptions
 from issuer.server.sockets import BACKLOG
@@ -41,24 +41,18 @@ ANSWERING: Final = 0.3
 #: Seconds that a client of HTTP has for the head of a request, and between two of them.
 IDLE: Final = 30.0
 
-#: How many connections are served at once, if the system allows as many files.
-_CONNECTIONS: Final = 10_000
-#: Files that the process needs beside.
-_FILES: Final = 200
-
 
 class _Granian(embed.Server):
     """Granian in a loop and on a socket of ours."""
 
-    def __init__(self, app: Any, listening: socket.socket) -> None:
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    def __init__(self, app: Any, listening: socket.socket, most: int = CONNECTIONS_MOST) -> None:
         super().__init__(
             app,
             interface=Interfaces.ASGINL,
             http=HTTPModes.http1,
             websockets=False,
             backlog=BACKLOG,
-            backpressure=max(100, min(_CONNECTIONS, files - _FILES)),
+            backpressure=most,
             http1_settings=HTTP1Settings(header_read_timeout=round(IDLE * 1000)),
             # What its threads log has tracebacks in it, and its lines of requests have numbers.
             log_level=LogLevels.critical,
@@ -167,9 +161,10 @@ class _Worker:
             door.drain()
 
     async def _door(self, name: str, listening: socket.socket, ids: AsyncIssuer, look_ups: LookUps) -> _Http | _Resp:
+        most = connections(len(self._sockets), self._options.redis_connections)
         if name == "http":
-            return _Http(self._options, ids, self._access, look_ups, listening)
-        return await _Resp.open(ids, self._access, look_ups, listening)
+            return _Http(self._options, ids, self._access, look_ups, listening, most=most)
+        return await _Resp.open(ids, self._access, look_ups, listening, most=most)
 
     async def _look(self, ids: AsyncIssuer) -> None:
         """Ask the store once, so that what is wrong with the settings is told at the start, and not to each caller.
@@ -195,7 +190,14 @@ class _Http:
     """HTTP on granian. `task`: ends only if granian does."""
 
     def __init__(
-        self, options: ServerOptions, ids: AsyncIssuer, access: Access, look_ups: LookUps, listening: socket.socket
+        self,
+        options: ServerOptions,
+        ids: AsyncIssuer,
+        access: Access,
+        look_ups: LookUps,
+        listening: socket.socket,
+        *,
+        most: int,
     ) -> None:
         from issuer.http.app import application
         from issuer.http.service import Limits
@@ -211,7 +213,7 @@ class _Http:
             limits=Limits(options.longest_ttl, options.keys_per_second, options.series_per_tag),
             look_ups=look_ups,
         )
-        self._server: Any = _Granian(logged(self._app) if options.verbose else self._app, listening)
+        self._server: Any = _Granian(logged(self._app) if options.verbose else self._app, listening, most)
         self.task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._server.serve())
 
     def drain(self) -> None:
@@ -234,11 +236,15 @@ class _Resp:
         self._server: RespServer | None = server
 
     @classmethod
-    async def open(cls, ids: AsyncIssuer, access: Access, look_ups: LookUps, listening: socket.socket) -> _Resp:
+    async def open(
+        cls, ids: AsyncIssuer, access: Access, look_ups: LookUps, listening: socket.socket, *, most: int
+    ) -> _Resp:
         """Begin to serve."""
         from issuer.resp.server import start
 
-        return cls(await start(ids, access, sock=listening.dup(), look_ups=look_ups))
+        # A fifth is for those that are told that there are too many.
+        served = await start(ids, access, sock=listening.dup(), clients_most=most * 4 // 5, look_ups=look_ups)
+        return cls(served)
 
     def drain(self) -> None:
         """End each connection with its next reply."""

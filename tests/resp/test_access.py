@@ -185,3 +185,42 @@ def test_a_client_of_any_kind_may_say_it_in_a_line(guarded: Served) -> None:
     with Raw(guarded.port) as client:
         client.send(f"auth {ISSUE}\r\nincr a\r\nquit\r\n".encode())
         assert client.rest() == [b"OK", 1, b"OK"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (packed("EXISTS", *["a"] * 10), "unauthenticated multibulk length"),
+        (packed("ECHO", b"x" * 16_385), "unauthenticated bulk length"),
+        (b"x" * 16_385, "too big inline request"),
+    ],
+    ids=["arguments", "bytes", "line"],
+)
+def test_before_it_has_authenticated_a_client_may_send_little(guarded: Served, sent: bytes, why: str) -> None:
+    with guarded.client() as client:
+        assert [str(reply) for reply in client.send(sent).rest()] == [f"ERR Protocol error: {why}"]
+    with guarded.client() as client:
+        assert client.ask("AUTH", ADMIN) == b"OK"
+        assert client.ask("EXISTS", *["a"] * 10) == 10
+        assert client.ask("ECHO", b"x" * 16_385) == b"x" * 16_385
+        assert client.ask("RESET") == b"RESET"
+        assert [str(reply) for reply in client.send(sent).rest()] == [f"ERR Protocol error: {why}"]
+
+
+def test_a_client_that_does_not_authenticate_is_closed_soon(
+    guarded: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("issuer.resp.connection.AUTHENTICATING", 0.2)
+    with serve().client() as free, guarded.client() as stranger:
+        assert [str(reply) for reply in stranger.rest()] == ["NOAUTH no token came within 0.2 s"]
+        assert free.ask("PING") == b"PONG"
+    monkeypatch.undo()
+    with guarded.client() as known:
+        assert known.ask("AUTH", ADMIN) == b"OK"
+        (connection,) = guarded.server._shared.connections
+
+        async def end_time() -> None:
+            connection._end_stranger()
+
+        guarded.wait(end_time())
+        assert known.ask("PING") == b"PONG"

@@ -19,9 +19,11 @@ from tests.waiting import until
 
 __all__ = ["cli", "home", "store"]
 
-#: Starts `issuer` with constants of its modules set: "issuer.server.worker.DRAINING=60".
+#: Starts `issuer` with constants of its modules set: "issuer.server.worker.DRAINING=60"; and a limit of open files.
 _WITH_CONSTANTS = """
-import importlib, sys
+import importlib, resource, sys
+if {files}:
+    resource.setrlimit(resource.RLIMIT_NOFILE, ({files} // 2, {files}))
 for said in {constants!r}:
     name, _, value = said.partition("=")
     module, _, constant = name.rpartition(".")
@@ -111,12 +113,20 @@ def serve(home: Path) -> Iterator[Serve]:
             env: Mapping[str, str] | None = None,
             constants: tuple[str, ...] = PATIENT,
             http: str | None = "127.0.0.1:0",
+            files: int = 0,
         ) -> Served:
             at = () if http is None else ("--http", http)
             talk = home / f"talk{len(list(home.glob('talk*')))}"
             with talk.open("w") as stderr:
                 process = programs.Program(
-                    *("-c", _WITH_CONSTANTS.format(constants=constants), *before, "serve", *at, *arguments),
+                    *(
+                        "-c",
+                        _WITH_CONSTANTS.format(constants=constants, files=files),
+                        *before,
+                        "serve",
+                        *at,
+                        *arguments,
+                    ),
                     stdin=programs.DEVNULL,
                     stdout=programs.DEVNULL,
                     stderr=stderr,
