@@ -14,6 +14,14 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+try:
+    from issuer.persistence.contract import Store
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "issuer/persistence is no package. A checkout has a link there, which is a file without core.symlinks: "
+        "run `git config core.symlinks true`, then `git checkout issuer/persistence`, or install it: `pip install .`"
+    ) from error
+
 from issuer.core import events
 from issuer.core.inspect.discrepancies import (
     AboveMax,
@@ -65,7 +73,6 @@ from issuer.errors import (
 )
 from issuer.forks import no_fork, register
 from issuer.numbers.codec import Decoded
-from issuer.persistence.contract import Store
 from issuer.persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
 
 if TYPE_CHECKING:
