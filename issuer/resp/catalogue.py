@@ -7,6 +7,9 @@ from typing import Final
 
 from issuer.resp.replies import array, number, pairs, simple, text
 
+#: What metrics call commands that there aren't.
+OTHER: Final = "other"
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -72,6 +75,14 @@ SPECS: Final = {
         Spec("command", 0, None, "Tells which commands there are."),
         Spec("config", 1, None, "Returns settings that clients ask for.", "server"),
         Spec("info", 0, None, "Tells of this server.", "server"),
+        Spec("multi", 0, 0, "Begins a transaction: what follows is queued.", "transactions"),
+        Spec("exec", 0, 0, "Runs what was queued.", "transactions"),
+        Spec("discard", 0, 0, "Forgets what was queued.", "transactions"),
+        Spec("watch", 1, None, "Is refused: nothing here is changed but by drawing.", "transactions"),
+        Spec("unwatch", 0, 0, "Does nothing, as nothing is watched.", "transactions"),
+        Spec("scan", 1, None, "Returns no keys: this is no database.", "generic"),
+        Spec("dbsize", 0, 0, "Returns 0: this is no database.", "server"),
+        Spec("time", 0, 0, "Returns the server's time.", "server"),
         Spec("reset", 0, 0, "Makes this connection as it was when it was opened.", early=True),
         Spec("quit", 0, None, "Closes this connection.", early=True),
     )

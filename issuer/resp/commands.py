@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -50,6 +51,11 @@ def tag_of(argument: bytes) -> str:
 def wrong_number(name: str) -> bytes:
     """Return the reply to a command with too many or too few arguments."""
     return error(f"ERR wrong number of arguments for '{name.lower()}' command")
+
+
+def unknown(given: bytes) -> bytes:
+    """Return the reply to a command that there is not."""
+    return error(f"ERR unknown command '{given[:64].decode(errors='backslashreplace')}'")
 
 
 # ---------------------------------------------------------------------------------------------- asked of the issuer
@@ -261,6 +267,49 @@ def info(_: Session, about: About, arguments: Sequence[bytes]) -> bytes:
     return text("\r\n".join(parts))
 
 
+def multi(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Begin a transaction, which the connection keeps."""
+    return OK
+
+
+def execute(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Refuse to run a transaction that was not begun."""
+    return error("ERR EXEC without MULTI")
+
+
+def discard(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Refuse to forget a transaction that was not begun."""
+    return error("ERR DISCARD without MULTI")
+
+
+def watch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Refuse to watch a tag: a client that relied on it would wait in vain for EXEC to be refused."""
+    return error("ERR WATCH is not supported: a number that was drawn is the caller's alone, so leave WATCH out")
+
+
+def unwatch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Do nothing, as nothing is watched."""
+    return OK
+
+
+def scan(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+    """Return that there are no keys, and no more to come."""
+    if not arguments[0].isdigit():
+        return error("ERR invalid cursor")
+    return array([bulk(b"0"), array([])])
+
+
+def dbsize(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Return how many keys SCAN finds."""
+    return number(0)
+
+
+def time_(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Return the seconds and microseconds since 1970."""
+    seconds, micros = divmod(time.time_ns() // 1000, 1_000_000)
+    return array([text(str(seconds)), text(str(micros))])
+
+
 def reset(session: Session, _: About, __: Sequence[bytes]) -> bytes:
     """Make the connection as it was when it was opened: it needs its token again."""
     session.reset()
@@ -283,6 +332,14 @@ AT_ONCE: Final[Mapping[str, Callable[[Session, About, Sequence[bytes]], bytes]]]
     "COMMAND": command,
     "CONFIG": config,
     "INFO": info,
+    "MULTI": multi,
+    "EXEC": execute,
+    "DISCARD": discard,
+    "WATCH": watch,
+    "UNWATCH": unwatch,
+    "SCAN": scan,
+    "DBSIZE": dbsize,
+    "TIME": time_,
     "RESET": reset,
     "QUIT": farewell,
 }

@@ -18,11 +18,12 @@ from issuer.core.sparing import Sparing
 from issuer.errors import IssuerError
 from issuer.lookups import LookUps
 from issuer.resp import commands
-from issuer.resp.catalogue import SPECS
+from issuer.resp.catalogue import OTHER, SPECS
 from issuer.resp.drawing import Demand, Drawing, ending
-from issuer.resp.parsing import Parser, Request
+from issuer.resp.parsing import OF_BROWSERS, Parser, Request, is_incr
 from issuer.resp.replies import error, failure
 from issuer.resp.session import Session
+from issuer.resp.transaction import Transaction
 
 log = logging.getLogger("issuer.resp")
 
@@ -45,19 +46,6 @@ AUTHENTICATING: Final = 10.0
 
 #: Clients beyond the most that may be connected are told so, up to this many at a time, and a quarter of the others.
 REFUSED_MOST: Final = 256
-
-#: What metrics call commands that there aren't.
-OTHER: Final = "other"
-
-#: What begins a request of HTTP. A page in somebody's browser can send one to any port of that machine, with commands
-#: in its body.
-_OF_BROWSERS: Final = (b"POST", b"HOST:")
-
-
-def _is_incr(request: Request) -> bool:
-    """Whether it asks for one number: INCR tag, or INCRBY tag 1, which redis-py sends for `incr(tag)`."""
-    name, size = request[0], len(request)
-    return (name == b"INCR" and size == 2) or (name == b"INCRBY" and size == 3 and request[2] == b"1")  # noqa: PLR2004
 
 
 @dataclass(slots=True)
@@ -123,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self._same = b""
         self._same_tag = ""
         self._same_times = 0
+        #: What was sent since MULTI.
+        self._transaction: Transaction | None = None
         self.lost = False
         #: Whether it has sent a command that draws or reads a tag, since a stop has begun if one has.
         self.asked = False
@@ -168,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
                 return  # there is nothing but this to wait for
         else:
             requests = self._parser.feed(data)
-            if self._parser.between and requests:
+            if self._parser.between and requests and self._transaction is None:
                 self._remember(data, requests)
             self._pending.extend(requests)
             self._advance()
@@ -255,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
     def _remember(self, data: bytes, requests: list[Request]) -> None:
         first = requests[0]
         # One by one, as a name may be written in several ways.
-        if _is_incr(first) and all(each == first for each in requests):
+        if is_incr(first) and all(each == first for each in requests):
             try:
                 self._same_tag = first[1].decode()
             except UnicodeDecodeError:
@@ -283,7 +273,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, request: Request) -> bool:
         """Begin a request; return False if all before it have to be answered first."""
-        if _is_incr(request):
+        if self._transaction is not None:
+            return self._transact(self._transaction, request)
+        if is_incr(request):
             self._incr(request)
             return True
         name = request[0].decode(errors="backslashreplace").upper()
@@ -300,19 +292,45 @@ class Connection(asyncio.BufferedProtocol):
             self._session.caller()
             self._ask(name, arguments)
         else:
-            if not spec.early:
-                self._session.caller()
-            self._shared.commands[name] += 1
-            self._reply(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
-            if spec.early:
-                self._parser.stranger = self._session.stranger
-            if name == "QUIT":
-                self._pending.clear()
-                self._ending = True
+            self._answer(name, arguments, early=spec.early)
+        return True
+
+    def _answer(self, name: str, arguments: list[bytes], *, early: bool) -> None:
+        if not early:
+            self._session.caller()
+        self._shared.commands[name] += 1
+        self._reply(commands.AT_ONCE[name](self._session, self._shared.about, arguments))
+        self._parser.stranger = self._session.stranger
+        if name == "MULTI":
+            # Not by the short way, which would draw at once.
+            self._transaction, self._same = Transaction(), b""
+        elif name == "QUIT":
+            self._pending.clear()
+            self._ending = True
+
+    def _transact(self, transaction: Transaction, request: Request) -> bool:
+        """Queue a request of a transaction, or end that."""
+        name = request[0].upper()
+        if name in (b"QUIT", b"RESET"):
+            self._transaction = None
+            return self._begin(request)
+        if name in (b"EXEC", b"DISCARD") and len(request) == 1:
+            self._transaction = None
+            self._shared.commands[name.decode()] += 1
+            reply, requests = transaction.end(name)
+            self._reply(reply)
+            self._pending.extendleft(reversed(requests))
+            return True
+        try:
+            self._session.caller()
+        except IssuerError:
+            transaction.refuse()
+            raise
+        self._reply(transaction.add(request))
         return True
 
     def _unknown(self, given: bytes) -> None:
-        if given.upper() in _OF_BROWSERS:
+        if given.upper() in OF_BROWSERS:
             told = "a request of HTTP came to the RESP server, perhaps of a page in a browser: it is closed"
             self._shared.sparing.say(log.warning, "http", "", told)
             self._pending.clear()
@@ -322,8 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._shared.commands[OTHER] += 1
         self._session.caller()
-        shown = given[:64].decode(errors="backslashreplace")
-        self._reply(error(f"ERR unknown command '{shown}'"))
+        self._reply(commands.unknown(given))
 
     # ------------------------------------------------------------------ numbers
 

@@ -24,6 +24,10 @@ STRANGERS_BYTES: Final = 16_384
 #: Most bytes of a header, as `$65536`.
 _HEADER_MOST: Final = 16
 
+#: What begins a request of HTTP. A page in somebody's browser can send one to any port of that machine, with commands
+#: in its body.
+OF_BROWSERS: Final = (b"POST", b"HOST:")
+
 _ASTERISK, _DOLLAR = b"*$"
 
 #: The commonest request: a name and one argument, short and without line breaks.
@@ -35,6 +39,12 @@ _IN_DOUBLE: Final = re.compile(rb'\\x([0-9a-fA-F]{2})|\\(.)|([^"\\])', re.DOTALL
 _IN_SINGLE: Final = re.compile(rb"\\(')|([^'])", re.DOTALL)
 
 Request = list[bytes]
+
+
+def is_incr(request: Request) -> bool:
+    """Whether it asks for one number: INCR tag, or INCRBY tag 1, which redis-py sends for `incr(tag)`."""
+    name, size = request[0], len(request)
+    return (name == b"INCR" and size == 2) or (name == b"INCRBY" and size == 3 and request[2] == b"1")  # noqa: PLR2004
 
 
 class MalformedError(Exception):

@@ -111,7 +111,7 @@ def test_commands_that_ask_wait_for_those_before_them_and_hold_up_those_after(di
         assert client.replies(196)[-4:] == [540, b"540", 549, 550]
 
 
-@pytest.mark.parametrize("name", ["SUBSCRIBE", "SET", "DECR", "DEL", "MULTI", "EVAL", "KEYS", "\xff\r\n", ""])
+@pytest.mark.parametrize("name", ["SUBSCRIBE", "SET", "DECR", "DEL", "HGET", "EVAL", "KEYS", "\xff\r\n", ""])
 def test_everything_else_is_an_error_of_one_line(direct: Served, name: str) -> None:
     with direct.client() as client:
         reply = client.ask(name, "a", "1")

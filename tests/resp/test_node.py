@@ -16,6 +16,7 @@ const out = { first: await client.incr("a"), last: await client.incrby("a", 9) }
 const replies = await client.pipeline().incr("a").get("a").incr("b").exec();
 out.pipeline = replies.map(([error, value]) => (error ? error.message.split(" ")[0] : value));
 out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
+out.multi = (await client.multi().incr("a").incr("a").get("a").exec()).map(([, value]) => value);
 out.missing = await client.get("b");
 console.log(JSON.stringify(out));
 await client.quit();
@@ -31,6 +32,7 @@ const out = { first: await client.incr("a"), last: await client.incrBy("a", 9) }
 out.pipeline = [await client.incr("a"), await client.get("a")];
 out.pipeline.push(await client.incr("b").catch((error) => error.message.split(" ")[0]));
 out.many = await Promise.all(Array.from({ length: 200 }, () => client.incr("a")));
+out.multi = await client.multi().incr("a").incr("a").get("a").exec();
 out.missing = await client.get("b");
 console.log(JSON.stringify(out));
 await client.close();
@@ -49,5 +51,6 @@ def test_node_draws(direct: Served, program: str, arguments: list[str]) -> None:
         "last": 10,
         "pipeline": [11, "11", "NOTAG"],
         "many": list(range(12, 212)),
+        "multi": [212, 213, "213"],
         "missing": None,
     }
