@@ -148,16 +148,24 @@ def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(direct: Cli,
     assert [tag["tag"] for tag in direct("tags", "--json").json()] == ["orders"]
 
 
-def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(direct: Cli, home: Path) -> None:
-    """Else a look with a newer version would stop the service, which is of an older one."""
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside"])
+def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(
+    direct: Cli, home: Path, *, beside: bool
+) -> None:
+    """Else a look with a newer version would stop the service, which is of an older one. `beside`: it is at work."""
     assert direct("create", "orders", "--step", "10").code == 0
     assert direct("next", "orders").out == "1\n"
+    service = sqlite3.connect(home / "ids.db", isolation_level=None)
+    if beside:
+        service.execute("SELECT * FROM tags").fetchall()
     with closing(sqlite3.connect(home / "ids.db", isolation_level=None)) as database:
         database.execute("DROP TRIGGER step_mode_is_kept")
         for table, column in (("tags", "step_mode"), ("segments", "application"), ("segments", "born")):
             database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 4")
-    before = {each: each.read_bytes() for each in home.iterdir()}
+    kept = [each for each in home.iterdir() if each.suffix != ".db-shm"]
+    assert (home / "ids.db-wal" in kept) is beside
+    before = {each: each.read_bytes() for each in kept}
     for command in (
         "tags", "show orders", "peek orders", "verify", "who orders 1", "decode orders 1",
         "recover orders --dry-run --yes", "recover --all --dry-run --yes", "config",
@@ -166,12 +174,15 @@ def test_commands_that_read_leave_an_older_schema_and_upgrade_raises_it(direct: 
         assert ended.code == 0, (command, ended.err)
     findings = {each["check"]: each for each in direct("doctor", "--json").json()}
     assert "its schema is 4" in findings["store-schema"]["what"]
-    assert {each: each.read_bytes() for each in home.iterdir()} == before
+    assert {each: each.read_bytes() for each in kept} == before
+    assert service.execute("PRAGMA user_version").fetchone() == (4,)
+    service.close()
     assert direct("upgrade", "--json").json() == {"before": 4, "after": SCHEMA}
     ended = direct("upgrade")
     assert (ended.code, ended.out, ended.err) == (0, "", f"schema {SCHEMA}: nothing to do\n")
     # The file of before once more, for the first process that reserves.
-    for each in home.iterdir():
+    (home / "ids.db").unlink()
+    for each in kept:
         each.write_bytes(before[each])
     assert direct("next", "orders").code == 0
     findings = {each["check"]: each for each in direct("doctor", "--json").json()}
