@@ -43,6 +43,7 @@ from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
 from issuer.core.requests import TTL
 from issuer.errors import (
+    CalledWithin,
     ClockBehind,
     ConfigurationError,
     CorruptState,
@@ -74,6 +75,7 @@ from issuer.errors import (
 from issuer.forks import no_fork, register
 from issuer.numbers.codec import Decoded
 from issuer.persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
+from issuer.reentry import alone
 
 if TYPE_CHECKING:
     from issuer.api.asyncio import AsyncIssuer
@@ -86,6 +88,7 @@ __all__ = [
     "AboveMax",
     "AsyncIssuer",
     "BelowJournal",
+    "CalledWithin",
     "ClockBehind",
     "ConfigurationError",
     "CorruptState",
@@ -206,14 +209,14 @@ def __dir__() -> list[str]:
 
 
 _default: Issuer | None = None
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()
 
 
 def default() -> Issuer:
     """Return the process's default issuer, made from the settings at its first use and closed at exit."""
     global _default  # noqa: PLW0603 - one per process is what it is for
     if _default is None or _default.closed:
-        with _default_lock:
+        with alone(_default_lock):
             if _default is None or _default.closed:
                 _default = _later("connect")()
     return _default
@@ -221,7 +224,7 @@ def default() -> Issuer:
 
 def _fresh_lock() -> None:
     global _default_lock  # noqa: PLW0603 - the parent's may be held by a thread that the child doesn't have
-    _default_lock = threading.Lock()
+    _default_lock = threading.RLock()
 
 
 register(in_child=_fresh_lock)

@@ -37,6 +37,10 @@ ADVICE: Final[Mapping[str, str]] = {
         "if it stays away, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag is served "
         "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back"
     ),
+    "called_within": (
+        "a finalizer, a callback of weakref or gc, a log handler, an observer puts what it has to do into a "
+        "queue.SimpleQueue, and a thread of the program draws"
+    ),
     "unauthenticated": "send one of the server's file of tokens: `Authorization: Bearer TOKEN`, or `AUTH TOKEN`",
     "forbidden": "take another token, or change this one's line in the server's file of tokens",
     "corrupt_state.recover": "run {do:recover}",

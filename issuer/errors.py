@@ -256,6 +256,17 @@ class RedisUnavailable(Unavailable, code="redis_unavailable"):
     """Redis did not answer before the deadline."""
 
 
+class CalledWithin(Unavailable, code="called_within"):
+    """The call runs in the middle of another one of the same thread, which holds what it needs; it did not wait.
+
+    As from a finalizer, a weakref's callback, a log handler, an observer or a signal handler.
+    """
+
+    def __init__(self, *, tag: str | None = None) -> None:
+        wrong = "this call runs inside another call of the issuer on the same thread, and would wait for it for ever"
+        super().__init__(wrong, tag=tag)
+
+
 class ClockBehind(Unavailable, code="clock_behind"):
     """This machine's clock stands below a time that numbers were made of: none is made until it has caught up.
 

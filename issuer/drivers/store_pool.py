@@ -38,7 +38,7 @@ class StorePool:
 
     def __init__(self, store: Store, longest: float) -> None:
         """`longest`: seconds that one question may take at most."""
-        self._store = store
+        self.store = store
         self._longest = longest
         #: By process: a forked child has none of its parent's threads.
         self._crews: dict[int, Crew] = {}
@@ -47,18 +47,18 @@ class StorePool:
         """Return how long a question may take. StoreUnavailable if no time is left for it."""
         timeout = min(self._longest, deadline.left())
         if timeout <= 0:
-            raise StoreUnavailable(f"no time was left to ask the store {self._store.url}", tag=tag)
+            raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
         return timeout
 
     def late(self, timeout: float, tag: str | None) -> StoreUnavailable:
         """Return the error for a call that got no answer. It goes on in its thread, and what it reserves is a gap."""
-        return StoreUnavailable(f"the store {self._store.url} gave no answer within {timeout:.3g} s", tag=tag)
+        return StoreUnavailable(f"the store {self.store.url} gave no answer within {timeout:.3g} s", tag=tag)
 
     def ask(self, question: Question, deadline: Deadline, tag: str | None) -> object:
         """Return the answer, or raise what the question raises. StoreUnavailable if none comes in time."""
         timeout = self.seconds(deadline, tag)
         if in_uwsgi_master():  # a thread would be missing in its workers
-            return question(self._store, timeout)
+            return question(self.store, timeout)
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.submit(question, timeout, answers.put)
         try:
@@ -73,10 +73,10 @@ class StorePool:
         """Ask in a thread, unless the time is over by then; `tell` is called there with the answer or the error."""
         pid = os.getpid()
         crew = self._crews.get(pid) or self._crews.setdefault(pid, Crew("issuer-store", MOST))
-        if not crew.put(partial(self._answered, question, Deadline(timeout), tell, contextvars.copy_context())):
+        if not crew.put(partial(self.answer, question, Deadline(timeout), tell, contextvars.copy_context())):
             crew.in_person()
 
-    def _answered(
+    def answer(
         self, question: Question, deadline: Deadline, tell: Tell, context: contextvars.Context
     ) -> Callable[[], object] | None:
         """Ask, and return what tells the answer or the error; None if no caller waits for it any more."""
@@ -84,7 +84,7 @@ class StorePool:
         if left <= 0:
             return None
         try:
-            found: Answer = context.run(question, self._store, left), None
+            found: Answer = context.run(question, self.store, left), None
         except BaseException as error:  # noqa: BLE001 - the caller's to judge
             found = None, error
         return partial(tell, found)

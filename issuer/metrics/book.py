@@ -34,6 +34,7 @@ from issuer.metrics.definitions import DEFINITIONS, Definition
 from issuer.metrics.families import Families, several_processes
 from issuer.metrics.reading import Lines, Readings
 from issuer.metrics.served import Served
+from issuer.reentry import inside
 from issuer.tally import Tally
 
 #: Labels that tags get at most, unless `install` says otherwise.
@@ -179,7 +180,12 @@ class Book:
     # ------------------------------------------------------------------ counting
 
     def observe(self, source: Source, event: Event) -> None:
-        """Count an event of an issuer."""
+        """Count an event of an issuer; not that of a finalizer's draw in the middle of a call of prometheus_client.
+
+        It would wait for ever for a lock of that one's.
+        """
+        if inside("prometheus_client"):
+            return
         _give_way()
         with self.lock:
             count(self._families, self.label(event.tag, source.knows(event.tag)), event)

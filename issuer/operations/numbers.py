@@ -46,6 +46,7 @@ from issuer.persistence.errors import TagPresent
 from issuer.persistence.records import HIGHEST, Tag, now_ms
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import Call
+from issuer.reentry import alone
 from issuer.strategies import aside
 from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.strategies.registry import decode, holder
@@ -140,7 +141,7 @@ class Issuing(Generic[L]):
         self._combiner = combiner
         self._run = run
         self._drive = drive
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         #: When a tag's series were counted, and how many there were, with those made since.
         self._series: dict[str, tuple[float, int]] = {}
 
@@ -473,7 +474,7 @@ class Issuing(Generic[L]):
 
     def _serving(self, combiner: L, record: Tag) -> StrategyRunner:
         if combiner.serving is None:
-            with self._lock:
+            with alone(self._lock):
                 if combiner.serving is None:
                     context = self._config.context(record, self._runtime, combiner.run_in_thread)
                     combiner.serving = StrategyRunner(scheme_record.strategy(record.scheme), context)

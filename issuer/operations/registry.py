@@ -16,6 +16,7 @@ from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavaila
 from issuer.forks import under_way
 from issuer.gateway.keys import PART, check_tag
 from issuer.persistence.records import Tag
+from issuer.reentry import alone
 from issuer.strategies.serving import StrategyRunner
 
 
@@ -58,7 +59,7 @@ class TagRegistry(Generic[L]):
         """`fast_path`: what is laid open of a tag goes with its combiner."""
         self._make = make
         self._fast_path = fast_path
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._sparing = Sparing()
         #: The error that keeps this process from looking after a tag, as it was logged last: it won't pass by itself.
         self._unable: dict[str, str] = {}
@@ -73,7 +74,7 @@ class TagRegistry(Generic[L]):
             return self.combiners[tag]
         except (KeyError, TypeError):
             check_tag(tag)
-        with self._lock:
+        with alone(self._lock):
             if self.closed:
                 raise IssuerError("this issuer is closed")
             combiner = self.combiners.get(tag)
@@ -104,7 +105,7 @@ class TagRegistry(Generic[L]):
         self._remove(combiner)
 
     def _remove(self, combiner: L) -> None:
-        with self._lock:
+        with alone(self._lock):
             if self.combiners.get(combiner.tag) is combiner:
                 del self.combiners[combiner.tag]
                 self._fast_path.withdraw(combiner.tag)
@@ -114,7 +115,7 @@ class TagRegistry(Generic[L]):
 
     def lay_open(self, combiner: L, numbers: Iterator[int]) -> None:
         """Let `next` find these, unless the combiner was dropped meanwhile."""
-        with self._lock:
+        with alone(self._lock):
             if self.combiners.get(combiner.tag) is combiner and not under_way():
                 self._fast_path.lay(combiner.tag, numbers)
 
@@ -167,7 +168,7 @@ class TagRegistry(Generic[L]):
             for combiner in list(self.combiners.values())
             if combiner.supply.kept or combiner.serving or combiner.supply.used_at > since
         ]
-        with self._lock:
+        with alone(self._lock):
             self._leaving = [
                 combiner for combiner in self._leaving if combiner.serving is not None and not combiner.serving.left
             ]
@@ -213,7 +214,7 @@ class TagRegistry(Generic[L]):
 
     def close(self) -> list[L] | None:
         """Make no more combiners; return those that there are, None if it was closed before."""
-        with self._lock:
+        with alone(self._lock):
             if self.closed:
                 return None
             self.closed = True

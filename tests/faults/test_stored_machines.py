@@ -224,7 +224,7 @@ def test_a_store_that_went_back_is_found_out_at_the_next_renewal(hosts: Hosts) -
     desk.take(10)
     copy = MemoryStore()
     copy.create(TAG, TagSettings(step=1, order="trend"), timeout=10)
-    desk.runner.store = desk.runner.pool._store = copy
+    desk.runner.store = desk.runner.pool.store = copy
     hosts.pass_time(stored.LEASE / 2)
     with pytest.raises(StoreBehind):
         desk.sweep()

@@ -48,7 +48,7 @@ def test_each_status_stands_for_what_it_means() -> None:
         "unauthenticated": 401, "forbidden": 403, "refused": 403, "unknown_tag": 404, "tag_exists": 409,
         "tag_differs": 409, "limit_reached": 409, "format_overflow": 409, "not_decodable": 422, "invalid_argument": 400,
         "configuration": 422, "scheme": 422, "too_many_requests": 429, "unavailable": 503, "store_unavailable": 503,
-        "store_full": 503,
+        "store_full": 503, "called_within": 503,
         "redis_unavailable": 503, "clock_behind": 503, "no_machine_number": 503, "fence": 503, "store_behind": 503,
         "foreign_hash": 500, "failed": 500, "corrupt_state": 500, "journal_damaged": 500, "strategy_failed": 500,
         "transform_failed": 500,

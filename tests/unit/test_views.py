@@ -74,6 +74,7 @@ ERRORS = [
     issuer.StoreUnavailable("away"),
     issuer.StoreFull("no space is left", path="store.db"),
     issuer.RedisUnavailable("away", tag="orders", advice="redis_unavailable.recover"),
+    issuer.CalledWithin(tag="orders"),
     issuer.ClockBehind("behind", behind=5),
     issuer.NoMachineNumber("none"),
     issuer.StrategyFailed("failed", strategy="mine"),

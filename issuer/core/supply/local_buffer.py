@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from issuer.core.arithmetic import mark
 from issuer.forks import under_way
+from issuer.reentry import alone, mine
 
 #: One piece in use and one in reserve: a process that is killed loses these at most.
 BUFFERS = 2
@@ -104,8 +105,8 @@ class LocalBuffer(Generic[P]):
 
     Each method replaces the whole state by one assignment. A KeyboardInterrupt, or a signal handler that raises, may
     come between any two bytecodes. Between two assignments it would leave `cur` in one piece and the end of another
-    one, and other processes' numbers in between would be issued (seen: 2 repeats in 47 701 numbers). Don't draw in
-    a signal handler: it would wait for the lock that the code it interrupted holds.
+    one, and other processes' numbers in between would be issued (seen: 2 repeats in 47 701 numbers). A draw of that
+    handler, or of a finalizer, in the middle of a method is refused: it would take the same numbers.
 
     Callers that found it empty are served first come, first served, before anything of the next piece is laid open.
     The caller that fetches a piece goes on at once, and one that draws in a loop would take all of it each time: of 21
@@ -116,7 +117,7 @@ class LocalBuffer(Generic[P]):
 
     def __init__(self, tag: str, fast_path: FastPath | None) -> None:
         """`fast_path`: where `next(tag)` finds open numbers; None: nothing is laid open, and each call comes here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._tag = tag
         self._fast_path = fast_path if _ATOMIC else None
         self._state: _State[P] = ((), 0, 0, _NOTHING, 0)
@@ -131,7 +132,7 @@ class LocalBuffer(Generic[P]):
 
         `place`: then the caller stands in the row with it, and asks again with the same one, until it calls `leave`.
         """
-        with self._lock:
+        with alone(self._lock):
             if place is not None and place.taken is not None:
                 return place.taken
             taken = self._take(n)
@@ -141,7 +142,7 @@ class LocalBuffer(Generic[P]):
 
     def leave(self, place: Place) -> None:
         """Leave the row. What was put aside for a caller that is interrupted is a gap."""
-        with self._lock:
+        with alone(self._lock):
             self._row.pop(place, None)
 
     def _take(self, n: int) -> tuple[int, int] | None:
@@ -179,7 +180,7 @@ class LocalBuffer(Generic[P]):
 
     def add(self, piece: P) -> bool:
         """Keep it as the next one; False if there is no room, or it isn't above what is held or was issued."""
-        with self._lock:
+        with alone(self._lock):
             held, cur, at, shown, issued = self._state
             passed = self._passed
             if held and self._used_up():
@@ -201,7 +202,7 @@ class LocalBuffer(Generic[P]):
 
         False if they can't be: a later caller might get lower ones from here, or has got higher ones.
         """
-        with self._lock:
+        with alone(self._lock):
             if self._state[0] or self._state[4] > low:
                 return False
             self._state = ((), 0, 0, _NOTHING, high)
@@ -209,7 +210,7 @@ class LocalBuffer(Generic[P]):
 
     def empty(self) -> tuple[tuple[P, ...], int]:
         """Forget everything; return what was held, oldest first, and the last number used of the first of them."""
-        with self._lock:
+        with alone(self._lock):
             held, cur, _, shown, issued = self._state
             left = spend(shown)
             self._passed += (left[0] - 1 if left else cur) - held[0].low if held else 0
@@ -222,7 +223,7 @@ class LocalBuffer(Generic[P]):
 
         `patience`: wait that many seconds at most. Past them what lies open is a gap.
         """
-        if not self._lock.acquire(timeout=patience):
+        if mine(self._lock) or not self._lock.acquire(timeout=patience):
             spend(self._state[3])
             return
         try:
@@ -264,7 +265,7 @@ class LocalBuffer(Generic[P]):
     @property
     def upcoming(self) -> int | None:
         """The number that leaves it next, None if it is empty."""
-        with self._lock:
+        with alone(self._lock):
             held, cur, _, shown, _ = self._state
             laid_open = length_hint(shown)
             if laid_open or (held and cur < held[0].high):
@@ -279,27 +280,27 @@ class LocalBuffer(Generic[P]):
     @property
     def due(self) -> bool:
         """Whether the next piece should be fetched: the mark is reached, or nothing is held."""
-        with self._lock:
+        with alone(self._lock):
             held, cur, at, _, _ = self._state
             return cur >= at and len(held) < BUFFERS
 
     @property
     def issued(self) -> int:
         """The highest number issued from here, 0 if none."""
-        with self._lock:
+        with alone(self._lock):
             return self._issued()
 
     @property
     def count(self) -> int:
         """How many numbers have left it so far."""
-        with self._lock:
+        with alone(self._lock):
             held, cur, _, shown, _ = self._state
             return self._passed + (cur - length_hint(shown) - held[0].low if held else 0)
 
     @property
     def left(self) -> int:
         """How many numbers it holds."""
-        with self._lock:
+        with alone(self._lock):
             held, cur, _, shown, _ = self._state
             return sum(each.high - each.low for each in held) - (cur - length_hint(shown) - held[0].low) if held else 0
 

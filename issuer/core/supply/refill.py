@@ -17,6 +17,7 @@ from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import ConfigurationError, CorruptState, IssuerError, Unavailable
 from issuer.persistence.records import LEASE_MOST
+from issuer.reentry import alone
 
 #: How many leases below the numbers already issued are thrown away before Redis counts as gone back in time.
 ATTEMPTS = 2
@@ -113,7 +114,7 @@ class Refill:
             # It can't make numbers of it here. Each call would reserve another one.
             yield from origin.give_back((reserved,), reserved.low)
             raise
-        with origin.lock:
+        with alone(origin.lock):
             # A flight that counted as lost, or finds a tag that was made again as strict, has come too late.
             welcome = (
                 origin.mode is Mode.DIRECT
@@ -145,7 +146,7 @@ class Refill:
         granted = 0
         for _ in range(ATTEMPTS):
             piece = yield from self._drawn_lease(least, min(flight.wanted, LEASE_MOST), deadline)
-            with origin.lock:
+            with alone(origin.lock):
                 welcome = (
                     state.ended is None
                     and origin.lease_size()

@@ -32,6 +32,7 @@ from issuer.errors import (
     Unavailable,
 )
 from issuer.persistence.records import Reservation
+from issuer.reentry import alone
 
 #: When the last check of the leases against the hash is this many seconds old, the caller checks them before more of
 #: them is served, and waits for it. Where a scheduler sweeps every second, the caller checks only if that is a second
@@ -411,7 +412,7 @@ class Supply:
             left = hand.empty()
             issued = hand.issued
             yield from origin.public(floor(state.tag, state.key, issued, "keep", store_id))
-            with origin.lock:
+            with alone(origin.lock):
                 current = flights.is_current(flight) or not mine
                 if current and not hand.held and hand.issued == issued:
                     state.seen = max(state.seen, issued)

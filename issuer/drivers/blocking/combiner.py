@@ -15,9 +15,10 @@ from issuer.core.supply.fetcher import UNCLAIMED
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.supply import Supply
 from issuer.drivers.blocking.connections import NOWHERE
-from issuer.drivers.blocking.runner import Runner, ThreadLatch, waited
+from issuer.drivers.blocking.runner import Runner, ThreadLatch, run_in_thread, waited
 from issuer.drivers.exchange import SHORTEST
 from issuer.errors import IssuerError, RedisUnavailable, Unavailable
+from issuer.reentry import callees
 from issuer.strategies.serving import StrategyRunner
 
 T = TypeVar("T")
@@ -190,7 +191,9 @@ class Combiner:
         """Run the protocol's steps to their end."""
         return self._runner.run(steps, deadline, self.tag)
 
-    run_in_thread = run
+    def run_in_thread(self, steps: Steps[T], deadline: Deadline) -> T:
+        """Do the same for a strategy, which is asked in a thread of the store's."""
+        return run_in_thread(self._runner, steps, deadline, self.tag)
 
     def _draw(self, n: int, deadline: Deadline) -> tuple[int, int]:
         """One round trip; what it doesn't bring goes the long way. Returns low and high."""
@@ -250,10 +253,14 @@ class Combiner:
 
     def _sat(self, deadline: Deadline, batch: Batch, seat: int) -> int:
         while deadline.left() > SHORTEST:
+            if batch.ours:  # by a call in the middle of which this one runs: whoever leads it twice gives numbers twice
+                break
             self._waiting.add(deadline)  # again each time: a draw that takes the long way ends by discarding it
             try:
                 if batch.start():
                     self._lead(batch, deadline)
+                elif self._within:
+                    break
                 else:
                     waited(batch, deadline.left() - SHORTEST)
             except BaseException:
@@ -273,10 +280,17 @@ class Combiner:
         # Too late to wait for others.
         return self._draw(1, deadline)[1]
 
+    @property
+    def _within(self) -> bool:
+        """Whether this call runs in the middle of another one on this thread, which may hold what it would wait for."""
+        return self._runner.within() or sum(each is self for each in callees(_DRAWS)) > 1
+
     def _lead(self, batch: Batch, deadline: Deadline) -> None:
         turn = self._turn
         self._queued = True
-        mine = turn.acquire(timeout=max(0.0, min(deadline.left(), TURN)))
+        mine = turn.acquire(timeout=min(deadline.left(), PASSING))
+        if not mine and not self._within:
+            mine = turn.acquire(timeout=min(deadline.left(), TURN))
         try:
             passing, self._passing = self._passing, None
             if mine and passing is not None:
@@ -306,3 +320,7 @@ class Combiner:
             self._batch = Batch()
             self._queued = False
         return next(batch.seats) - 1
+
+
+#: A call of a tag's is in one of these, once.
+_DRAWS = frozenset({Combiner.__next__.__code__, Combiner.next.__code__})

@@ -14,8 +14,9 @@ from issuer.drivers import spans
 from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import StorePool
-from issuer.errors import ConfigurationError
+from issuer.errors import CalledWithin, ConfigurationError
 from issuer.persistence.contract import Store
+from issuer.reentry import callees
 
 T = TypeVar("T")
 
@@ -85,7 +86,15 @@ class Runner:
         deadline = Deadline(window)
         drive(public(job(deadline), None, self.store), partial(self._result, deadline=deadline, tag=None))
 
+    def within(self, calls: int = 0) -> bool:
+        """Whether this thread is in more than so many runs, or is asking the same store."""
+        others = (each for each in callees(_CALLS, within=run_in_thread.__code__))
+        own = (each is self or (isinstance(each, StorePool) and each.store.url == self.store.url) for each in others)
+        return sum(own) > calls
+
     def _result(self, step: Step, deadline: Deadline, tag: str | None) -> object:
+        if isinstance(step, Ask | Sleep | Wait) and self.within(1):
+            raise CalledWithin(tag=tag)
         match step:
             case Ask():
                 with spans.around(step, tag, self.store.url):
@@ -99,3 +108,12 @@ class Runner:
             raise ConfigurationError("this issuer has no Redis")
         with spans.around(step, tag, REDIS):
             return self.redis.do(step, deadline, tag)
+
+
+def run_in_thread(runner: Runner, steps: Steps[T], deadline: Deadline, tag: str | None) -> T:
+    """Run the steps for code that a thread of the store's runs: a strategy's."""
+    return runner.run(steps, deadline, tag)
+
+
+#: A call of one of these in the middle of another one waits for nothing.
+_CALLS = frozenset(each.__code__ for each in (Runner.run, Runner.work, StorePool.answer))
