@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 from issuer.core.issued import Issued
@@ -17,8 +17,8 @@ from issuer.operations.numbers import DrawOptions
 from issuer.settings import seconds
 from issuer.views import view
 
-#: Numbers of one piece of a body.
-_PIECE: Final = 10_000
+#: Numbers of one piece of a body: 0.15 ms, in which no other request has its turn.
+_PIECE: Final = 1000
 
 
 async def next_number(service: Service, call: Call) -> Reply:
@@ -71,15 +71,17 @@ async def take(service: Service, call: Call) -> Reply:
     return _in_pieces(numbers, before, quote + b"," + quote, quote + b"]}")
 
 
-def _in_pieces(numbers: Sequence[int], before: bytes, between: bytes, after: bytes, media: bytes = JSON) -> Reply:
+def _in_pieces(numbers: list[int], before: bytes, between: bytes, after: bytes, media: bytes = JSON) -> Reply:
     pieces = _pieces(numbers, before, between, after)
     return Reply(media=media, rest=pieces) if len(numbers) > _PIECE else Reply(b"".join(pieces), media)
 
 
-def _pieces(numbers: Sequence[int], before: bytes, between: bytes, after: bytes) -> Iterator[bytes]:
+def _pieces(numbers: list[int], before: bytes, between: bytes, after: bytes) -> Iterator[bytes]:
     lead = before
-    for at in range(0, len(numbers), _PIECE):
-        yield lead + between.join(b"%d" % each for each in numbers[at : at + _PIECE])
+    numbers.reverse()
+    while numbers:  # which are given up piece by piece as well: a million at once take 20 ms
+        yield lead + between.join(b"%d" % each for each in reversed(numbers[-_PIECE:]))
+        del numbers[-_PIECE:]
         lead = between
     yield after
 

@@ -381,6 +381,30 @@ def test_many_numbers_come_in_pieces_and_are_all_there() -> None:
     through(behave)
 
 
+def test_others_have_their_turn_while_many_numbers_are_taken() -> None:
+    async def behave(door: Door) -> None:
+        await door.ids.create("a", order="trend", step=1_000_000)
+        await door.ids.next("a")
+        turns, n = 0, 100_000
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        assert len(await door.ids.take("a", n)) == n
+        assert turns >= n // 1000 - 1, "while the list is made"
+        turns = 0
+        taken = await door.good("POST", "/v1/tags/a/take", {"n": n})
+        assert turns >= 2 * (n // 1000 - 1), "and while the reply is packed"
+        beside.cancel()
+        assert taken["numbers"] == list(range(n + 2, 2 * n + 2))
+
+    through(behave)
+
+
 def test_what_take_had_drawn_when_it_failed_is_the_clients() -> None:
     async def behave(door: Door) -> None:
         await door.ids.create("a", step=10, limit=25)
