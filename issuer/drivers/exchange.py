@@ -17,7 +17,7 @@ from issuer import gateway
 from issuer.clock import Deadline, monotonic
 from issuer.core.steps import Calls, Elsewhere, Masters, Send, Visit
 from issuer.drivers.breaker import EVIDENCE
-from issuer.drivers.redis_errors import meaning
+from issuer.drivers.redis_errors import meaning, settling
 from issuer.drivers.redis_pool import LOOK_AGAIN, Permit, Pool, idle_elsewhere
 from issuer.drivers.topology import (
     Address,
@@ -135,7 +135,7 @@ def talks(route: Topology, name: str, step: RedisStep, tag: str | None) -> Talks
         key = "" if isinstance(step, Masters) else step.call.key
         meant = meaning(error, name, key, tag, None if talk is None else talk.call)
         if isinstance(meant, RedisUnavailable):
-            meant.tag, meant.retry_after = tag, route.retry_after(key)
+            meant.tag, meant.retry_after = tag, max(route.retry_after(key), settling(error))
         if meant is error:
             raise
         raise meant from error

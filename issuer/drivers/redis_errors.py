@@ -21,8 +21,19 @@ _DENIED = ("NOPERM", "has no permissions", "No permissions", "can't run this com
 #: The command that is denied, where the server names it.
 _NAMED = re.compile(r"to run the '(\S+)' command")
 
+#: Text of a Cluster whose slot is half moved, so that the keys of a call may lie in two places: TRYAGAIN.
+_MOVING = "during rehashing of slot"
+
 #: Texts of a server that has no such database.
 _NO_DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allowed")
+
+#: Texts of TLS that fails until somebody mends it: one side refuses the other's certificate, or the server speaks none.
+_TLS = re.compile(
+    "certificate_verify_failed|certificate required|unknown ca|bad certificate|wrong_version_number", re.IGNORECASE
+)
+
+#: Seconds in which what a server has answered can have changed: it looks at its replicas and its disk once a second.
+SETTLING = 1.0
 
 #: Texts of a server that can't be trusted with the fence, and what they mean.
 _REFUSALS = (
@@ -30,6 +41,7 @@ _REFUSALS = (
     ("BADARG", "does not run the script as it should"),
     ("unknown command", "lacks a command that every supported server has"),
     ("Unknown Redis command", "lacks a command that every supported server has"),
+    ("not allowed from script", "lets no script run a command that every supported server does"),
 )
 
 
@@ -46,6 +58,17 @@ def check_server(info: Mapping[str, str]) -> None:
         )
 
 
+def tls_fails(text: str) -> bool:
+    """Whether a connection's error tells of TLS that fails until somebody mends it."""
+    return _TLS.search(text) is not None
+
+
+def settling(error: Exception) -> float:
+    """Return for how many seconds what a server has answered holds at least; 0 for what is no answer."""
+    answered = isinstance(error, (redis.ResponseError, redis.exceptions.BusyLoadingError))
+    return SETTLING if answered else 0.0
+
+
 def meaning(error: Exception, name: str, key: str, tag: str | None, call: Call[Any] | None = None) -> IssuerError:
     """Return the public error for what redis-py raised on a call about `key`; `name` is the server's.
 
@@ -54,16 +77,26 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: Call[A
     text = str(error).removesuffix(".")  # what follows is no new sentence
     if isinstance(error, IssuerError):
         return error
-    if isinstance(error, redis.exceptions.AuthenticationError):
-        return ConfigurationError(f"redis {name} refuses the login: {text}")
-    if isinstance(error.__cause__, UnicodeError):
-        return ConfigurationError(f"redis {name}: that can't be a host's name: {error.__cause__}")
+    if wrong := _misconfigured(error, text):
+        return ConfigurationError(f"redis {name}{wrong}")
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
     if isinstance(error, redis.exceptions.InvalidResponse):
         # Another server than Redis, or a broken one: its replies make the parser or the decoder stumble.
         return RedisUnavailable(f"redis {name} answered nothing that makes sense: {text}", tag=tag)
     return _answered(text, name, key, tag, call)
+
+
+def _misconfigured(error: Exception, text: str) -> str:
+    """Return what of the settings makes a connection fail, however often it is tried; "" if nothing does."""
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return f" refuses the login: {text}"
+    if isinstance(error.__cause__, UnicodeError):
+        return f": that can't be a host's name: {error.__cause__}"
+    if tls_fails(text):
+        way_out = "correct ssl_ca_certs, ssl_certfile and ssl_keyfile in its URL, or the server's certificate"
+        return f": no connection over TLS: {text}: {way_out}"
+    return ""
 
 
 def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] | None) -> IssuerError:
@@ -82,5 +115,8 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] |
     for word, what in _REFUSALS:
         if word in text:
             return FenceError(f"redis {name} {what}: {text}", tag=tag)
+    if _MOVING in text:
+        moves = "the Cluster is moving this slot to another node, and a new key has no place until that has ended"
+        return RedisUnavailable(f"redis {name}: {moves}: {text}", tag=tag)
     # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and their like: the server is there but can't serve now.
     return RedisUnavailable(f"redis {name} can't serve now: {text}", tag=tag)

@@ -18,7 +18,7 @@ from issuer import gateway
 from issuer.clock import monotonic
 from issuer.core.steps import Server, Sighting
 from issuer.drivers.breaker import EVIDENCE, Breaker, Refused
-from issuer.drivers.redis_errors import check_server
+from issuer.drivers.redis_errors import check_server, tls_fails
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
 
 T = TypeVar("T")
@@ -306,8 +306,10 @@ class Cluster(Topology):
 
 def _untold(trouble: Exception | None, what: str) -> Exception:
     """Return the error for a search in vain: ConfigurationError for what won't get better by itself."""
-    if isinstance(trouble, redis.exceptions.AuthenticationError) or any(
-        sign in str(trouble).lower() for sign in ("cluster support disabled", "unknown command")
+    if (
+        isinstance(trouble, redis.exceptions.AuthenticationError)
+        or tls_fails(str(trouble))
+        or any(sign in str(trouble).lower() for sign in ("cluster support disabled", "unknown command"))
     ):
         # Unknown commands: SENTINEL, asked of a Redis that is no Sentinel.
         return ConfigurationError(f"{what}: {trouble}")

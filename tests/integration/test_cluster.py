@@ -5,6 +5,7 @@ Replicas take over when they are told to. That they do so by themselves is shown
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 
@@ -12,6 +13,7 @@ import pytest
 import redis
 
 import issuer
+from issuer.drivers.redis_errors import SETTLING
 from issuer.gateway.keys import redis_key
 from issuer.persistence.memory import MemoryStore
 from tests.audit import assert_increasing
@@ -108,6 +110,19 @@ class TestSlotsMove:
                 assert moving.source.ask("DBSIZE") == 0
             numbers += [ids.next("a"), other.next("a"), *ids.take("a", 150)]  # MOVED
         assert_increasing(numbers)
+
+    def test_a_new_key_waits_until_its_slot_has_moved(self, on: Make, cluster: ClusterServers) -> None:
+        with on() as ids, ThreadPoolExecutor(1) as pool:
+            ids.create("a", step=100)
+            assert ids.next("a", key="order 1") == 1
+            with cluster.start_migration(KEY, cluster.another_master(KEY)) as moving:
+                moving.move_keys()
+                assert ids.next("a", key="order 1") == 1
+                with pytest.raises(issuer.RedisUnavailable, match="the Cluster is moving this slot") as error:
+                    ids.next("a", key="order 2", timeout=0.5)
+                assert error.value.retry_after >= SETTLING
+                waits = pool.submit(ids.next, "a", key="order 2", timeout=DEADLINE)
+            assert ids.next("a", key="order 2") == waits.result() > 1
 
     @pytest.mark.colours("blocking")
     def test_a_tag_that_is_first_used_while_its_slot_moves_is_made_where_the_slot_goes(

@@ -72,6 +72,19 @@ def test_who_is_not_trusted_gets_nothing_and_the_error_says_why(
     assert "cmdstat_evalsha" not in server.client().info("commandstats")
 
 
+def test_a_certificate_that_is_refused_is_told_at_once_as_what_it_is(
+    connect: Connect, start_tls: StartTls, store: MemoryStore, certificates: Certificates
+) -> None:
+    server = start_tls()
+    untrusted = server.url.replace(str(certificates.authority), str(certificates.stranger))
+    with connect(redis=untrusted, store=store, **ENDLESS) as ids:
+        for order in ("strict", "trend"):
+            ids.create(order, order=order)
+            for _ in range(2):
+                with pytest.raises(issuer.ConfigurationError, match=r"no connection over TLS: .*ssl_ca_certs"):
+                    ids.next(order)
+
+
 def test_a_server_that_hangs_in_the_handshake_costs_no_more_than_the_deadline(
     connect: Connect, start_tls: StartTls, store: MemoryStore
 ) -> None:

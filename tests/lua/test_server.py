@@ -14,6 +14,7 @@ from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
+from issuer.drivers.redis_errors import SETTLING
 from issuer.drivers.topology import Address
 from issuer.errors import FenceError, RedisUnavailable
 from issuer.gateway.scripts import folder
@@ -146,8 +147,9 @@ def test_a_server_that_may_not_write_issues_nothing(
     back = gateway.give_back(KEY, 40, cur, reign=tag.reign(), born=BORN, backs=0)
     with unchanged(tag), configured(tag, **settings), connected(any_redis) as connections:
         for call in (CALLS["next"], CALLS["next"], CALLS["lease"], back, CALLS["floor"]):
-            with pytest.raises(RedisUnavailable, match="can't serve now"):
+            with pytest.raises(RedisUnavailable, match="can't serve now") as error:
                 connections.do(Send(call), Deadline(60))
+            assert error.value.retry_after >= SETTLING
     assert numbers(tag.next())[0] == cur + 1
 
 
