@@ -38,15 +38,17 @@ class LookUps:
         self._under_way: dict[str, asyncio.Future[None]] = {}
         self._missed: dict[str, tuple[float, UnknownTag]] = {}
 
-    async def look_up(self, tag: str, timeout: float | None = None) -> None:
-        """Before a draw: return if the tag is there, or may be; raise UnknownTag if it is not.
+    async def look_up(self, tag: str, timeout: float | None = None, *, draws: bool = True) -> None:
+        """Return if the tag is there, or may be; raise UnknownTag if it is not.
 
-        Raises Unavailable if others' look-ups leave no time for this one.
+        `draws`: whether the caller wants numbers, and gets none then. Raises Unavailable if others' look-ups leave no
+        time for this one.
         """
         try:
             await self._in_time(tag, timeout)
         except UnknownTag as error:
-            self.door.refused(tag, error)
+            if draws:
+                self.door.refused(tag, error)
             raise
 
     async def exists(self, tag: str) -> bool:

@@ -94,8 +94,8 @@ class Resource:
             query=said,
             body=body,
         )
-        if route.draws:
-            await self._service.look_ups.look_up(tag, call.timeout)
+        if route.of_numbers:
+            await self._service.look_ups.look_up(tag, call.timeout, draws=route.draws)
         return await route.handler(self._service, call)
 
     def _caller(self, route: Route, headers: Mapping[bytes, bytes]) -> Caller:

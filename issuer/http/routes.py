@@ -105,6 +105,11 @@ class Route:
         return self.scope == ISSUE
 
     @property
+    def of_numbers(self) -> bool:
+        """Whether it is for those who draw: they may make names up."""
+        return self.of_tag and "issue" in self.scope
+
+    @property
     def parameters(self) -> tuple[Field, ...]:
         """All that its query takes."""
         own = (_TAG, _AS, *self.query) if self.of_tag else (_AS, *self.query)

@@ -127,6 +127,8 @@ def test_a_name_that_is_not_there_is_asked_for_once_and_remembered_for_a_while(m
             assert [await client.ask(*words) for words in (("GET", "no"), ("EXISTS", "no"))] == [None, 0]
             for what, body in (("next", None), ("take", {"n": 1}), ("reserve", {"n": 1}), ("warm", None)):
                 assert await served.http.refused("POST", f"/v1/tags/no/{what}", body) == (404, "unknown_tag")
+            for what in ("peek", "decode/1"):
+                assert await served.http.refused("GET", f"/v1/tags/no/{what}") == (404, "unknown_tag")
             assert store.asked == {"no": 1}
             monkeypatch.setattr(lookups, "REMEMBERED", 0.0)
             assert str(await client.ask("INCR", "nor")).startswith("NOTAG")
