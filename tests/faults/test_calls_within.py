@@ -198,7 +198,9 @@ def test_what_is_being_changed_is_not_read_by_a_draw_in_the_middle() -> None:
         with ids._registry._lock, pytest.raises(issuer.CalledWithin):
             ids.next("b")
         with supply.state.hand._lock:
+            before = supply.state.hand._state
             supply.state.hand.shut(0.1)  # a fork in the middle
+            assert supply.state.hand._state is before
         assert ids.next("b") == 1
         assert ids.next("a") > 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.error_mapping import refused
@@ -18,6 +20,8 @@ from issuer.core.supply.state import TagState
 from issuer.errors import ConfigurationError, CorruptState, IssuerError, Unavailable
 from issuer.persistence.records import LEASE_MOST
 from issuer.reentry import alone
+
+T = TypeVar("T")
 
 #: How many leases below the numbers already issued are thrown away before Redis counts as gone back in time.
 ATTEMPTS = 2
@@ -42,6 +46,25 @@ class Refill:
         self.election.won += 1
         self._runtime.emit(ElectionWon(self._state.tag))
         self.segments.prefetch(wanted)
+
+    def lost(self) -> None:
+        """Take note that the reply to a draw was lost with its caller: counted as one that has elected this process.
+
+        It may be that one: then no process would load the next segment until the election lapses (seen: 4 s). If it
+        wasn't, a look at Redis in the background is all that it costs.
+        """
+        self.election.won += 1
+        self.segments.prefetch()
+
+    def heeded(self, steps: Steps[T]) -> Steps[T]:
+        """Run the steps of a draw. An exception that strikes their caller may cost a number, not an election."""
+        try:
+            return (yield from steps)
+        except (IssuerError, GeneratorExit):
+            raise
+        except BaseException:
+            self.lost()
+            raise
 
     @property
     def of_buffer(self) -> Fetcher:
@@ -177,7 +200,7 @@ class Refill:
         n, state, origin = max(least, wanted), self._state, self._origin
         while True:
             yield from origin.refuse_foreign(probe=False)
-            drawn = yield from send(gateway.lease(state.key, n, self.window, state.scheme_id), probe=False)
+            drawn = yield from self.heeded(send(gateway.lease(state.key, n, self.window, state.scheme_id), probe=False))
             if drawn.status == "ok":
                 break
             if drawn.status in ("notmaster", "corrupt"):

@@ -149,7 +149,8 @@ class Supply:
                     probe = attempt > 0 or (state.record is not None and state.record.order == "strict")
                     yield from origin.refuse_foreign(probe=probe)
                     drawn_as, before = state.scheme_id, state.seen
-                    first = yield from send(gateway.draw(state.key, n, self.refill.window, drawn_as), probe=probe)
+                    draw = send(gateway.draw(state.key, n, self.refill.window, drawn_as), probe=probe)
+                    first = yield from self.refill.heeded(draw)
                     if first.status == "ok" and state.went_back(first.low, before):
                         yield from origin.refuse_backwards(first.low, before)
                 drawn = first
@@ -247,7 +248,7 @@ class Supply:
         drawn_as, before = state.scheme_id, state.seen
         seen = before if state.strict else 0
         call = gateway.once(state.key, kept, self.refill.window, scheme=drawn_as, ttl=ttl, seen=seen)
-        drawn = yield from send(call)
+        drawn = yield from self.refill.heeded(send(call))
         if turn(drawn.scheme) > turn(state.scheme_id):
             # Drawn by a process that knows a later scheme: with ours it would have the value of another number.
             record = yield from self.origin.learn()

@@ -36,6 +36,12 @@ PASSES = 3
 #: A reply of `next` with this many parts brings numbers, and elects no loader: status, low, high.
 NUMBERS = 3
 
+#: One with this many elects this process.
+ELECTED = 5
+
+#: What stands for the reply to a draw until it is there.
+_SENT: list[bytes] | None = []
+
 
 class Batch(Flight):
     """One draw for all callers that sit in it. The first to sit down leads; the n-th gets the n-th number.
@@ -137,7 +143,7 @@ class Combiner:
                         return number if self.state.scheme is None else self.state.value(number)
             return self.state.value(self._shared(Deadline.until(until), batch, seat))
         state = self.state
-        before = state.seen
+        before, reply = state.seen, _SENT
         try:
             reply = self._node.draw(self._one, self._seconds)
             if reply is not None and len(reply) == NUMBERS and state.hand is None and state.scheme is None:
@@ -153,6 +159,9 @@ class Combiner:
         except redis.TimeoutError as error:
             late = self._unanswered(error, self._seconds)
             return state.value(self._long(1, Deadline(self._timeout - self._seconds), late, before)[1])
+        except BaseException as error:
+            self._struck(error, reply)
+            raise
         finally:
             turn.release()
 
@@ -199,12 +208,17 @@ class Combiner:
         """One round trip; what it doesn't bring goes the long way. Returns low and high."""
         packed = self._one if n == 1 else self._draws.of(n)
         seconds = min(self._limit, max(SHORTEST, deadline.left()))
-        before = self.state.seen
+        before, reply = self.state.seen, _SENT
         try:
             reply = self._node.draw(packed, seconds)
+            if reply is not None and len(reply) != NUMBERS:
+                return self._long(n, deadline, reply, before)
         except redis.TimeoutError as error:
             return self._long(n, deadline, self._unanswered(error, seconds), before)
-        if reply is None or len(reply) != NUMBERS or self.state.hand is not None:
+        except BaseException as error:
+            self._struck(error, reply)
+            raise
+        if reply is None or self.state.hand is not None:
             return self._long(n, deadline, reply, before)
         low, high = int(reply[1]), int(reply[2])
         if self.state.went_back(low, before):
@@ -231,6 +245,12 @@ class Combiner:
             if self._packed_as != self.state.scheme_id:
                 self._pack()
         return numbers[0] - 1, numbers[-1]
+
+    def _struck(self, error: BaseException, reply: list[bytes] | None) -> None:
+        """Take note of an error that came out of a draw. `reply`: to it, as far as that came."""
+        struck = not isinstance(error, IssuerError)
+        if struck and (reply is _SENT or (reply is not None and len(reply) == ELECTED)):
+            self.supply.refill.lost()
 
     def _unanswered(self, error: redis.TimeoutError, seconds: float) -> RedisUnavailable:
         if self._redis is None:
