@@ -92,13 +92,14 @@ L = TypeVar("L", bound=AnyLink)
 
 
 class AnyNode(Generic[L]):
-    """The idle connections to one server, of either colour."""
+    """The idle connections to one server, of either colour. `waiting`: the pool's queue, at hand for draws."""
 
-    __slots__ = ("address", "closed", "idle", "pool")
+    __slots__ = ("address", "closed", "idle", "pool", "waiting")
 
     def __init__(self, address: Address, pool: Pool[Any]) -> None:
         self.address = address
         self.pool = pool
+        self.waiting = pool.waiting
         self.idle: deque[L] = deque()
         self.closed = False
 
@@ -190,7 +191,7 @@ def exchange(  # noqa: C901 - one case for each way in which it may end
             node.idle.append(link)
             if node.closed:
                 yield node.drop_idle
-            elif node.pool.waiting:
+            elif node.waiting:
                 node.pool.wake()
         return answer
 

@@ -255,7 +255,7 @@ class Connections:
 
         For draws only: they may be sent again. Raises RedisUnavailable if the time is over.
         """
-        if node.pool.waiting:
+        if node.waiting:
             return None  # no draw comes before those that wait for a connection
         try:
             link = node.idle.pop()
@@ -286,7 +286,7 @@ class Connections:
         node.idle.append(link)
         if node.closed:
             await node.drop_idle()
-        elif node.pool.waiting:
+        elif node.waiting:
             node.pool.wake()
         return reply
 

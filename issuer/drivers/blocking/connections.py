@@ -79,7 +79,7 @@ class Node(AnyNode[Link]):
 
         For draws only: they may be sent again. redis.TimeoutError if no reply comes within `seconds` seconds.
         """
-        if self.pool.waiting:
+        if self.waiting:
             return None  # no draw comes before those that wait for a connection
         try:
             link = self.idle.pop()
@@ -104,7 +104,7 @@ class Node(AnyNode[Link]):
         self.idle.append(link)
         if self.closed:
             self.drop_idle()
-        elif self.pool.waiting:
+        elif self.waiting:
             self.pool.wake()
         return reply
 
