@@ -300,11 +300,13 @@ class Issuer:
     ) -> Tag:
         """Change what is given, while running: every process follows at its next reservation. Returns the tag after.
 
-        `start` and `above` only raise: numbers below are skipped, in Redis too. If numbers begin again, as in a tag
-        with periods or a cycle, they are refused. With a stride they are numbers that users see, as the limit is. A
-        `limit` below `max` is refused, unless the tag has periods: then it holds in each, at once. A changed `lease`
-        reaches every process within a minute. Of a tag that is in parts `step`, `lease` and `ahead` are changed in each
-        of them; a part alone can't be changed.
+        `start` and `above` only raise: numbers below are skipped, in Redis too, from the moment when this returns. A
+        process that holds numbers of a trend tag goes on with them: with a lease until its next look at Redis, a second
+        or two later; if it can't reach Redis, or serves direct, until they are used up (two segments at most). If
+        numbers begin again, as in a tag with periods or a cycle, they are refused. With a stride they are numbers that
+        users see, as the limit is. A `limit` below `max` is refused, unless the tag has periods: then it holds in each,
+        at once. A changed `lease` reaches every process within a minute. Of a tag that is in parts `step`, `lease` and
+        `ahead` are changed in each of them; a part alone can't be changed.
         """
         asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
         return self._run(tags.configure(tag, asked, self._config), self._deadline(timeout), tag)
@@ -428,6 +430,7 @@ class Issuer:
         The highest number known: what the store, its ledger, Redis, the journals and `at_least` (one tag only) say, as
         the tag's counter counts: `decode` tells it of a number that is made of it. No tag: all of them; a tag in parts:
         it and these; each has `timeout` for itself, and the first error is raised when all have been tried.
+        It holds for processes that hold numbers of their own from when it does in `configure`.
         Idempotent; safe from several machines at once and under load. `dry_run` changes nothing, and goes on
         without a Redis that is away: see `Recovery.redis_error`. Replicas and old masters are asked too, if they answer
         soon: see `Recovery.unasked`.

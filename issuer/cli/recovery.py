@@ -148,6 +148,9 @@ def recover(
     alone the tags that aren't halted, whose hash is of Redis's present reign, and of which the store stands at or above
     all that is known.
 
+    Once this has ended Redis gives nothing lower. A process that holds numbers of a trend tag goes on with them: with a
+    lease for a second or two, direct or without Redis until they are used up, two segments at most.
+
     --at-least is the tag's counter. Where numbers are made of it by a stride, a key or a period, `issuer decode` tells
     it of a number or a text.
     """

@@ -214,7 +214,9 @@ def _dropped(before: Inspection, made: Tag) -> str:
 def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     """Change TAG while it is in use; every process follows at its next reservation.
 
-    --start and --above only raise: the numbers below are skipped for ever, so they ask first. A changed --lease reaches
+    --start and --above only raise: the numbers below are skipped for ever, so they ask first. A process that holds
+    numbers of a trend tag goes on with them: with a lease for a second or two, direct or without Redis until they are
+    used up. A changed --lease reaches
     every process within a minute.
     """
     changes = given(said)
