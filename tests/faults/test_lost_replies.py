@@ -3,7 +3,6 @@
 The reply that it doesn't read may elect its process to load the next segment. Others don't wait for that in vain.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -49,8 +48,7 @@ def test_a_lost_reply_costs_a_number_and_no_election(
 
         def strike(link: Link, packed: bytes, seconds: float) -> Any:
             reply = ask(link, packed, seconds)
-            mine = threading.current_thread() is threading.main_thread()
-            if mine and type(reply) is list and b"extend" in reply and not struck:
+            if type(reply) is list and b"extend" in reply and not struck:
                 struck.append(reply)
                 raise error
             return reply
@@ -59,7 +57,7 @@ def test_a_lost_reply_costs_a_number_and_no_election(
         try:
             while not struck:
                 numbers += WAYS[way](ids)
-        except error:
+        except (error, issuer.IssuerError):  # the latter if a lease was drawn in the background
             pass
         monkeypatch.undo()
         assert struck
