@@ -85,8 +85,9 @@ class TagRegistry(Generic[L]):
     def forget_if_unknown(self, tag: object) -> None:
         """Drop the combiner of a tag that isn't there, or never was seen, so that made-up tags leave nothing behind.
 
-        It isn't retired: a caller that has just begun to wait at it may know better, after an outage. But a strategy at
-        work gives no numbers any more, and the next sweep has it give back what it took.
+        Not while others draw by it: after an outage they would get numbers beside the next callers, who have another
+        combiner, and in no order with theirs (seen: 682, then 651). A strategy at work gives no numbers any more, and
+        the next sweep has it give back what it took.
         """
         combiner = self.combiners.get(tag) if isinstance(tag, str) else None
         if combiner is not None and combiner.supply.disposable:

@@ -101,7 +101,7 @@ class Story:
         last = [self.made.draws(ids, tag, 1.0) for ids in self.processes for tag in TAGS]
         self.over = True
         assert [call.answer for call in callers if call.took and call.answer is not None] == []
-        assert [call.answer for call in last if not isinstance(call.answer, int) and call.took] == []
+        assert [call.answer for call in last if call.took and not isinstance(call.answer, int)] == []
         self.look(last)
         for ids in self.processes:
             ids.__exit__(None, None, None)
@@ -118,7 +118,7 @@ class Story:
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-@pytest.mark.parametrize("seed", [1, 3, *(pytest.param(n, marks=pytest.mark.soak) for n in range(4, 40))])
+@pytest.mark.parametrize("seed", [1, 3, 191, *(pytest.param(n, marks=pytest.mark.soak) for n in range(4, 40))])
 def test_no_number_comes_twice_or_late_or_out_of_order(colour: str, seed: int) -> None:
     with world(colour, seeded(seed)) as made:
         Story(made, seeded(seed)).tell(events=12)

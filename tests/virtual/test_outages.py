@@ -17,9 +17,11 @@ from issuer.core.supply.mode import Mode
 from issuer.drivers import breaker
 from issuer.drivers.asyncio.combiner import LOOK_EVERY
 from issuer.drivers.exchange import SHORTEST
+from issuer.gateway.scripts import script
 from tests.audit import repeats
 from tests.virtual.world import World
 
+NEXT = script("next").sha.encode()
 FAULTS = ["refuse", "blackhole", "drop_requests"]
 
 #: Seconds within which service is back once the servers are: somebody tries, and whoever waits looks again.
@@ -257,3 +259,18 @@ def test_with_both_away_what_is_held_is_served_then_refused_and_it_goes_on(
         assert numbers == sorted(set(numbers))
         assert max(numbers) <= made.store.top("a")
         made.turns.until(lambda: ids._registry.combiner("a").supply.origin.mode is not Mode.DIRECT, 3.0)
+
+
+def test_a_caller_that_gives_up_takes_the_tag_from_nobody(made: World) -> None:
+    """With a combiner of its own the next caller would draw in no order with those that are served after the outage."""
+    with made.connect() as maker, made.connect(scheduler=None) as ids:
+        maker.create("a", step=100, order="trend")
+        ids.next("a")  # out of Redis: its record isn't known here
+        combiner = ids._registry.combiner("a")
+        made.wire.hold_replies(NEXT, 2)
+        waits = made.draws(ids, "a", 30)
+        made.turns.until(lambda: made.wire.held)
+        assert isinstance(made.draws(ids, "a", 0.01).error, issuer.Unavailable)
+        assert ids._registry.combiner("a") is combiner
+        made.wire.release()
+        assert waits.number in (2, 3)

@@ -439,8 +439,13 @@ class Supply:
 
     @property
     def disposable(self) -> bool:
-        """Whether nothing is lost with it: the tag was never seen, no caller waits, no flight may bring it numbers."""
-        return self.state.record is None and not self._busy and (self.state.hand is None or not self.state.hand.held)
+        """Whether nothing is lost with it: the tag was never seen, no caller waits, no flight may bring it numbers.
+
+        Of a tag that was seen a draw may be under way that takes the short way and is noted nowhere.
+        """
+        state = self.state
+        unseen = state.record is None and not state.owned
+        return unseen and not self._busy and (state.hand is None or not state.hand.held)
 
     @property
     def idle(self) -> bool:
