@@ -4,6 +4,7 @@ Store A issues 1..5 of "orders"; the processes under test are on store B.
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,15 +147,21 @@ def test_a_store_that_is_made_while_its_hash_is_looked_at_is_no_other_one(scene:
     scene.empty()
     ask = store.store_id
 
+    def begin() -> int:
+        with scene.on(f"sqlite:///{tmp_path / 'ids.db'}", scheduler=None) as other:
+            other.create("orders")
+            return other.next("orders")
+
     def overtaken(*, timeout: float) -> str:
         found = ask(timeout=timeout)
-        if not found:
-            with scene.on(f"sqlite:///{tmp_path / 'ids.db'}", scheduler=None) as other:
-                other.create("orders")
-                assert other.next("orders") == 1
+        assert found or pool.submit(begin).result() == 1  # not in this thread, which asks the same store
         return found
 
-    with pytest.MonkeyPatch.context() as patched, scene.on(store, scheduler=None) as ids:
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        ThreadPoolExecutor(1) as pool,
+        scene.on(store, scheduler=None) as ids,
+    ):
         patched.setattr(store, "store_id", overtaken)
         assert ids.next("orders") == 2
 
