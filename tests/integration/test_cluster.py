@@ -126,6 +126,7 @@ class TestSlotsMove:
                 moving.move_keys()
                 assert ids.next("a", key="order 1") == 1
                 told = until(lambda: self.told_of_the_move(ids))
+                assert told is not None
                 assert told.retry_after >= SETTLING
                 waits = pool.submit(ids.next, "a", key="order 2", timeout=DEADLINE)
             assert ids.next("a", key="order 2") == waits.result() > 1
