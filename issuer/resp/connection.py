@@ -9,7 +9,7 @@ import socket
 import sys
 import termios
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -359,20 +359,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def _draw(self, tag: str, times: int) -> None:
         """Draw that many numbers, as far as the client may have them."""
-        self._shared.commands["INCR"] += times
+        shared = self._shared
+        shared.commands["INCR"] += times
         self.asked = True
-        refusals = [] if self._shared.is_open else self._refusals(tag, times)
+        refusals = () if shared.is_open else self._refusals(tag, times)
         granted = times - len(refusals)
         if granted:
             demand = Demand(self, granted)
             self._unanswered += granted
             self._replies.append(demand)
-            if not self._shared.drawing.draw(tag, demand):
+            if not shared.drawing.draw(tag, demand):
                 self._wait_for(self._looked_up(tag, demand))
         for refusal in refusals:
             self._reply(refusal)
 
-    def _refusals(self, tag: str, times: int) -> list[bytes]:
+    def _refusals(self, tag: str, times: int) -> Sequence[bytes]:
         """Return the errors for those of the INCRs that the client may not have, the last ones."""
         try:
             granted, problem = self._session.caller().need_some("issue", tag, times)
