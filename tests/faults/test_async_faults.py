@@ -342,3 +342,26 @@ def test_a_call_that_begins_in_the_step_before_an_end_is_told_of_it(
         await ids.close()
 
     run(main())
+
+
+def test_a_call_that_is_cancelled_costs_no_connection(redis_url: str, redis_client: Any, store: Moody) -> None:
+    """Its reply is still read: else each would be cut off in the middle of it."""
+
+    def made() -> int:
+        return int(redis_client.info("stats")["total_connections_received"])
+
+    async def main() -> None:
+        async with issuer.aconnect(redis=redis_url, store=store, timeout=60) as ids:
+            await ids.create("a", step=100_000)
+            await ids.take("a", 2)
+            before = made()
+            for steps in range(96):
+                call = asyncio.ensure_future(ids.take("a", 2))
+                for _ in range(steps % 12):
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait({call})
+                await ids.take("a", 2)
+            assert made() - before < 8
+
+    run(main())

@@ -80,8 +80,8 @@ class Runner:
     async def see_through(self, draw: Coroutine[Any, Any, T]) -> T:
         """Run a draw. If its caller is cancelled, the reply of Redis that is under way is still dealt with.
 
-        That reply may say that this process is elected to load the next segment. If it was lost, the tag would stand
-        still in every process until the election lapses. What comes after the reply is cancelled.
+        If that was lost, its connection would be cut off in the middle of it, and the draw be taken for one that was
+        elected to load the next segment. What comes after the reply is cancelled.
         """
         task = asyncio.Task(draw)  # not by the loop's task factory: an eager one would run it before it is noted
         work = self._work[task] = Work(task)
