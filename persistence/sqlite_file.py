@@ -250,7 +250,10 @@ class SQLiteFile:
 
     def _opened(self, options: str, deadline: Deadline) -> sqlite3.Connection:
         address = f"{Path(self._real).as_uri()}?{options}"
-        return sqlite3.connect(address, uri=True, isolation_level=None, timeout=deadline.left())
+        # No statements are kept: what still refers to them would keep the file open once it is closed, as the frames of
+        # an error do that a finalizer got in the middle of `connect` (seen: the log stayed, and was taken for another
+        # program's). One transaction repeats none.
+        return sqlite3.connect(address, uri=True, isolation_level=None, timeout=deadline.left(), cached_statements=0)
 
     def _check_identity(self) -> None:
         """Misconfigured if the database is another file than the one that this process has used."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sqlite3
@@ -525,6 +526,25 @@ def test_who_reads_makes_and_changes_no_file(sqlite_bench: SQLiteBench) -> None:
     assert (store.store_id(timeout=TIMEOUT), get(store).max) == (store.store_id(timeout=TIMEOUT), 10)
     assert store.segments("orders", count=9, timeout=TIMEOUT).entries
     assert {each: each.read_bytes() for each in sqlite_bench.path.parent.iterdir()} == before
+
+
+def test_what_outlives_a_connection_keeps_the_file_open_no_longer(
+    sqlite_bench: SQLiteBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The frames of an error hold what sqlite3 keeps statements in, if a finalizer got it in the midst of `connect`."""
+    kept = []
+    real = functools.update_wrapper
+
+    def keeping(wrapper: Any, *arguments: Any, **options: Any) -> Any:
+        kept.append(wrapper)
+        return real(wrapper, *arguments, **options)
+
+    monkeypatch.setattr(functools, "update_wrapper", keeping)
+    create(sqlite_bench.store, step=10)
+    assert reserve(sqlite_bench.store).high == 10
+    assert kept
+    assert not Path(f"{sqlite_bench.path}-wal").exists()
+    assert caplog.text == ""
 
 
 def test_what_is_read_while_a_program_without_the_lock_writes_is_in_doubt(
