@@ -50,6 +50,8 @@ class State:
         #: The threads in a fork that Python sees, and in one that it doesn't see.
         self.seen: set[int] = set()
         self.unseen: set[int] = set()
+        #: The hooks of the present fork that are to be called before it yet.
+        self.ahead: list[Hook | None] = []
         self.becoming = False
 
 
@@ -144,13 +146,19 @@ def _take_turn() -> None:
 
 
 def _prepare() -> None:
-    if _state.turns == [threading.get_ident()]:  # else a fork amid the hooks of another one, which holds what they hold
-        _run([each.before for each in reversed(_hooks)])
+    own = threading.get_ident()
+    if _state.turns == [own]:
+        _state.ahead = [each.before for each in reversed(_hooks)]
+    if own in _state.turns:
+        # A fork amid these hooks, of a signal's handler, calls those that are left. What they hold they hold until the
+        # outer fork is over.
+        while _state.ahead:
+            _run([_state.ahead.pop(0)])
 
 
 def _go_on() -> None:
     own = threading.get_ident()
-    if _state.turns in ([], [own]):  # none in a child that was forked amid the hooks of another fork
+    if _state.turns == [own]:  # none in a child that was forked amid the hooks of another fork: it holds nothing
         _run([each.in_parent for each in _hooks])
     if own in _state.turns:
         _state.turns.pop()

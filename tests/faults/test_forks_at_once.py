@@ -79,11 +79,13 @@ def test_two_threads_fork_at_the_same_time(
 
 #: A signal's handler forks while the hooks of another fork run: all four processes go on.
 AMID = """
-import json, os, signal, sys
+import fcntl, json, os, signal, sys, threading, time
 import issuer
 from issuer.persistence import forks
+from issuer.persistence.sqlite import SQLiteStore
 
-store, where, reading, writing = sys.argv[1], sys.argv[2], *os.pipe()
+file, where, reading, writing = sys.argv[1].removeprefix("sqlite:///"), sys.argv[2], *os.pipe()
+store = SQLiteStore(file)
 ids = issuer.connect(redis="none", store=store, timeout=30)
 ids.create("t", step=5)
 children, first, struck = [], [ids.next("t")], []
@@ -95,6 +97,13 @@ def fork(*_):
 def strike():
     if not struck:
         struck.append(True)
+        if where == "beside a call":
+            held = os.open(file + "-lock", os.O_RDWR)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            threading.Thread(target=ids.inspect, args=("t",)).start()
+            while not store._lock.locked():
+                time.sleep(0.001)
+            threading.Timer(0.3, fcntl.flock, (held, fcntl.LOCK_UN)).start()
         signal.raise_signal(signal.SIGUSR1)
 
 def fail():
@@ -119,7 +128,7 @@ with os.fdopen(reading) as lines:
 """
 
 
-@pytest.mark.parametrize("where", ["before", "behind"])
+@pytest.mark.parametrize("where", ["before", "behind", "beside a call"])
 def test_a_handler_forks_amid_the_hooks_of_another_fork(where: str, tmp_path: Path) -> None:
     """All four processes draw: the store has nothing open between two calls. A hook that fails stops no other one."""
     numbers = told(AMID, f"sqlite:///{tmp_path / 'ids.db'}", where)
