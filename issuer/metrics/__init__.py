@@ -6,8 +6,8 @@
     content_type, body = metrics.exposition()
 
 `connect(metrics=True)` installs them too. Nothing is added to the way of a number: what was issued is read from
-positions. It needs the extra `metrics`: importing this raises ConfigurationError without it. docs/metrics.md has them
-all, and says what several worker processes need.
+positions. It needs the extra `metrics`: importing this raises ConfigurationError without it. docs/reference/metrics.md
+has them all, and says what several worker processes need.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def test_the_way_back_that_the_page_on_upgrades_shows_leaves_a_file_of_the_older
     assert schema(old) == SCHEMA
     assert old.execute(_EVERYTHING).fetchall() != before
     store.close()
-    page = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "upgrade.md").read_text(encoding="utf-8")
     for shown in re.findall(r"sqlite3 issuer.db '(.*)'", page)[: SCHEMA - version]:
         old.executescript(shown)
     assert schema(old) == version

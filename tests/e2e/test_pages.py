@@ -28,14 +28,14 @@ __all__ = ["serve"]
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PATHS}
-NUMBERS = PAGES["docs/numbers.md"]
+NUMBERS = PAGES["docs/guide/numbers.md"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Where a page has `issuer serve` listen.
 HTTP, RESP = "127.0.0.1:8000", "-p 6380 "
 #: The rows of tests/requirements.toml that a page's snippets show.
 ROWS = {
-    "docs/numbers.md": ("1.12", "1.13", "1.14", "4.7", "4.8", "U.7", "N.3"),
-    "docs/snowflake.md": ("3.6",),
+    "docs/guide/numbers.md": ("1.12", "1.13", "1.14", "4.7", "4.8", "U.7", "N.3"),
+    "docs/guide/snowflake.md": ("3.6",),
 }
 
 
@@ -86,7 +86,7 @@ def test_the_python_of_a_page_runs_and_gives_what_it_says(
     done = programs.run("page.py")
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split("\n")) <= {"", *re.findall(r"# (.*)", code)}
-    assert "assert " in checked(code) or page == "docs/errors.md"
+    assert "assert " in checked(code) or page == "docs/reference/errors.md"
 
 
 @pytest.mark.live
@@ -141,7 +141,7 @@ def test_the_commands_and_options_in_a_pages_words_exist_and_its_links_lead_some
 def test_the_readme_fits_a_screen_or_three_and_every_setting_and_public_name_stands_on_its_page() -> None:
     assert len(PAGES["README.md"].splitlines()) <= 220
     row = re.compile(r"^\| `(\w+)` \| `ISSUER_(\w+)`.*? \| (.*?) \| (.*) \|$", re.MULTILINE)
-    rows = row.findall(PAGES["docs/configuration.md"])
+    rows = row.findall(PAGES["docs/reference/settings.md"])
     assert [key for key, *_ in rows] == [variable.lower() for _, variable, *_ in rows] == list(DEFINITIONS)
     for key, _, default, meaning in rows:
         definition = DEFINITIONS[key]

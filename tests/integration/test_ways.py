@@ -1,4 +1,4 @@
-"""How far the way of a call is: the functions of ours that it enters, and their files, as docs/figures.md lists them.
+"""How far the way of a call is: the functions of ours that it enters, and their files: docs/explain/figures.md.
 
 `.venv/bin/pytest -rP tests/integration/test_ways.py` prints them all.
 """
@@ -22,7 +22,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 ROOT = Path(issuer.__file__).resolve().parent.parent
-FIGURES = (ROOT / "docs/figures.md").read_text(encoding="utf-8")
+FIGURES = (ROOT / "docs/explain/figures.md").read_text(encoding="utf-8")
 #: What a way may take more than is listed: a wait that has to look twice, a callback that comes early or late. A draw
 #: takes one more if its reply is late.
 SLACK = 5

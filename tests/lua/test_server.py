@@ -78,7 +78,7 @@ def configured(tag: TagHash, **settings: str | int) -> Iterator[None]:
 class TestRights:
     def test_those_in_the_readme_are_enough(self, tag: TagHash, any_redis: RedisServer, mine: TagHash) -> None:
         (rights,) = re.findall(r"\*\*Rights\*\*: `([^`]*)`", README)
-        page = (programs.REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
+        page = (programs.REPOSITORY / "docs" / "operate" / "servers.md").read_text(encoding="utf-8")
         shown = page.partition("ACL SETUSER issuer on >secret ")[2].partition("\n")[0].split()
         assert {*shown, "+eval"} == set(rights.split())  # the issuer sends scripts by SCRIPT LOAD alone
         user_with(tag, *str(rights).split())

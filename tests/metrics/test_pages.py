@@ -1,4 +1,4 @@
-"""docs/metrics.md, the alerts, the dashboard and the runbook speak of the metrics that there are."""
+"""docs/reference/metrics.md, the alerts, the dashboard and the runbook speak of the metrics that there are."""
 
 import json
 import re
@@ -18,8 +18,8 @@ from tests.unit.test_events import EVENTS
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "issuer.rules.yml"
 BOARD = ROOT / "deploy" / "grafana" / "issuer.json"
-PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+RUNBOOK = (ROOT / "docs" / "operate" / "runbook.md").read_text(encoding="utf-8")
 KNOWN = {each.shown: each for each in DEFINITIONS}
 SECONDS = r"[0-9]+[smhd]"
 
@@ -117,7 +117,7 @@ def test_each_alert_has_a_runbook_entry_that_says_what_it_means_what_users_notic
     assert [*entries] == [*dict.fromkeys(entries)]
     assert set(entries) == {alert["alert"] for alert in alerts()}
     for alert in alerts():
-        assert alert["annotations"]["runbook"] == f"docs/runbook.md#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook"] == f"docs/operate/runbook.md#{alert['alert'].lower()}"
         entry = entries[alert["alert"]]
         assert entry.index("**Means**") < entry.index("**Users**") < entry.index("**Do**")
 

@@ -1,4 +1,4 @@
-"""The recipes of docs/serving.md for what stands before `issuer serve`: each is taken from the page, and runs."""
+"""The recipes of docs/operate/serving.md for what stands before `issuer serve`: each is taken from it, and runs."""
 
 import http.client
 import re
@@ -18,7 +18,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/serving.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/operate/serving.md").read_text(encoding="utf-8")
 NAME = "numbers.example.com"
 
 #: Of a machine that stands still for seconds: none of these is what a recipe is for.

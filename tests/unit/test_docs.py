@@ -1,4 +1,4 @@
-"""docs/errors.md has every public error as it is, and its advice; the defaults of docs/snowflake.md are so."""
+"""reference/errors.md has every public error as it is, and its advice; the defaults of guide/snowflake.md are so."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from issuer.strategies.machines import LEASE, MARGIN
 from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE, TEXT = ((DOCS / name).read_text(encoding="utf-8") for name in ("errors.md", "snowflake.md"))
+PAGE, TEXT = ((DOCS / name).read_text(encoding="utf-8") for name in ("reference/errors.md", "guide/snowflake.md"))
 ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| (\d) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""docs/events.md has every event as it is, and the log has a line for each, or none on purpose."""
+"""docs/reference/events.md has every event as it is, and the log has a line for each, or none on purpose."""
 
 import logging
 import re
@@ -11,7 +11,7 @@ import issuer
 from issuer.core.event_log import LINES, line_of
 from issuer.core.events import Event
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "events.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "events.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|(.*?)\| ?(\w*) ?\|$", re.MULTILINE)
 #: Not by `__subclasses__`, which also has each class as it was before it got its slots.
 EVENTS: dict[str, type[Event]] = {

@@ -18,7 +18,7 @@ from issuer.persistence.errors import Corrupt
 from issuer.persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, settings_of
 from tests.colours import COLOURS, Connect
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md"
 CHANGED = {name for name, setting in SETTINGS.items() if setting.changes}
 #: What callers say by several arguments of their own.
 OF_CALLERS = SETTINGS.keys() - {"scheme", "step_mode"}
