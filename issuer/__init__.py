@@ -213,7 +213,11 @@ _default_lock = threading.RLock()
 
 
 def default() -> Issuer:
-    """Return the process's default issuer, made from the settings at its first use and closed at exit."""
+    """Return the default issuer of this process.
+
+    It is created from the settings at its first use, and closed when the program ends. The functions of this module use
+    it.
+    """
     global _default  # noqa: PLW0603 - one per process is what it is for
     if _default is None or _default.closed:
         with alone(_default_lock):
@@ -238,12 +242,31 @@ def next(
     ttl: float = TTL,
     shard_key: str | bytes | None = None,
 ) -> int:
-    """Return the next number of the tag from the default issuer; see Issuer.next."""
+    """Return the next number of a tag.
+
+    Uses the default issuer. Details and errors: see Issuer.next.
+
+    Args:
+        tag: Name of the tag.
+        key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process. Needs
+            Redis.
+        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
+        shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+    """
     return default().next(tag, timeout=timeout, key=key, ttl=ttl, shard_key=shard_key)
 
 
 def take(tag: str, n: int, *, timeout: float | None = None) -> list[int]:
-    """Return exactly n numbers of the tag from the default issuer; see Issuer.take."""
+    """Return a list of exactly n numbers of a tag, in increasing order.
+
+    Uses the default issuer. Details and errors: see Issuer.take.
+
+    Args:
+        tag: Name of the tag.
+        n: How many numbers, 1..1 000 000.
+        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+    """
     return default().take(tag, n, timeout=timeout)
 
 
@@ -256,27 +279,72 @@ def issue(
     restart_key: str | None = None,
     timeout: float | None = None,
 ) -> Issued:
-    """Issue one number of the tag, with its text, from the default issuer; see Issuer.issue."""
+    """Draw one number as `next` does, and return it with its text, period and shard.
+
+    Uses the default issuer. Details and errors: see Issuer.issue.
+
+    Args:
+        tag: Name of the tag.
+        key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process. Needs
+            Redis.
+        ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
+        shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+        restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
+        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+    """
     return default().issue(tag, key=key, ttl=ttl, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
 
 
 def peek(
     tag: str, *, shard_key: str | bytes | None = None, restart_key: str | None = None, timeout: float | None = None
 ) -> Issued:
-    """Return what `issue` will return next, consuming nothing, by the default issuer; see Issuer.peek."""
+    """Return what `issue` will return next if no other caller draws first. No number is consumed.
+
+    Uses the default issuer. Details and errors: see Issuer.peek.
+
+    Args:
+        tag: Name of the tag.
+        shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+        restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
+        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+    """
     return default().peek(tag, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
 
 
 def decode(tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None) -> Decoded:
-    """Tell what a number of the tag, or its text, is made of, by the default issuer; see Issuer.decode."""
+    """Return the parts of a number or of its text: counter, period, shard, key and others.
+
+    Uses the default issuer. Details and errors: see Issuer.decode.
+
+    Args:
+        tag: Name of the tag.
+        shown: The number, or its text in the tag's format.
+        holder: True: also find the process that holds or held the machine number (snowflake tags only).
+        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+    """
     return default().decode(tag, shown, holder=holder, timeout=timeout)
 
 
 def reserve(tag: str, n: int, *, timeout: float | None = None) -> range:
-    """Return n contiguous numbers of the tag from the default issuer; see Issuer.reserve."""
+    """Return n contiguous numbers of a trend tag, reserved in the store with one request.
+
+    Uses the default issuer. Details and errors: see Issuer.reserve.
+
+    Args:
+        tag: Name of the tag.
+        n: How many numbers, 1 up to the tag's limit.
+        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+    """
     return default().reserve(tag, n, timeout=timeout)
 
 
 def stream(tag: str, *, timeout: float | None = None) -> Iterator[int]:
-    """Return an endless iterator over the tag's numbers from the default issuer; see Issuer.stream."""
+    """Return an endless iterator over the tag's numbers. Use each iterator in one thread or task only.
+
+    Uses the default issuer. Details and errors: see Issuer.stream.
+
+    Args:
+        tag: Name of the tag.
+        timeout: Longest wait for each number in seconds, 0 or more. None: the issuer's `timeout`.
+    """
     return default().stream(tag, timeout=timeout)

@@ -76,28 +76,42 @@ def connect(
     metrics: bool | None = None,
     config: str | os.PathLike[str] | None = None,
 ) -> Issuer:
-    """Make an Issuer; no server is contacted before the first call.
+    """Create an Issuer. No server is contacted before the first call.
 
-    redis: a URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
-    redis+cluster://h1:7000,h2:7000) or a redis-py client, one of its Sentinel's too; "none": direct, without Redis,
-    and then a store has to be named; not given: from the settings. store: a URL (mongodb://, mongodb+srv://,
-    sqlite:///path, memory://, memory://name) or a Store; not given: from the settings. If neither is named anywhere,
-    an SQLite file of this machine is the store, and a warning names it. prefix: what the Redis keys begin with.
-    timeout: seconds that a call may wait, 0 or more; store_timeout, redis_timeout: that one request to the store, one
-    round trip to Redis may take, above 0. redis_connections: how many connections to Redis there are at most; calls
-    that need another one wait for their turn. insist: for how many seconds of an outage of the store calls for which
-    nothing is left wait for it; past that they are refused at once until it is back. lease: how many numbers of a
-    trend tag to draw ahead, 0 (none) .. 1 000 000, for tags that don't say it themselves. journal: a file to which
-    every reservation is appended before it is used, in a directory that is there; "": none. keys: secrets by name for
-    tags whose numbers are scrambled, at least 16 bytes each. plugins: run around every call for numbers, see
-    issuer.plugins. rejected: called with the tag and the error whenever no number can be given; by default that is
-    logged, once a minute for each tag and cause. instance: what this process is known by, for machine numbers; see
-    issuer.strategies. alarm: called with an error that people should hear of, as a clock that went back. scheduler:
-    "background", None (then `tick()` extends, or the caller inline when nothing is left), or an APScheduler scheduler
-    of the caller's. metrics: whether to count for Prometheus what happens; see issuer.metrics, which has the extra
-    `metrics`. config: a settings file. Objects that are passed in are not closed by the issuer.
+    Settings that are not given come from environment variables, the settings file or the defaults. If neither `redis`
+    nor `store` is set anywhere, numbers come from an SQLite file of this machine, and a warning names it. Clients,
+    stores and schedulers that are passed in are not closed by the issuer.
 
-    Raises ConfigurationError.
+    Args:
+        redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
+            redis+cluster://h1:7000,h2:7000) or a redis-py client (a Sentinel's too). "none": draw numbers from the
+            store alone; then `store` must be given. Default: from the settings.
+        store: URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store. Default: from the
+            settings.
+        prefix: Start of all Redis keys: printable characters without braces.
+        timeout: Longest wait of a call in seconds, 0 or more.
+        store_timeout: Longest time of one request to the store in seconds, above 0.
+        redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
+        redis_connections: Most connections to Redis, 1..10 000. Calls that need another one wait for a free one.
+        insist: During a store outage, how long callers without numbers wait, in seconds, 0 or more. After that they
+            fail immediately until the store is back.
+        lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000, for tags that have no lease of their
+            own.
+        journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
+            exist. "": no journal.
+        keys: Secrets for scrambled numbers by name, each at least 16 bytes.
+        plugins: Plugins that run around every call for numbers, see `issuer.plugins`.
+        rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
+            is logged, once a minute for each tag and cause.
+        instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
+        alarm: Function that is called with errors that need a person, such as a clock that went back.
+        scheduler: "background" (threads of the issuer's own), an APScheduler scheduler, or None. With None segments are
+            loaded by `tick()`, or by the caller when no number is left.
+        metrics: True: count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
+        config: Path of a settings file.
+
+    Raises:
+        ConfigurationError: A setting is invalid, or settings contradict each other.
     """
     given = _settings_of(locals())
     with no_fork():
@@ -132,9 +146,44 @@ def aconnect(
     metrics: bool | None = None,
     config: str | os.PathLike[str] | None = None,
 ) -> AsyncIssuer:
-    """Make an AsyncIssuer: `async with issuer.aconnect() as ids:`. No server is contacted before the first call.
+    """Create an AsyncIssuer, as in `async with issuer.aconnect() as ids:`.
 
-    The arguments are those of `connect`; a client is one of redis.asyncio, a scheduler an AsyncIOScheduler.
+    No server is contacted before the first call.
+
+    Settings that are not given come from environment variables, the settings file or the defaults. If neither `redis`
+    nor `store` is set anywhere, numbers come from an SQLite file of this machine, and a warning names it. Clients,
+    stores and schedulers that are passed in are not closed by the issuer.
+
+    Args:
+        redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
+            redis+cluster://h1:7000,h2:7000) or a client of redis.asyncio. "none": draw numbers from the store alone;
+            then `store` must be given. Default: from the settings.
+        store: URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store. Default: from the
+            settings.
+        prefix: Start of all Redis keys: printable characters without braces.
+        timeout: Longest wait of a call in seconds, 0 or more.
+        store_timeout: Longest time of one request to the store in seconds, above 0.
+        redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
+        redis_connections: Most connections to Redis, 1..10 000. Calls that need another one wait for a free one.
+        insist: During a store outage, how long callers without numbers wait, in seconds, 0 or more. After that they
+            fail immediately until the store is back.
+        lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000, for tags that have no lease of their
+            own.
+        journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
+            exist. "": no journal.
+        keys: Secrets for scrambled numbers by name, each at least 16 bytes.
+        plugins: Plugins that run around every call for numbers, see `issuer.plugins`.
+        rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
+            is logged, once a minute for each tag and cause.
+        instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
+        alarm: Function that is called with errors that need a person, such as a clock that went back.
+        scheduler: "background" (tasks of the event loop), an AsyncIOScheduler, or None. With None segments are loaded
+            by `tick()`, or by the caller when no number is left.
+        metrics: True: count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
+        config: Path of a settings file.
+
+    Raises:
+        ConfigurationError: A setting is invalid, or settings contradict each other.
     """
     given = _settings_of(locals())
     with no_fork():

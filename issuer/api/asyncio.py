@@ -1,4 +1,4 @@
-"""AsyncIssuer: the public face for asyncio."""
+"""AsyncIssuer: the asyncio interface."""
 
 from __future__ import annotations
 
@@ -57,11 +57,21 @@ PIECE = 1000
 
 
 class AsyncIssuer:
-    """Hands out unique, increasing 64-bit numbers per tag, to the tasks of an event loop. Made by `issuer.aconnect`.
+    """Issues unique, increasing 64-bit numbers for named tags in an event loop. Create it with `issuer.aconnect`.
 
-    The methods of Issuer, to be awaited; they mean the same and raise the same. It never blocks the loop: stores are
-    asked in threads. It serves one loop at a time, and begins again when that one has been closed; each running loop
-    needs an AsyncIssuer of its own. A task that is cancelled while it waits gets no number, and no other task gets its.
+    The methods are those of Issuer, as coroutines, with the same arguments, results and errors. They never block the
+    event loop: requests to the store run in worker threads.
+
+    An AsyncIssuer serves one event loop at a time. Create one for each running loop. When a loop has been closed, its
+    AsyncIssuer can be used in the next one. If a task is cancelled while it waits for a number, that number is a gap:
+    no other task receives it.
+
+    Every method that contacts Redis or the store has a `timeout`, in seconds. When it has passed, the method raises
+    StoreUnavailable or RedisUnavailable, depending on which server did not answer. With `timeout=0` a call uses only
+    numbers that the process already holds, or one round trip to Redis.
+
+    Besides the errors listed for each method, every method can raise ConfigurationError, and CorruptState or FenceError
+    if the data in Redis or the store cannot be trusted.
     """
 
     def __init__(
@@ -98,12 +108,12 @@ class AsyncIssuer:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has been called."""
+        """True if `close` was called."""
         return self._registry.closed
 
     @property
     def rejected(self) -> Handler:
-        """The handler of refusals: called with the tag and the error whenever no number can be given. Replaceable."""
+        """Function that is called with the tag and the error when a call for numbers fails. It can be replaced."""
         return self._config.rejections.handler
 
     @rejected.setter
@@ -120,7 +130,18 @@ class AsyncIssuer:
         ttl: float = TTL,
         shard_key: str | bytes | None = None,
     ) -> int:
-        """Return the next number of the tag; see Issuer.next."""
+        """Return the next number of a tag.
+
+        Details and errors: see Issuer.next.
+
+        Args:
+            tag: Name of the tag.
+            key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process.
+                Needs Redis.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
+            shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+        """
         if self._chain is not None or key is not None or shard_key is not None:
             only_one(key)
             return await self._said(tag, key, seconds(ttl, "ttl", zero=False), shard_key, self._deadline(timeout))
@@ -151,7 +172,15 @@ class AsyncIssuer:
         return number if combiner.state.scheme is None else self._valued(combiner, number)
 
     async def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
-        """Return exactly n numbers, 1..1 000 000; see Issuer.take."""
+        """Return a list of exactly n numbers of a tag, in increasing order.
+
+        Details and errors: see Issuer.take.
+
+        Args:
+            tag: Name of the tag.
+            n: How many numbers, 1..1 000 000.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._drawn(tag, whole(n, "n", 1, TAKE_MOST), self._deadline(timeout))
 
     async def issue(
@@ -164,12 +193,31 @@ class AsyncIssuer:
         restart_key: str | None = None,
         timeout: float | None = None,
     ) -> Issued:
-        """Issue one number, and return it with its text, period and shard; see Issuer.issue."""
+        """Draw one number as `next` does, and return it with its text, period and shard.
+
+        Details and errors: see Issuer.issue.
+
+        Args:
+            tag: Name of the tag.
+            key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process.
+                Needs Redis.
+            ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
+            shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+            restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         return await self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
 
     async def composed(self, tag: str, *, timeout: float | None = None) -> bool:
-        """Whether a number of the tag is more than its value; see Issuer.composed."""
+        """Return True if the tag's numbers have a text, a period or a shard, which `issue` shows and `next` does not.
+
+        Details and errors: see Issuer.composed.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._attempt(tag, self._issuing.composed(tag, self._deadline(timeout)))
 
     async def peek(
@@ -180,14 +228,32 @@ class AsyncIssuer:
         restart_key: str | None = None,
         timeout: float | None = None,
     ) -> Issued:
-        """Return what `issue` will return next if no other caller draws before; see Issuer.peek."""
+        """Return what `issue` will return next if no other caller draws first. No number is consumed.
+
+        Details and errors: see Issuer.peek.
+
+        Args:
+            tag: Name of the tag.
+            shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+            restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         how = DrawOptions(shard_key=shard_key, restart_key=restart_key)
         return await self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
 
     async def decode(
         self, tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None
     ) -> Decoded:
-        """Tell what a number, or its text, is made of; see Issuer.decode."""
+        """Return the parts of a number or of its text: counter, period, shard, key and others.
+
+        Details and errors: see Issuer.decode.
+
+        Args:
+            tag: Name of the tag.
+            shown: The number, or its text in the tag's format.
+            holder: True: also find the process that holds or held the machine number (snowflake tags only).
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
     async def _said(
@@ -259,7 +325,14 @@ class AsyncIssuer:
             raise
 
     def stream(self, tag: str, *, timeout: float | None = None) -> AsyncIterator[int]:
-        """Iterate over the tag's numbers without end; see Issuer.stream."""
+        """Return an endless iterator over the tag's numbers. Use each iterator in one thread or task only.
+
+        Details and errors: see Issuer.stream.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait for each number in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         check_tag(tag)
         self._deadline(timeout)
         return self._stream(tag, timeout)
@@ -276,7 +349,15 @@ class AsyncIssuer:
                 yield number
 
     async def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
-        """Return n contiguous numbers of a trend tag straight from the store; see Issuer.reserve."""
+        """Return n contiguous numbers of a trend tag, reserved in the store with one request.
+
+        Details and errors: see Issuer.reserve.
+
+        Args:
+            tag: Name of the tag.
+            n: How many numbers, 1 up to the tag's limit.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._attempt(tag, self._issuing.reserve(tag, n, self._deadline(timeout)))
 
     # ------------------------------------------------------------------ tags
@@ -297,7 +378,27 @@ class AsyncIssuer:
         timeout: float | None = None,
         **given: Unpack[SchemeOptions],
     ) -> Tag:
-        """Make a tag; see Issuer.create."""
+        """Create a tag, and return it. A deleted tag that is created again continues above its old numbers.
+
+        Details and errors: see Issuer.create.
+
+        Args:
+            tag: Name of the tag: 1 to 200 bytes, without control characters, and without blanks at its ends.
+            start: First number, 1..limit. Default: 1. Give `start` or `above`, not both.
+            above: Number just below the first one, 0..limit-1.
+            step: Numbers per step, 1..2^63-1. None or "auto": 1000, recorded as step mode "auto".
+            limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64".
+            order: "strict" (needs Redis) or "trend". None: strict with Redis; trend without, and for strategies without
+                a counter.
+            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None: the issuer's
+                `lease`.
+            ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
+            description: Text for operators, at most 1000 bytes.
+            exist_ok: True: if the tag exists, return it unchanged. Its step, lease, ahead and description may differ
+                from the arguments.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            **given: Settings of the tag's number scheme, see SchemeOptions.
+        """
         asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
         deadline = self._deadline(timeout)
         founded = partial(self._issuing.founded, deadline=deadline)
@@ -317,21 +418,58 @@ class AsyncIssuer:
         timeout: float | None = None,
         **given: Unpack[SchemeOptions],
     ) -> Tag:
-        """Change what is given, while running; see Issuer.configure."""
+        """Change settings of a tag while it is in use, and return the changed tag. None leaves a setting unchanged.
+
+        Details and errors: see Issuer.configure.
+
+        Args:
+            tag: Name of the tag.
+            step: Numbers per step, 1..2^63-1, or "auto".
+            limit: Last number, as in `create`. Not below numbers that are reserved, unless the tag has periods.
+            start: Continue at this number. It only raises: lower numbers are skipped. Not for tags with periods or a
+                cycle.
+            above: Continue above this number, as with `start`.
+            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000.
+            ahead: Steps per segment, 1..1000.
+            description: Text for operators, at most 1000 bytes.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            **given: Settings of the tag's number scheme that can be changed, see SchemeOptions.
+        """
         asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
         return await self._run(tags.configure(tag, asked, self._config), self._deadline(timeout), tag)
 
     async def delete(self, tag: str, *, timeout: float | None = None) -> None:
-        """Retire a tag: its calls raise UnknownTag from now on; see Issuer.delete."""
+        """Delete a tag and its parts. Calls for its numbers raise UnknownTag from then on.
+
+        Details and errors: see Issuer.delete.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         deadline = self._deadline(timeout)
         await self._run(self._issuing.delete(tag, deadline), deadline, tag)
 
     async def tags(self, *, timeout: float | None = None) -> list[Tag]:
-        """Return all tags of the store, by name; see Issuer.tags."""
+        """Return all tags of the store, sorted by name.
+
+        Details and errors: see Issuer.tags.
+
+        Args:
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._run(inspection.tags(), self._deadline(timeout), None)
 
     async def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
-        """Return all that is to be seen of the tag, changing nothing; see Issuer.inspect."""
+        """Return the state of a tag in the store and in Redis. Nothing is changed.
+
+        Details and errors: see Issuer.inspect.
+
+        Args:
+            tag: Name of the tag.
+            deleted: True: return the last state of a deleted tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         self._enter()
         return await self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
 
@@ -344,48 +482,121 @@ class AsyncIssuer:
         upward: bool = False,
         timeout: float | None = None,
     ) -> LedgerPage:
-        """Return a page of the tag's ledger; see Issuer.segments."""
+        """Return one page of the tag's ledger: its segments, those with the highest numbers first.
+
+        Details and errors: see Issuer.segments.
+
+        Args:
+            tag: Name of the tag.
+            count: Entries per page, 1..1000. Damaged entries count, and are listed separately.
+            beyond: Attribute `last` of the previous page. None: the first page. A page whose `last` is None is the
+                final one.
+            upward: True: segments with the lowest numbers first.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         steps = inspection.segments(tag, count, beyond, upward=upward)
         return await self._run(steps, self._deadline(timeout), tag)
 
     async def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
-        """Return the machine numbers of a snowflake tag that were ever used; see Issuer.machines."""
+        """Return all machine numbers that a snowflake tag ever used. Nothing is changed.
+
+        Details and errors: see Issuer.machines.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._run(self._issuing.machines(tag), self._deadline(timeout), tag)
 
     async def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
-        """Set aside the machine numbers of a snowflake tag that were used in the future; see Issuer.set_aside."""
+        """Set aside the machine numbers of a snowflake tag that were used with a future time, and return them.
+
+        Details and errors: see Issuer.set_aside.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._run(self._issuing.set_aside(tag), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
     async def warm(self, tag: str, *, timeout: float | None = None) -> None:
-        """Return when the tag has numbers in hand, so that the first `next` needs no store; see Issuer.warm."""
+        """Wait until numbers of the tag are loaded, so that the first `next` need not wait for the store.
+
+        Details and errors: see Issuer.warm.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         await self._attempt(tag, self._issuing.warm(tag, self._deadline(timeout)))
 
     async def keep(self, *, timeout: float | None = None) -> list[Tag]:
-        """From now on extend every tag of the store, drawn from here or not; see Issuer.keep."""
+        """Load segments in the background for every tag of the store from now on, and return these tags.
+
+        Details and errors: see Issuer.keep.
+
+        Args:
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         self._enter()
         return await self._run(self._upkeep.keep(), self._deadline(timeout), None)
 
     async def tick(self, *, timeout: float | None = None) -> int:
-        """Sweep once over the tags in use, load what is due; see Issuer.tick."""
+        """Load the segments that are due for the tags in use, and return how many were loaded.
+
+        Details and errors: see Issuer.tick.
+
+        Args:
+            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         self._enter()
         return await drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
 
     async def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
-        """Compare the tag's ledger, the store and Redis; see Issuer.verify."""
+        """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
+
+        Details and errors: see Issuer.verify.
+
+        Args:
+            tag: Name of the tag, which is checked with its parts. None: all tags. At most 100 discrepancies per tag are
+                returned.
+            timeout: Longest wait for each piece in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._perform(verify(self._config, tag), timeout)
 
     async def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
-        """Return what is known of a number; see Issuer.who."""
+        """Return what is known about a number: which process reserved its segment, when and for what.
+
+        Details and errors: see Issuer.who.
+
+        Args:
+            tag: Name of the tag.
+            number: Number to look up, as the tag's counter: 1..2^63-1.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._run(who(self._config.hash_key, tag, number), self._deadline(timeout), tag)
 
     async def halt(self, tag: str, *, timeout: float | None = None) -> None:
-        """Stop the tag's reservations at once, for every process, until `recover`; see Issuer.halt."""
+        """Stop all reservations of a tag and its parts, in every process, until `recover` is run.
+
+        Details and errors: see Issuer.halt.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         await self._run(recovery.halt(tag), self._deadline(timeout), tag)
 
     async def upgrade(self, *, timeout: float | None = None) -> Upgrade:
-        """Bring the layout of the store up to that of this version; see Issuer.upgrade."""
+        """Upgrade the schema of the store to this version, and return the versions before and after.
+
+        Details and errors: see Issuer.upgrade.
+
+        Args:
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._run(upgrade(), self._deadline(timeout), None)
 
     async def recover(
@@ -397,12 +608,33 @@ class AsyncIssuer:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> list[Recovery]:
-        """Make sure that nothing up to the highest number known is issued again; see Issuer.recover."""
+        """Make sure that no number up to the highest known one is issued again, and end a halt.
+
+        Details and errors: see Issuer.recover.
+
+        Args:
+            tag: Name of the tag, which is recovered with its parts. None: all tags; the first error is raised after all
+                were tried.
+            at_least: Highest number known from elsewhere, such as your tables, 0..2^63-1. Only for a single tag.
+            from_journal: Paths of journal files in any order, or the result of `issuer.persistence.journal.read`. Tags
+                that the store has lost are created again. Journals of another store count if this store is empty, or
+                was restored from them.
+            dry_run: True: change nothing, and report what would be done. It works without Redis, see
+                `Recovery.redis_error`.
+            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
         return await self._perform(rounds, timeout)
 
     async def ready(self, *, timeout: float | None = None) -> Readiness:
-        """Look whether numbers can be had; see Issuer.ready."""
+        """Check whether the store and Redis answer, and which tags are halted. Nothing is changed.
+
+        Details and errors: see Issuer.ready.
+
+        Args:
+            timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None: the issuer's
+                `timeout`.
+        """
         return await self._perform(ready(self._config), timeout)
 
     async def doctor(
@@ -412,15 +644,33 @@ class AsyncIssuer:
         progress: Callable[[int, int], object] | None = None,
         timeout: float | None = None,
     ) -> list[Finding]:
-        """Examine Redis, the store, the settings and the tags; see Issuer.doctor."""
+        """Check Redis, the store, the settings and the tags, and return the findings, the worst first.
+
+        Details and errors: see Issuer.doctor.
+
+        Args:
+            most: How many tags to check closely, 0..2^63-1, those used most recently first. None: 1000.
+            progress: Function that is called after each tag with the number of tags checked and the total.
+            timeout: Longest wait for each request in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return await self._perform(doctor(self._config, most, progress), timeout)
 
     def observe(self, observer: Observer) -> None:
-        """Call the observer with each event of this issuer from now on, in the event loop; see Issuer.observe."""
+        """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
+
+        Details and errors: see Issuer.observe.
+
+        Args:
+            observer: Function that takes the event.
+        """
         self._config.events.add(observer)
 
     async def close(self) -> None:
-        """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""
+        """Stop background work, return unused numbers, and close the issuer's connections.
+
+        A second call does nothing. Clients, stores and schedulers that were passed to `connect` or `aconnect` stay
+        open.
+        """
         self._enter()
         self._config.events.come_round(at_once=True)
         combiners = self._registry.close()

@@ -1,4 +1,4 @@
-"""Issuer: the public face for threads."""
+"""Issuer: the blocking interface, for programs with threads."""
 
 from __future__ import annotations
 
@@ -53,12 +53,17 @@ T = TypeVar("T")
 
 
 class Issuer:
-    """Hands out unique, increasing 64-bit numbers per tag. Made by `issuer.connect`; safe to share among threads.
+    """Issues unique, increasing 64-bit numbers for named tags. Create it with `issuer.connect`.
 
-    After a fork the child has an Issuer of its own: it shares no number, connection or thread with its parent. Every
-    call takes `timeout=` in seconds: past it StoreUnavailable or RedisUnavailable is raised, whichever was waited for.
-    0 means only what is in hand: one round trip to Redis, or the process's own segment. Every method may raise
-    ConfigurationError, and CorruptState or FenceError where Redis or the store can't be trusted.
+    All threads of a process can share one Issuer. After a fork the child process uses it with connections of its own,
+    and shares no number and no thread with its parent.
+
+    Every method that contacts Redis or the store has a `timeout`, in seconds. When it has passed, the method raises
+    StoreUnavailable or RedisUnavailable, depending on which server did not answer. With `timeout=0` a call uses only
+    numbers that the process already holds, or one round trip to Redis.
+
+    Besides the errors listed for each method, every method can raise ConfigurationError, and CorruptState or FenceError
+    if the data in Redis or the store cannot be trusted.
     """
 
     def __init__(
@@ -86,12 +91,12 @@ class Issuer:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` has been called."""
+        """True if `close` was called."""
         return self._registry.closed
 
     @property
     def rejected(self) -> Handler:
-        """The handler of refusals: called with the tag and the error whenever no number can be given. Replaceable."""
+        """Function that is called with the tag and the error when a call for numbers fails. It can be replaced."""
         return self._config.rejections.handler
 
     @rejected.setter
@@ -110,13 +115,28 @@ class Issuer:
         ttl: float = TTL,
         shard_key: str | bytes | None = None,
     ) -> int:
-        """Return the next number of the tag, above every number that a call which returned before has got (strict).
+        """Return the next number of a tag.
 
-        key: the same number for the same key, from any process, for `ttl` seconds (a day): draw again after a lost
-        reply. 1..200 bytes; kept in Redis. shard_key: whose shard it is of, for a tag with shards. A tag with a series
-        for each key has `issue`. `take` gives n numbers.
+        A strict tag returns a number above every number that an earlier call has returned, in any process. "Earlier"
+        means that the other call had returned before this call began. A trend tag's numbers increase within a process.
+        For a keyed tag call `issue` instead.
 
-        Raises UnknownTag, LimitReached, StoreUnavailable, RedisUnavailable, StoreBehind, Refused, InvalidArgument.
+        Args:
+            tag: Name of the tag.
+            key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process.
+                Needs Redis.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
+            shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            LimitReached: No number is left up to the tag's limit.
+            StoreUnavailable: No number is left in Redis and in this process, and the store did not answer in time.
+            RedisUnavailable: Redis did not answer in time, and the tag is strict or `key` was given.
+            StoreBehind: The tag is halted, or the store has lost reservations. Run `recover`.
+            Refused: A plugin rejected the call.
+            InvalidArgument: An argument is out of its range.
         """
         if timeout is None and key is None and shard_key is None:
             try:
@@ -134,9 +154,15 @@ class Issuer:
         return self._attempt(tag, self._issuing.number(tag, DrawOptions(key, kept_for, shard_key), deadline))
 
     def take(self, tag: str, n: int, *, timeout: float | None = None) -> list[int]:
-        """Return exactly n numbers, 1..1 000 000, increasing, over segment borders. Errors as `next`.
+        """Return a list of exactly n numbers of a tag, in increasing order.
 
-        After an error part-way, as at the tag's limit, the numbers already drawn are in its `drawn`.
+        The numbers can span several segments, so they need not be contiguous. Raises the errors of `next`. If an error
+        occurs part-way, for example at the tag's limit, its attribute `drawn` has the numbers that were drawn before.
+
+        Args:
+            tag: Name of the tag.
+            n: How many numbers, 1..1 000 000.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
         """
         return self._drawn(tag, whole(n, "n", 1, TAKE_MOST), self._deadline(timeout))
 
@@ -150,18 +176,36 @@ class Issuer:
         restart_key: str | None = None,
         timeout: float | None = None,
     ) -> Issued:
-        """Issue one number as `next` does, and return it with its text by the tag's format, its period and its shard.
+        """Draw one number as `next` does, and return it with its text, period and shard.
 
-        Raises as `next`; ConfigurationError if a plugin transforms the tag's numbers, as it has no part in the text.
+        Raises the errors of `next`, and FormatOverflow if the number is too long for the tag's format. Raises
+        ConfigurationError if a plugin transforms the tag's numbers, because the text could not show its changes.
+
+        Args:
+            tag: Name of the tag.
+            key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process.
+                Needs Redis.
+            ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
+            shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+            restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         return self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
 
     def composed(self, tag: str, *, timeout: float | None = None) -> bool:
-        """Whether a number of the tag is more than its value: `issue` tells its text, period or shard, `next` doesn't.
+        """Return True if the tag's numbers have a text, a period or a shard, which `issue` shows and `next` does not.
 
-        As far as this process knows, which asks the store if it knows nothing of the tag, and makes it as `next` would.
-        Raises UnknownTag, StoreUnavailable.
+        The answer comes from the tag's settings as this process last read them. If it has not read them yet, it reads
+        them from the store. With the default store a missing tag is created, as by `next`.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            StoreUnavailable: The store did not answer in time.
         """
         return self._attempt(tag, self._issuing.composed(tag, self._deadline(timeout)))
 
@@ -173,15 +217,34 @@ class Issuer:
         restart_key: str | None = None,
         timeout: float | None = None,
     ) -> Issued:
-        """Return what `issue` will return next if no other caller draws before. Consumes nothing. Raises as `next`."""
+        """Return what `issue` will return next if no other caller draws first. No number is consumed.
+
+        Raises the errors of `next`, and InvalidArgument for a strategy without a counter, which cannot be predicted.
+
+        Args:
+            tag: Name of the tag.
+            shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
+            restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         how = DrawOptions(shard_key=shard_key, restart_key=restart_key)
         return self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
 
     def decode(self, tag: str, shown: int | str, *, holder: bool = False, timeout: float | None = None) -> Decoded:
-        """Tell what a number, or its text, is made of: counter, period, shard. Raises NotDecodable, UnknownTag.
+        """Return the parts of a number or of its text: counter, period, shard, key and others.
 
-        `holder`: ask which process holds, or held, the machine number of a number that a strategy made; None if that
-        can't be found out.
+        Args:
+            tag: Name of the tag.
+            shown: The number, or its text in the tag's format.
+            holder: True: also find the process that holds or held the machine number (snowflake tags only).
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Returns:
+            The parts. A part that the tag does not have, or that is unknown, is None.
+
+        Raises:
+            NotDecodable: The tag, as it is configured now, cannot have issued this number or text.
+            UnknownTag: The tag was never created, or was deleted.
         """
         return self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
@@ -224,12 +287,18 @@ class Issuer:
             self._issuing.failed(tag, error)
 
     def stream(self, tag: str, *, timeout: float | None = None) -> Iterator[int]:
-        """Return an endless iterator over the tag's numbers, for one thread. Errors as `next`; `timeout` for each.
+        """Return an endless iterator over the tag's numbers. Use each iterator in one thread or task only.
 
-        A trend tag's numbers are drawn ahead, and come at the speed of an iterator in C; `next` and other streams of
-        this process share them. How many at a time the tag or `connect` says; else 1000, and more while they are used
-        up within 50 ms, as far as a fifth of a segment. A strict tag's come one by one, each drawn when it is asked
-        for.
+        A trend tag's numbers are drawn ahead in batches and served from memory. `next` and other streams of the process
+        share these batches. A batch has as many numbers as the `lease` of the tag or the issuer says. Without a lease
+        it has 1000, and grows up to a fifth of a segment while batches are used up within 50 ms. A strict tag's numbers
+        are drawn one by one, each when it is requested.
+
+        Raises the errors of `next`.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait for each number in seconds, 0 or more. None: the issuer's `timeout`.
         """
         check_tag(tag)
         self._deadline(timeout)
@@ -244,9 +313,18 @@ class Issuer:
                 yield self._registry.combiner(tag).supply.open
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
-        """Return n contiguous numbers straight from the store: one request, however many. Only for trend tags.
+        """Return n contiguous numbers of a trend tag, reserved in the store with one request.
 
-        n is 1..limit. Raises LimitReached if fewer are left, InvalidArgument for a strict tag.
+        Args:
+            tag: Name of the tag.
+            n: How many numbers, 1 up to the tag's limit.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            LimitReached: Fewer than n numbers are left up to the limit. Nothing was reserved.
+            InvalidArgument: The tag is strict, or its numbers are not its counter, or n is out of its range.
+            StoreUnavailable: The store did not answer in time.
         """
         return self._attempt(tag, self._issuing.reserve(tag, n, self._deadline(timeout)))
 
@@ -268,16 +346,30 @@ class Issuer:
         timeout: float | None = None,
         **given: Unpack[SchemeOptions],
     ) -> Tag:
-        """Make a tag. Its first number is `start` (1..limit), or `above` + 1 (`above` 0..limit-1), or 1.
+        """Create a tag, and return it. A deleted tag that is created again continues above its old numbers.
 
-        step: numbers per segment, 1..2^63-1; None or "auto": 1000, and the tag's `step_mode` is "auto". limit: the last
-        number there will be. order: "strict" (the default with Redis) or "trend" (the only one without, and where a
-        strategy has no counter). lease: how many numbers of a trend tag each process draws ahead from Redis, 0 (none)
-        .. 1 000 000; None: as `connect` says. ahead: how many steps a segment holds, 1..1000: if a step lasts ten
-        minutes, ahead=6 makes an outage of the store of most of an hour cost nothing. A deleted tag, made again, goes
-        on above its old numbers. exist_ok: a tag that is there is returned as it is, unless its numbers are others than
-        said here, by order, limit, scheme or strategy, or begin lower: then TagDiffers names the differences. Its step,
-        lease, ahead and description may differ: operators change those. Raises TagExists, InvalidArgument.
+        Args:
+            tag: Name of the tag: 1 to 200 bytes, without control characters, and without blanks at its ends.
+            start: First number, 1..limit. Default: 1. Give `start` or `above`, not both.
+            above: Number just below the first one, 0..limit-1.
+            step: Numbers per step, 1..2^63-1. None or "auto": 1000, recorded as step mode "auto".
+            limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64".
+            order: "strict" (needs Redis) or "trend". None: strict with Redis; trend without, and for strategies without
+                a counter.
+            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None: the issuer's
+                `lease`.
+            ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
+            description: Text for operators, at most 1000 bytes.
+            exist_ok: True: if the tag exists, return it unchanged. Its step, lease, ahead and description may differ
+                from the arguments.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            **given: Settings of the tag's number scheme, see SchemeOptions.
+
+        Raises:
+            TagExists: The tag exists, and `exist_ok` is False.
+            TagDiffers: The tag exists with another order, limit, scheme or strategy, or its numbers are below `start`.
+            InvalidArgument: A setting is out of its range.
+            SchemeError: A setting of the scheme is wrong, or contradicts another one.
         """
         asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
         deadline = self._deadline(timeout)
@@ -298,36 +390,74 @@ class Issuer:
         timeout: float | None = None,
         **given: Unpack[SchemeOptions],
     ) -> Tag:
-        """Change what is given, while running: every process follows at its next reservation. Returns the tag after.
+        """Change settings of a tag while it is in use, and return the changed tag. None leaves a setting unchanged.
 
-        `start` and `above` only raise: numbers below are skipped, in Redis too, from the moment when this returns. A
-        process that holds numbers of a trend tag goes on with them: with a lease until its next look at Redis, a second
-        or two later; if it can't reach Redis, or serves direct, until they are used up (two segments at most). If
-        numbers begin again, as in a tag with periods or a cycle, they are refused. With a stride they are numbers that
-        users see, as the limit is. A `limit` below `max` is refused, unless the tag has periods: then it holds in each,
-        at once. A changed `lease` reaches every process within a minute. Of a tag that is in parts `step`, `lease` and
-        `ahead` are changed in each of them; a part alone can't be changed.
+        Every process applies the change at its next reservation, and a changed `lease` within a minute. A changed
+        `start` or `above` applies in Redis when this call returns. A process that holds numbers of a trend tag uses
+        some of them first: a lease until the process next checks Redis, within about two seconds; without Redis at most
+        two segments.
+
+        If the tag has shards or is keyed, `step`, `lease` and `ahead` change in each of its parts. A single part cannot
+        be changed.
+
+        Args:
+            tag: Name of the tag.
+            step: Numbers per step, 1..2^63-1, or "auto".
+            limit: Last number, as in `create`. Not below numbers that are reserved, unless the tag has periods.
+            start: Continue at this number. It only raises: lower numbers are skipped. Not for tags with periods or a
+                cycle.
+            above: Continue above this number, as with `start`.
+            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000.
+            ahead: Steps per segment, 1..1000.
+            description: Text for operators, at most 1000 bytes.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            **given: Settings of the tag's number scheme that can be changed, see SchemeOptions.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            InvalidArgument: A setting is out of its range, or nothing would change.
+            SchemeError: A setting of the scheme is wrong, or cannot be changed.
         """
         asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
         return self._run(tags.configure(tag, asked, self._config), self._deadline(timeout), tag)
 
     def delete(self, tag: str, *, timeout: float | None = None) -> None:
-        """Retire a tag: its calls raise UnknownTag from now on. Made again, it goes on above.
+        """Delete a tag and its parts. Calls for its numbers raise UnknownTag from then on.
 
-        Raises UnknownTag; InvalidArgument for a part of a tag, which goes with its tag.
+        The store keeps the highest number, so a tag that is created again continues above it.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            InvalidArgument: The tag is a part of another tag. Delete that tag instead.
         """
         deadline = self._deadline(timeout)
         self._run(self._issuing.delete(tag, deadline), deadline, tag)
 
     def tags(self, *, timeout: float | None = None) -> list[Tag]:
-        """Return all tags of the store, by name."""
+        """Return all tags of the store, sorted by name.
+
+        Args:
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         return self._run(inspection.tags(), self._deadline(timeout), None)
 
     def inspect(self, tag: str, *, deleted: bool = False, timeout: float | None = None) -> Inspection:
-        """Return all that is to be seen of the tag, changing nothing. Raises UnknownTag.
+        """Return the state of a tag in the store and in Redis. Nothing is changed.
 
-        deleted: what a deleted tag has left, as it was; then UnknownTag means that there is no deleted tag of the name.
-        If Redis can't be reached, `redis_error` says so; if the store can't, StoreUnavailable is raised.
+        If Redis cannot be reached, the result has the reason in `redis_error`.
+
+        Args:
+            tag: Name of the tag.
+            deleted: True: return the last state of a deleted tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: There is no such tag, or with `deleted=True` no deleted tag of that name.
+            StoreUnavailable: The store did not answer in time.
         """
         return self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
 
@@ -340,79 +470,149 @@ class Issuer:
         upward: bool = False,
         timeout: float | None = None,
     ) -> LedgerPage:
-        """Return a page of the tag's ledger: its segments, the highest numbers first; `upward`: the lowest first.
+        """Return one page of the tag's ledger: its segments, those with the highest numbers first.
 
-        `count`: how many, 1..1000; there may be fewer, as damaged entries stand apart. `beyond`: the `last` of the page
-        before, None: from the start; where a page's `last` is None it was the last one. Raises UnknownTag.
+        Args:
+            tag: Name of the tag.
+            count: Entries per page, 1..1000. Damaged entries count, and are listed separately.
+            beyond: Attribute `last` of the previous page. None: the first page. A page whose `last` is None is the
+                final one.
+            upward: True: segments with the lowest numbers first.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
         """
         steps = inspection.segments(tag, count, beyond, upward=upward)
         return self._run(steps, self._deadline(timeout), tag)
 
     def machines(self, tag: str, *, timeout: float | None = None) -> MachineNumbers:
-        """Return the machine numbers of a snowflake tag that were ever used, and which of them in the future.
+        """Return all machine numbers that a snowflake tag ever used. Nothing is changed.
 
-        Changes nothing. Raises UnknownTag; InvalidArgument where none are kept in Redis or the store.
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            InvalidArgument: The tag has no machine numbers, or keeps them in files.
         """
         return self._run(self._issuing.machines(tag), self._deadline(timeout), tag)
 
     def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
-        """Set aside the machine numbers of a snowflake tag that were used in the future; return them.
+        """Set aside the machine numbers of a snowflake tag that were used with a future time, and return them.
 
-        For when a clock that was far ahead has been set right: a process that had one of them gets another, and need
-        not wait until that time is over. No number comes again, as what was used stays written down; no process takes
-        those numbers until then, unless there is no other. Until then the tag's numbers lie below those of the future.
-        Stop the processes before, and start them after. Raises UnknownTag, InvalidArgument.
+        Use it after a clock that was far ahead has been corrected. Stop the tag's processes first, and start them
+        afterwards. Each process then takes another machine number and need not wait until that future time has passed.
+        The times already used stay recorded, so no number is issued twice. A number set aside is taken again before
+        that time only if no other is free. Until that time new numbers are below those that were issued with the wrong
+        clock.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            InvalidArgument: The tag has no machine numbers, or keeps them in files.
         """
         return self._run(self._issuing.set_aside(tag), self._deadline(timeout), tag)
 
     # ------------------------------------------------------------------ operations
 
     def warm(self, tag: str, *, timeout: float | None = None) -> None:
-        """Return when the tag has numbers in hand, so that the first `next` needs no store. Errors as `next`."""
+        """Wait until numbers of the tag are loaded, so that the first `next` need not wait for the store.
+
+        Raises the errors of `next`.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        """
         self._attempt(tag, self._issuing.warm(tag, self._deadline(timeout)))
 
     def keep(self, *, timeout: float | None = None) -> list[Tag]:
-        """From now on extend every tag of the store, drawn from here or not. Returns them; call again for new ones."""
+        """Load segments in the background for every tag of the store from now on, and return these tags.
+
+        Without this call an issuer loads segments only for the tags that it draws from. Call it again to include tags
+        that were created later.
+
+        Args:
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            ConfigurationError: The issuer has no Redis.
+        """
         return self._run(self._upkeep.keep(), self._deadline(timeout), None)
 
     def tick(self, *, timeout: float | None = None) -> int:
-        """Sweep once over the tags in use, in this thread: load what is due. Returns the number of segments loaded.
+        """Load the segments that are due for the tags in use, and return how many were loaded.
 
-        A tag that can't be extended now is logged and does not keep the others waiting. Each has `timeout` for itself.
+        Call it regularly if the issuer was made with `scheduler=None`. If loading fails for a tag, the error is logged
+        and the other tags continue.
+
+        Args:
+            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
         """
         notice()
         return drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
 
     def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
-        """Compare the tag's ledger, the store and Redis, changing nothing; return what is wrong.
+        """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
 
-        An empty list: no two segments overlap, and nothing lies above the store's max. No tag: all of them. At most 100
-        findings a tag; of one that is in parts, each of them is verified. Reads the whole ledger, 2000 entries at a
-        time; `timeout` is for each such piece. Safe under load: what others do meanwhile is no finding. With Redis away
-        the rest is looked at, and RedisUnseen is in the list. Raises UnknownTag, StoreUnavailable.
+        An empty list means: no two segments overlap, and no number above the store's `max` is reserved or loaded. The
+        check can run under load, and reads the whole ledger in pieces of 2000 entries. If Redis cannot be reached, the
+        rest is compared and the list has a RedisUnseen.
+
+        Args:
+            tag: Name of the tag, which is checked with its parts. None: all tags. At most 100 discrepancies per tag are
+                returned.
+            timeout: Longest wait for each piece in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            StoreUnavailable: The store did not answer in time.
         """
         return self._perform(verify(self._config, tag), timeout)
 
     def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
-        """Return what is known of a number, 1..2^63-1: who reserved its segment, when, and what for.
+        """Return what is known about a number: which process reserved its segment, when and for what.
 
-        With Redis away only the store is asked. Raises UnknownTag.
+        If Redis cannot be reached, only the store is queried.
+
+        Args:
+            tag: Name of the tag.
+            number: Number to look up, as the tag's counter: 1..2^63-1.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
         """
         return self._run(who(self._config.hash_key, tag, number), self._deadline(timeout), tag)
 
     def halt(self, tag: str, *, timeout: float | None = None) -> None:
-        """Stop the tag's reservations at once, for every process, until `recover`; then StoreBehind is raised.
+        """Stop all reservations of a tag and its parts, in every process, until `recover` is run.
 
-        What has been reserved is issued still: both buffers in Redis, leases, segments of processes. With its parts, if
-        it has any. Twice is harmless. Raises UnknownTag.
+        Numbers that were reserved before are still issued: those in Redis, in leases and in segments of processes.
+        After that, calls raise StoreBehind. It can be repeated.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
         """
         self._run(recovery.halt(tag), self._deadline(timeout), tag)
 
     def upgrade(self, *, timeout: float | None = None) -> Upgrade:
-        """Bring the layout of the store up to that of this version, and return its version before and after.
+        """Upgrade the schema of the store to this version, and return the versions before and after.
 
-        The first call that reserves does so too. Programs of an older version may refuse the store from then on, and
-        calls that only read never do it.
+        The first call that reserves numbers does the same; calls that only read never do it. After an upgrade, programs
+        of an older version may reject the store.
+
+        Args:
+            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
         """
         return self._run(upgrade(), self._deadline(timeout), None)
 
@@ -425,29 +625,46 @@ class Issuer:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> list[Recovery]:
-        """Make sure that nothing up to the highest number known is issued again, then let reservations go on.
+        """Make sure that no number up to the highest known one is issued again, and end a halt.
 
-        The highest number known: what the store, its ledger, Redis, the journals and `at_least` (one tag only) say, as
-        the tag's counter counts: `decode` tells it of a number that is made of it. No tag: all of them; a tag in parts:
-        it and these; each has `timeout` for itself, and the first error is raised when all have been tried.
-        It holds for processes that hold numbers of their own from when it does in `configure`.
-        Idempotent; safe from several machines at once and under load. `dry_run` changes nothing, and goes on
-        without a Redis that is away: see `Recovery.redis_error`. Replicas and old masters are asked too, if they answer
-        soon: see `Recovery.unasked`.
+        Known are the numbers in the store, its ledger, Redis (with replicas and former masters that answer soon), the
+        journals and `at_least`. All are values of the tag's counter, which `decode` shows. A process that holds numbers
+        of a trend tag uses some of them first, as described for `configure`.
 
-        from_journal: paths of journals, in any order, or what `issuer.persistence.journal.read` returned. A tag that
-        they know and the store has lost is made again. Journals of another store count if this one is empty, or was
-        made from them; ConfigurationError otherwise. Raises UnknownTag, JournalDamaged, StoreUnavailable,
-        RedisUnavailable.
+        The call can be repeated, and can run on several machines at once and under load.
+
+        Args:
+            tag: Name of the tag, which is recovered with its parts. None: all tags; the first error is raised after all
+                were tried.
+            at_least: Highest number known from elsewhere, such as your tables, 0..2^63-1. Only for a single tag.
+            from_journal: Paths of journal files in any order, or the result of `issuer.persistence.journal.read`. Tags
+                that the store has lost are created again. Journals of another store count if this store is empty, or
+                was restored from them.
+            dry_run: True: change nothing, and report what would be done. It works without Redis, see
+                `Recovery.redis_error`.
+            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
+
+        Returns:
+            The result for each tag. `Recovery.unasked` lists Redis nodes that could not be queried.
+
+        Raises:
+            UnknownTag: The tag was never created, or was deleted.
+            JournalDamaged: A line of a journal is damaged.
+            ConfigurationError: The journals belong to another store.
+            StoreUnavailable: The store did not answer in time.
+            RedisUnavailable: Redis did not answer in time.
         """
         rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
         return self._perform(rounds, timeout)
 
     def ready(self, *, timeout: float | None = None) -> Readiness:
-        """Look whether numbers can be had: whether the store and Redis answer, and which tags are halted.
+        """Check whether the store and Redis answer, and which tags are halted. Nothing is changed.
 
-        Nothing is changed, and what is wrong is no error but in the result, which is true if nothing is. The store and
-        Redis have `timeout` each.
+        Problems are in the result, and are not raised. The result is true if there are none.
+
+        Args:
+            timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None: the issuer's
+                `timeout`.
         """
         return self._perform(ready(self._config), timeout)
 
@@ -458,24 +675,35 @@ class Issuer:
         progress: Callable[[int, int], object] | None = None,
         timeout: float | None = None,
     ) -> list[Finding]:
-        """Examine Redis, the store, the settings and the tags; return what is found, the worst first. Changes nothing.
+        """Check Redis, the store, the settings and the tags, and return the findings, the worst first.
 
-        A Finding of level "weak" names what weakens the promise; nothing is raised for what can't be seen or reached.
-        `most`: how many tags to look at closely, those used last first, 0..2^63-1; None: 1000. `progress` is called
-        after each of them, with how many were looked at and how many will be. Each request has `timeout` for itself.
+        Nothing is changed. A finding of level "weak" reports a risk for unique or ordered numbers, or for the service.
+        A server that cannot be reached is a finding too, and raises nothing.
+
+        Args:
+            most: How many tags to check closely, 0..2^63-1, those used most recently first. None: 1000.
+            progress: Function that is called after each tag with the number of tags checked and the total.
+            timeout: Longest wait for each request in seconds, 0 or more. None: the issuer's `timeout`.
         """
         return self._perform(doctor(self._config, most, progress), timeout)
 
     def observe(self, observer: Observer) -> None:
-        """Call the observer with each event of this issuer from now on: `events` has their classes.
+        """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
 
-        It runs in the thread that saw the event, after a fork in the child too: it must be quick, and draw no number.
-        One that raises is logged.
+        The function runs in the thread or event loop in which the event happened, also in forked child processes. It
+        must return quickly and must not draw numbers. If it raises, the error is logged.
+
+        Args:
+            observer: Function that takes the event.
         """
         self._config.events.add(observer)
 
     def close(self) -> None:
-        """End an extension under way, give unused numbers back, close what we opened. Twice is harmless."""
+        """Stop background work, return unused numbers, and close the issuer's connections.
+
+        A second call does nothing. Clients, stores and schedulers that were passed to `connect` or `aconnect` stay
+        open.
+        """
         notice()  # at the end of a child, nothing of the parent's is given back
         self._config.events.come_round(at_once=True)
         combiners = self._registry.close()

@@ -22,14 +22,23 @@ SHARD_BITS, APP_BITS = 6, 8
 
 
 class SchemeOptions(TypedDict, total=False):
-    """Options of `create` and `configure` beyond a tag's other settings. All can be left out.
+    """Settings of a tag's number scheme, which turns its counter into the numbers that users see. All are optional.
 
-    format: the look of texts, as in "BIZ{date:%y%m%d}-{seq:06d}{check}"; "" takes it away. restart: when the numbers
-    begin again; timezone: where, as an IANA name. keyed: a series of its own for each `restart_key`. scramble: the name
-    of a key, or (first number, name) of several; scramble_strict: also where the order is strict, which then can't be
-    seen. stride: only every n-th number, by offset 1..stride; stride_above: above this one, the same at every site.
-    shards: True, or widths as {"shard_bits": 6, "app_bits": 8, "app": 17}; app: the same. cycle: begin again after the
-    limit. strategy: the strategy that makes the numbers; options: for that one.
+    Attributes:
+        format: Text format, such as "BIZ{date:%y%m%d}-{seq:06d}{check}". "": no format.
+        restart: Period after which numbers begin at 1 again: "daily", "weekly", "monthly", "yearly" or "never".
+        timezone: Time zone of dates and of period boundaries, an IANA name. Default: UTC.
+        keyed: True: a separate series for each `restart_key`.
+        scramble: Name of a secret, or pairs (first number, name). Values then do not show how many numbers were issued.
+        scramble_strict: True: allow `scramble` for a strict tag, where it hides the order.
+        stride: Issue every n-th number only, 1..2^32, so that sites that share nothing never issue the same number.
+        offset: Position of this site, 1..stride.
+        stride_above: Number above which the stride applies, the same at every site.
+        shards: True: 6 bits for the shard, 8 for the application. Or {"shard_bits": 6, "app_bits": 8, "app": 17}.
+        app: Application number in the values of a tag with shards.
+        cycle: True: begin again after the limit. Numbers are then issued again.
+        strategy: Name of the strategy that makes the numbers. Default: "segment", the tag's counter.
+        options: Options of the strategy by name.
     """
 
     format: str
