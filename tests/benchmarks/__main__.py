@@ -18,6 +18,7 @@ from tests.benchmarks.awaited import awaited
 from tests.benchmarks.border import border
 from tests.benchmarks.direct import direct
 from tests.benchmarks.doors import http_, resp
+from tests.benchmarks.failover import failover
 from tests.benchmarks.figures import Figure, heading, line, summary, write
 from tests.benchmarks.local import leased, stream
 from tests.benchmarks.observed import observed
@@ -72,6 +73,7 @@ ROWS: Mapping[str, Callable[[Effort], Iterator[Figure]]] = {
     "http": http_,
     "resp": resp,
     "metrics": observed,
+    "failover": failover,
 }
 
 

@@ -2,6 +2,8 @@
 
 import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import redis
 
 from issuer.persistence.opening import open_store
 from tests.e2e.conftest import Cli, Start
+from tests.programs import REPOSITORY
 from tests.servers.ports import free_port
 from tests.waiting import until
 
@@ -69,3 +72,9 @@ def test_ctrl_c_leaves_no_tag_behind(start: Start, home: Path, store: str) -> No
     assert (process.returncode, out) == (130, "")
     assert len(tombstones(store)) == 1
     assert "Traceback" not in (home / "talk").read_text()
+
+
+def test_the_benchmark_of_the_project_needs_no_package_of_the_tests() -> None:
+    code = "import sys; sys.modules['pytest'] = None; import tests.benchmarks.__main__"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -84,13 +84,13 @@ def test_the_demo_shows_a_rollback_and_no_repeat(
     assert first == before + 1
     assert believed < last  # the first number that is told after it need not be the lowest one
     assert list(scratch.iterdir()) == []
-    # What the pages show of it, but for figures and the server's name.
-    for page in ("README.md", "docs/explain/chaos.md"):
-        text = (programs.REPOSITORY / page).read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
-        # A slow machine takes two digits of seconds, and loads at 20% to 25%.
-        figure = r" *[\d.]+(% to \d+)?"
-        shown, printed = (re.sub(figure, "0", each).splitlines() for each in (text, ended.stdout))
-        assert {line for line in shown if not line.startswith("  Redis")} <= {*printed}
+    # What the page shows of it, but for figures and the server's name.
+    page = (programs.REPOSITORY / "docs/explain/chaos.md").read_text(encoding="utf-8")
+    # A slow machine takes two digits of seconds, and loads at 20% to 25%.
+    figure = r" *[\d.]+(% to \d+)?"
+    text = page.partition("```text\n")[2].partition("```")[0]
+    shown, printed = (re.sub(figure, "0", each).splitlines() for each in (text, ended.stdout))
+    assert {line for line in shown if not line.startswith("  Redis")} <= {*printed}
 
 
 @pytest.mark.live

@@ -4,8 +4,6 @@ import os
 import shutil
 from typing import NoReturn
 
-import pytest
-
 #: Programs that no wheel brings, and the package of Debian and Ubuntu that does.
 PACKAGES = {
     "curl": "curl",
@@ -21,6 +19,8 @@ PACKAGES = {
 
 def absent(service: str, package: str | None = None) -> NoReturn:
     """Skip on a laptop, fail in CI: there, silence would pass for proof. `package`: the one that brings it."""
+    import pytest  # here, as the environment of `make bench` has none
+
     lacking = f"{service} is missing" + (f" (Debian, Ubuntu: apt-get install {package})" if package else "")
     if os.environ.get("CI"):
         pytest.fail(f"{lacking}, and CI is set: install it", pytrace=False)

@@ -43,9 +43,8 @@ class PostgresServer:
         if self._user is not None:
             shutil.chown(self._directory, self._user)
         try:
-            self._run("initdb", "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-            options = f"-h {LOOPBACK} -p {self._port} -k {self._directory}"
-            self._run("pg_ctl", "start", "-w", "-t", "60", "-l", str(self._directory / "log"), "-o", options)
+            self._make()
+            self.start()
         except BaseException:
             self.end()
             raise
@@ -54,14 +53,45 @@ class PostgresServer:
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    def start(self) -> None:
+        options = f"-h {LOOPBACK} -p {self._port} -k {self._directory}"
+        self._run("pg_ctl", "start", "-w", "-t", "60", "-l", str(self._directory / "log"), "-o", options)
+
+    def stop(self) -> None:
+        """Stop it as a crash does: without a checkpoint, and without a last word to a standby."""
+        self._run("pg_ctl", "stop", "-w", "-t", "60", "-m", "immediate")
+
     def end(self) -> None:
         if (self._directory / "data" / "postmaster.pid").exists():
-            self._run("pg_ctl", "stop", "-w", "-t", "60", "-m", "immediate")
+            self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def standby(self) -> "Standby":
+        """Return a server that follows this one asynchronously, which is the default."""
+        return Standby(self._binaries, self.url)
+
+    def _make(self) -> None:
+        self._run("initdb", "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     def _run(self, program: str, *arguments: str) -> None:
         line = [str(self._binaries / program), "-D", str(self._directory / "data"), *arguments]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL, cwd=self._directory, user=self._user)
+
+
+class Standby(PostgresServer):
+    """A standby of the server at `primary`."""
+
+    def __init__(self, binaries: Path, primary: str) -> None:
+        super().__init__(binaries)
+        self._primary = primary
+
+    def promote(self) -> None:
+        """Start it without its primary, and make it one."""
+        self.start()
+        self._run("pg_ctl", "promote", "-w", "-t", "60")
+
+    def _make(self) -> None:
+        self._run("pg_basebackup", "-d", self._primary, "-R", "-c", "fast", "--no-sync")
 
 
 def _unprivileged() -> str | None:
