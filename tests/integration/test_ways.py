@@ -146,10 +146,10 @@ def create(ids: Issuer) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("row", "way"),
     [
-        ("a number in hand", in_hand),
+        ("a number from memory", in_hand),
         ("a strict draw", drawn),
         ("the first `next` of a tag", first),
-        ("the draw that reaches the mark, and its segment", segment),
+        ("the draw that reaches the threshold, and its segment", segment),
         ("`recover` of a tag", recover),
         ("`create`", create),
     ],
