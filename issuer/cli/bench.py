@@ -58,23 +58,30 @@ class _Measured:
 
 
 @click.command(
-    short_help="Measure what numbers cost on your servers.",
+    short_help="Measure the speed of numbers on your servers.",
     epilog="""\b
-    Example:
+    Examples:
       issuer --redis redis://localhost --store mongodb://localhost bench
+      issuer bench --seconds 10 --threads 32 --json
     """,
 )
-@click.option("--tag", metavar="NAME", default="bench", help="Beginning of the scratch tag's name; bench.")
-@click.option("--seconds", metavar="S", type=Seconds(0.1, 60), default=3.0, help="How long in all; 3.")
-@click.option("--threads", metavar="N", type=Whole(1, 256), default=8, help="Callers at once; 8.")
+@click.option("--tag", metavar="NAME", default="bench", help="First part of the name of the test tag. Default: bench.")
+@click.option(
+    "--seconds",
+    metavar="S",
+    type=Seconds(0.1, 60),
+    default=3.0,
+    help="Duration of all measurements, in seconds. Default: 3.",
+)
+@click.option("--threads", metavar="N", type=Whole(1, 256), default=8, help="Number of concurrent callers. Default: 8.")
 @json_option("Print JSON; times are in microseconds.")
 @click.pass_obj
 def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: bool) -> None:
-    """Measure what numbers cost on your own servers.
+    """Measure how fast numbers are drawn on your own servers.
 
-    Makes a trend tag with a random name, draws from it as fast as it can, and deletes it: for some seconds Redis, the
-    store and this machine have that much more to do. No other tag is touched. What stays is what every deleted tag
-    leaves: its tombstone and up to some dozens of ledger entries in the store, and one small hash in Redis.
+    The command creates a trend tag with a random name, draws from it as fast as possible, and deletes it. Meanwhile
+    Redis, the store and this machine have a high load. No other tag is touched. The deleted tag leaves a few small
+    records: a tombstone and some dozens of ledger entries in the store, and one hash in Redis.
     """
     settings = session.settings()
     issuer = session.connect(scheduler="background", makes_store=True)

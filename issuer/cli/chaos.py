@@ -12,30 +12,36 @@ _UNSHOWN = "No fault of this command can show what these guards are for, only th
 
 
 @click.command(
-    short_help="Break scratch servers under load, and check every number.",
+    short_help="Cause faults on test servers and check every number.",
     epilog="""\b
     Examples:
       issuer chaos --seconds 60
-      issuer chaos --faults F2,F3              kill, roll back and fail over only
-      issuer chaos --without fence             what the fence is for: exit code 4
+      issuer chaos --faults F2,F3            # only kill, roll back, fail over
+      issuer chaos --without fence           # the harm that the fence prevents
+
+    \b
+    Exit codes: 0 every promise was kept, 4 a promise was broken.
     """,
 )
-@click.option("--seconds", metavar="S", type=Seconds(1, 86400), default=30.0, help="How long; 30.")
-@click.option("--faults", metavar="LIST", default="", help="Only these, as in F2,F9b; see --list.")
-@click.option("--without", metavar="GUARD", multiple=True, help="Take a guard out first; may be repeated; see --list.")
-@click.option("--list", "as_list", is_flag=True, help="Print the faults and the guards, and do nothing.")
+@click.option("--seconds", metavar="S", type=Seconds(1, 86400), default=30.0, help="Duration. Default: 30.")
+@click.option("--faults", metavar="LIST", default="", help="Cause only these faults, as in F2,F9b. See --list.")
+@click.option(
+    "--without", metavar="GUARD", multiple=True, help="Remove this guard before the start. Can be repeated. See --list."
+)
+@click.option("--list", "as_list", is_flag=True, help="List the faults and the guards, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; times are in seconds.")
 @click.pass_context
 def chaos(
     context: click.Context, *, seconds: float, faults: str, without: tuple[str, ...], as_list: bool, as_json: bool
 ) -> None:
-    """Let four processes draw while Redis and they themselves are killed, rolled back, cut off and delayed.
+    """Cause faults while four processes draw numbers, and check every number.
 
-    Starts two redis-servers, an SQLite store and proxies of its own, all on loopback and in a temporary folder, and
-    leaves nothing behind: your own servers are not touched. The program is the redis-server or valkey-server on PATH,
-    else the one that the extra `demo` brings. Every number that a process was given is checked: none may come twice,
-    from above the store's max, or out of order; and what each fault cost is compared with what it may cost. The exit
-    code is 4 if a promise was broken.
+    Redis is killed, rolled back, cut off and delayed, and so are the processes. No number may be issued twice, above
+    the store's max, or out of order. The gap that each fault causes is compared with the maximum that is promised.
+
+    The command starts two redis-servers, an SQLite store and proxies of its own, on loopback and in a temporary folder.
+    It removes them at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH; if
+    there is none, the one that the extra `demo` installs.
     """
     # Its parts are loaded for it alone: the other commands should start fast.
     from issuer.chaos.faults import FAULTS, chosen

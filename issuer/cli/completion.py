@@ -55,20 +55,20 @@ def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
 
 
 @click.command(
-    short_help="Print the script that switches on Tab completion.",
+    short_help="Print the script that enables Tab completion.",
     epilog="""\b
     Examples:
-      eval "$(issuer completion bash)"                         in ~/.bashrc
-      eval "$(issuer completion zsh)"                          in ~/.zshrc
+      issuer completion bash >> ~/.bashrc
+      issuer completion zsh >> ~/.zshrc
       issuer completion fish > ~/.config/fish/completions/issuer.fish
     """,
 )
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @click.pass_context
 def completion(context: click.Context, shell: str | None) -> None:
-    """Print the shell script that completes commands, options and tags.
+    """Print the script with which a shell completes commands, options and tags at Tab.
 
-    SHELL is bash, zsh or fish; by default the one in $SHELL.
+    SHELL is bash, zsh or fish. Default: the shell that $SHELL names.
     """
     name = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(name) if name in SHELLS else None

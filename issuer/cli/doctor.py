@@ -33,26 +33,31 @@ INDENT = 8
 
 
 @click.command(
-    short_help="Say what weakens the promise, and what to do.",
+    short_help="Check Redis, the store, the settings and the tags.",
     epilog="""\b
     Examples:
       issuer doctor
       issuer doctor --json | jq '.[] | select(.level == "weak")'
-      issuer doctor --most 100000              look closely at more tags
+      issuer doctor --most 100000            # examine more tags closely
 
     \b
-    Exit codes: 0 nothing weakens the promise, 4 a problem does, 5 Redis or the
-    store can't be reached, 2 they refuse the settings.
+    Exit codes: 0 no problem was found, 2 a server rejected the settings, 4 a
+    problem was found, 5 Redis or the store is unavailable.
     """,
 )
-@click.option("--most", metavar="N", type=Whole(min=0), help="Look closely at N tags, 1000 by default.")
+@click.option(
+    "--most",
+    metavar="N",
+    type=Whole(min=0),
+    help="Tags to examine closely, the most recently used first. Default: 1000.",
+)
 @json_option("Print a JSON list of all findings.")
 @click.pass_context
 def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
-    """Examine Redis, the store, the settings and the tags, changing nothing.
+    """Check Redis, the store, the settings and the tags for problems. Nothing is changed.
 
-    Each finding says what was seen, why it matters, and what to do. If something can't be seen, its finding names the
-    right that is missing or the place to look at.
+    Each finding states what was seen, why it matters and what to do. If a check needs a permission that the program
+    lacks, the finding names the permission or says where to look.
     """
     findings = _examined(Session.of(context).connect(), most)
     if as_json:

@@ -34,6 +34,17 @@ UNREACHABLE: Final = 5
 #: The exit code that shells report for a program that SIGINT ended.
 INTERRUPTED: Final = 130
 
+#: The meaning of each code, for `issuer -h` and the page of the command line.
+MEANINGS: Final = {
+    OK: "success",
+    FAILED: "any other error, or `no` at a question",
+    USAGE: "wrong usage, argument or configuration",
+    UNKNOWN_TAG: "the tag does not exist",
+    PROBLEM: "a check failed, or the stored state is damaged or out of date",
+    UNREACHABLE: "Redis or the store is unavailable, or a wait is needed",
+    INTERRUPTED: "interrupted with Ctrl-C; 143: by SIGTERM; 129: by SIGHUP",
+}
+
 _CODES: Final = (
     (errors.UnknownTag, UNKNOWN_TAG),
     ((errors.InvalidArgument, errors.ConfigurationError), USAGE),

@@ -24,7 +24,7 @@ from issuer.cli import (
     upgrade,
     verification,
 )
-from issuer.cli.exits import Edge
+from issuer.cli.exits import MEANINGS, Edge
 from issuer.cli.session import Session
 from issuer.terminal import color
 
@@ -35,33 +35,41 @@ def _tell_version(context: click.Context, _: click.Parameter, asked: bool) -> No
         context.exit()
 
 
+_EXIT_CODES = "\n    ".join(f"  {code:<3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
 @click.group(
     cls=Edge,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="""\b
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog=f"""\b
     Examples:
-      issuer next orders                       1, then 2, ... without any server
+      issuer next orders                     # 1, then 2, ...: needs no server
       issuer --redis redis://localhost --store mongodb://localhost next orders
+      issuer completion bash >> ~/.bashrc    # Tab completes commands and tags
 
     \b
-    Exit codes: 0 ok, 1 anything else, 2 usage or configuration, 3 unknown tag,
-    4 a problem in the numbers' state, 5 Redis or the store can't be reached, or
-    this machine's clock or number has to be waited for.
-
-    \b
-    Tab completes commands and tags after
-      eval "$(issuer completion bash)"         zsh, fish: issuer completion -h
+    Exit codes:
+    {_EXIT_CODES}
     """,
 )
 @click.option(
-    "--redis", metavar="URL", help="redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://; none: direct."
+    "--redis",
+    metavar="URL",
+    help="Redis server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. none: work without Redis.",
 )
-@click.option("--store", metavar="URL", help="mongodb://, mongodb+srv:// or sqlite:///path.")
-@click.option("--prefix", metavar="TEXT", help="What the Redis keys begin with.")
-@click.option("--timeout", metavar="SECONDS", type=float, help="How long a call may wait; 0: not at all.")
-@click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="The settings file.")
+@click.option("--store", metavar="URL", help="Store: mongodb://, mongodb+srv:// or sqlite:///path.")
+@click.option("--prefix", metavar="TEXT", help="First part of all Redis keys. Default: issuer.")
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_tell_version, help="Show the version."
+    "--timeout", metavar="SECONDS", type=float, help="Longest wait of a call, 0 or more; 0: no wait. Default: 5."
+)
+@click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file, in TOML.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version and exit.",
 )
 @click.pass_context
 def main(
@@ -73,10 +81,11 @@ def main(
     timeout: float | None,
     config: str | None,
 ) -> None:
-    """Issue unique, increasing 64-bit numbers per business tag.
+    """Issue unique, increasing 64-bit numbers for each tag.
 
-    An option wins over the environment (ISSUER_REDIS_URL, ISSUER_STORE_URL, ...), that over issuer.toml, that over the
-    default: an SQLite store in the user's data folder, without Redis. `issuer config` shows what holds.
+    A setting is taken from the first of these places: an option, an environment variable (ISSUER_REDIS_URL,
+    ISSUER_STORE_URL, ...), issuer.toml, the default. By default the store is an SQLite file in the user's data folder,
+    and there is no Redis. `issuer config` shows each setting and its source.
     """
     context.color = color()
     context.obj = Session(redis, store, prefix, timeout, config)

@@ -22,18 +22,20 @@ from issuer.terminal import say
 
 
 @click.command(
-    short_help="Load segments for every tag, as a daemon.",
+    short_help="Load segments into Redis for all tags (a daemon).",
     epilog="""\b
-    Example:
+    Examples:
       issuer --redis redis://localhost --store mongodb://localhost keeper
+      issuer --config /etc/issuer.toml keeper
     """,
 )
 @click.pass_obj
 def keeper(session: Session) -> None:
-    """Load the next segment of every tag in time, for clients that only draw.
+    """Load the next segment of every tag into Redis before the current one is used up.
 
-    Runs until SIGTERM or Ctrl-C, says on stderr what it does, and goes on when a server was away, at the start too.
-    Several keepers don't disturb each other.
+    Run it as a daemon for clients that only draw from Redis. It runs until SIGTERM or Ctrl-C, and writes a line to
+    stderr for each segment. If a server is unavailable, also at the start, it tries again until the server is back.
+    Several keepers may run at the same time.
     """
     settings = session.settings()
     if settings.redis_url.value == "none":

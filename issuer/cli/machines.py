@@ -15,25 +15,28 @@ from issuer.views import view
 
 
 @click.command(
-    short_help="Machine numbers of a snowflake tag; ends a wait for the future.",
+    short_help="List the machine numbers of a snowflake tag.",
     epilog="""\b
     Examples:
       issuer machines events
-      issuer machines events --set-aside       after a clock that was ahead
+      issuer machines events --set-aside     # after a clock that was ahead
     """,
 )
 @tag_argument()
-@click.option("--set-aside", is_flag=True, help="Let processes take others in place of those used in the future.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--set-aside", is_flag=True, help="Retire the machine numbers whose last time is in the future.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @json_option()
 @click.pass_obj
 def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json: bool) -> None:
-    """Show the machine numbers that TAG, or its namespace, has ever used, and up to which time.
+    """List the machine numbers that TAG has used, each with its holder and the last time it was used for.
 
-    If a clock was far ahead and has been set right, the processes that had made numbers of the future wait until that
-    time has come, so as to repeat none. Stop them, run this with --set-aside, and start them: they get other machine
-    numbers. No number is ever issued again. The cost: these machine numbers are out of use until their
-    time is over, and until then new numbers lie below those of the future.
+    If TAG shares a namespace, the list is for the namespace.
+
+    If a machine's clock was ahead, its numbers contain times in the future. After the clock is corrected, processes
+    with these machine numbers wait until that time, because they could issue a number twice. To end the wait: stop
+    the processes, run this command with --set-aside, and start them again. They get other machine numbers.
+    The costs: a retired machine number can't be used until its time has passed, and until then new numbers are lower
+    than those with future times.
     """
     if set_aside:
         check_askable(yes=yes)

@@ -33,32 +33,35 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def value_argument(command: _F) -> _F:
     """Add the argument VALUE, a number or a text, and --number."""
-    told = "VALUE is a number, not a text, though it may look like one."
+    told = "Read VALUE as a number, even if it looks like a text of the tag."
     return click.argument("value")(click.option("--number", "as_number", is_flag=True, help=told)(command))
 
 
 def _parts(command: _F) -> _F:
-    told = "The key whose series it is, for a tag with a series for each key."
+    told = "Key that selects the series; only for keyed tags."
     command = click.option("--restart-key", metavar="TEXT", help=told)(command)
-    return click.option("--shard-key", metavar="TEXT", help="Its key, for a tag with shards.")(command)
+    told = "Key that selects the shard; only for tags with shards."
+    return click.option("--shard-key", metavar="TEXT", help=told)(command)
 
 
 @click.command(
-    short_help="Print the next number, or the next N.",
+    short_help="Print the next number of a tag, or the next N.",
     epilog="""\b
     Examples:
       issuer next orders
-      issuer next orders -n 3 --json           [4, 5, 6]
-      issuer next invoices --format            INV-2026-000017
-      issuer next orders --key order-778       the same number whenever asked
+      issuer next orders -n 3 --json         # [4, 5, 6]
+      issuer next invoices --format          # INV-2026-000017
+      issuer next orders --key order-778     # the same number at each call
       issuer next users --shard-key alice@example.com
     """,
 )
 @tag_argument()
-@click.option("-n", "count", metavar="N", type=Whole(min=1), default=1, help="How many numbers; 1 by default.")
-@click.option("--format", "as_text", is_flag=True, help="Print the texts that the tag's format makes of them.")
-@click.option("--key", metavar="TEXT", help="Print this key's number: the same one within --ttl.")
-@click.option("--ttl", metavar="SECONDS", type=float, help="How long a --key's number is kept; a day.")
+@click.option("-n", "count", metavar="N", type=Whole(min=1), default=1, help="Count of numbers to print. Default: 1.")
+@click.option("--format", "as_text", is_flag=True, help="Print each number as a text, in the tag's format.")
+@click.option("--key", metavar="TEXT", help="Idempotency key: calls with the same key print the same number.")
+@click.option(
+    "--ttl", metavar="SECONDS", type=float, help="Time to keep the number of --key, above 0. Default: 86400 (a day)."
+)
 @_parts
 @json_option("Print a JSON list.")
 @click.pass_obj
@@ -74,9 +77,10 @@ def next(
     restart_key: str | None,
     as_json: bool,
 ) -> None:
-    """Print the next number of TAG, or the next N, one a line.
+    """Print the next number of TAG, or the next N numbers, one per line.
 
-    An error part-way ends with its exit code; the numbers printed before it are good, also at the tag's limit.
+    If an error occurs after some numbers were printed, these numbers are valid and yours. The exit code is that of the
+    error.
     """
     if key is not None and count > 1:
         raise click.UsageError("--key has one number: leave -n out")
@@ -119,13 +123,23 @@ def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> N
         sys.stdout.flush()
 
 
-@click.command(short_help="Show the number that comes next, without taking it.")
+@click.command(
+    short_help="Show the next number of a tag without taking it.",
+    epilog="""\b
+    Examples:
+      issuer peek orders
+      issuer peek users --shard-key alice@example.com --json
+    """,
+)
 @tag_argument()
 @_parts
 @json_option()
 @click.pass_obj
 def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str | None, as_json: bool) -> None:
-    """Show which number of TAG comes next if no other caller draws before. Nothing is taken."""
+    """Show the number of TAG that the next caller gets. No number is taken.
+
+    If another caller draws in the meantime, that caller gets the number.
+    """
     found = session.connect().peek(tag, shard_key=shard_key, restart_key=restart_key)
     if as_json:
         show_json(view(found))
@@ -134,14 +148,14 @@ def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str 
 
 
 @click.command(
-    short_help="Take a number, or its text, apart.",
+    short_help="Show what a number or a text is made of.",
     epilog="""\b
     Examples:
       issuer decode orders 4711
       issuer decode invoices INV-2026-000017 --json
 
     \b
-    Exit codes: 0 decoded, 2 the tag can't have given it.
+    Exit codes: 0 decoded, 2 the tag can't have issued it.
     """,
 )
 @tag_argument()
@@ -149,12 +163,13 @@ def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str 
 @json_option()
 @click.pass_obj
 def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
-    """Take VALUE, a number or a text of TAG, apart, and show the process that reserved it.
+    """Show what VALUE, a number or a text of TAG, is made of, and which process reserved it.
 
-    The counter is the number's place in the tag's ledger and in Redis. Of some tags a number says less than its text:
-    not which period it is of. In JSON a segment is (low, high], as `issuer who` shows it. The holder of a snowflake
-    number is the process that holds its machine number in Redis now, or had it last; with machine=store, the process
-    that made it.
+    `counter` is the value of the tag's counter from which the number was computed. The ledger and Redis count in these
+    values. If a tag starts again in each period, its texts state the period and its numbers don't: give the text.
+    For snowflake tags, `holder` is the process that holds the machine number in Redis now, or held it last. With
+    machine=store, it is the process that made the number. In JSON, a segment is (low, high]: `low` is the number before
+    its first.
     """
     issuer = session.connect()
     found = read(issuer, tag, value, as_number=as_number, holder=True)

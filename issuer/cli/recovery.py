@@ -55,7 +55,7 @@ class _Outcome:
 
 
 @click.command(
-    short_help="Stop reserving, until recover.",
+    short_help="Stop reservations of a tag until `issuer recover`.",
     epilog="""\b
     Examples:
       issuer halt orders
@@ -63,14 +63,15 @@ class _Outcome:
     """,
 )
 @tag_argument(required=False)
-@click.option("--all", "everything", is_flag=True, help="Every tag of the store.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--all", "everything", is_flag=True, help="Halt every tag of the store.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @click.pass_context
 def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool) -> None:
-    """Stop the reservations of TAG at once, for every process, until `issuer recover` has run.
+    """Stop the reservations of TAG in every process until `issuer recover` has run.
 
-    What has been reserved is issued still: the buffers in Redis, leases, and segments of processes; then callers get an
-    error that names `issuer recover`. Harmless twice. For when a store is in doubt, or before it is restored.
+    Use it if you don't trust the state of the store, or before you restore the store from a backup. Numbers that are
+    reserved already are still issued: those in Redis, leases, and segments of processes. Then callers get an error
+    that names `issuer recover`. Running the command twice is safe.
     """
     if (tag is None) is not everything:
         raise click.UsageError("give a TAG or --all, one of them")
@@ -94,32 +95,32 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
 
 
 @click.command(
-    short_help="After a restored backup: skip what may be taken.",
+    short_help="After a restore: skip numbers that may be issued already.",
     epilog="""\b
     Examples:
       issuer recover orders --dry-run
       issuer recover --all --yes
-      issuer recover orders --at-least 123456  the highest one in your tables
-      issuer recover --all --from-journal /var/lib/issuer/journal
+      issuer recover orders --at-least 4711  # the highest in your own tables
+      issuer recover --all --from-journal issuer.journal
     """,
 )
 @tag_argument(required=False)
-@click.option("--all", "everything", is_flag=True, help="Every tag of the store.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option("--at-least", metavar="N", type=Whole(min=0), help="Counter N is taken, even if no server knows it.")
+@click.option("--all", "everything", is_flag=True, help="Recover every tag of the store.")
+@click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+@click.option("--at-least", metavar="N", type=Whole(min=0), help="Also skip every number up to counter N.")
 @click.option(
     "--from-journal",
     "paths",
     metavar="FILE",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="Count what this journal says, too; may be given again.",
+    help="Read the reservations in this journal, too. Can be repeated.",
 )
 @click.option(
-    "--spare-sound", is_flag=True, help="With --all: leave alone what looks sound. Not if Redis's data was put back."
+    "--spare-sound", is_flag=True, help="With --all: don't touch tags without a problem. Not after a restore of Redis."
 )
-@json_option("Print a JSON list; talk goes to stderr.")
+@json_option("Print a JSON list; messages go to stderr.")
 @click.pass_context
 def recover(
     context: click.Context,
@@ -133,26 +134,26 @@ def recover(
     spare_sound: bool,
     as_json: bool,
 ) -> None:
-    """Make sure that no number of TAG that is known anywhere is issued again.
+    """Raise TAG above every number that may be issued already, so that no number is issued twice.
 
-    The highest number that the store, its ledger, Redis and the journals given know becomes the store's max, old ->
-    new; at most `gap` numbers are lost by that. A tag that a journal knows and the store has lost is made again: its
-    old max is "lost". Harmless twice, from several machines at once, and under load. Needed after a store or a Redis
-    was restored from a backup. The parts of a tag are recovered with it. With Redis away only --dry-run goes on,
-    without what Redis knows; the exit code is 5. Replicas and old masters are asked as well; those that don't answer
-    are named. So are the tags that Redis holds nothing of and no journal knows: for these the store's word stands
-    alone, and an older store would repeat numbers, so they ask for --at-least, or a yes.
+    Run it after a store or a Redis server was restored from a backup. It also ends a halt. The command looks for the
+    highest number of the tag in the store, its ledger, Redis with its replicas and old masters, and the journals given.
+    Then it raises the store's max from OLD to NEW. At most GAP numbers are skipped and never issued. The command is
+    safe to run twice, on several machines at once, and under load. The parts of a tag are recovered with it.
 
-    A tag with nothing wrong loses what is left in its buffers, too: its hash may have been put back to an earlier state
-    without a trace, as by a snapshot of the machine. If nothing of the kind was done to Redis, --spare-sound leaves
-    alone the tags that aren't halted, whose hash is of Redis's present reign, and of which the store stands at or above
-    all that is known.
+    If Redis is unavailable, only --dry-run works; its exit code is 5. Servers that don't answer are named. If a journal
+    has a tag that the store has lost, the tag is created again, and OLD is "lost".
 
-    Once this has ended Redis gives nothing lower. A process that holds numbers of a trend tag goes on with them: with a
-    lease for a second or two, direct or without Redis until they are used up, two segments at most.
+    If only the store has a record of a tag, an outdated store would issue numbers twice. The command names such tags
+    and asks for confirmation. To be safe, recover them with --at-least N. N is a value of the tag's counter. If the tag
+    has a stride, a scramble key or periods, `issuer decode` shows the counter of a number or a text.
 
-    --at-least is the tag's counter. Where numbers are made of it by a stride, a key or a period, `issuer decode` tells
-    it of a number or a text.
+    Tags without a problem also skip the numbers in their buffers, because a snapshot of the machine can set Redis back
+    without a trace. If nothing like that has happened, use --spare-sound. It leaves out tags that aren't halted, have a
+    Redis hash from the current master's term, and have a max at or above every number found.
+
+    When the command has ended, Redis issues no lower number. Processes with buffered numbers of a trend tag still issue
+    these: leased numbers for a second or two, direct segments until they are used up (at most two).
     """
     _check_options(tag, everything=everything, at_least=at_least, spare_sound=spare_sound)
     if not dry_run:

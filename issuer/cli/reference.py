@@ -17,18 +17,19 @@ _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
 
 
 @click.command(
-    short_help="Print a Lua script with its contract.",
+    short_help="Print a Lua script and its contract.",
     epilog="""\b
     Examples:
-      issuer lua                               the names
+      issuer lua                             # list the scripts
       issuer lua next > next.lua
     """,
 )
 @click.argument("name", metavar="[NAME]", required=False, type=click.Choice(NAMES))
 def lua(name: str | None) -> None:
-    """Print the Lua script NAME as it is sent to Redis, its contract first.
+    """Print the Lua script NAME exactly as it is sent to Redis.
 
-    With it any language draws by one EVALSHA. Without NAME: list the scripts.
+    The comment at its top is its contract: keys, arguments and replies. A program in any language can draw numbers by
+    running the script `next` with EVALSHA. Without NAME the command lists the scripts.
     """
     if name is not None:
         click.echo(script(name).text.rstrip("\n"))
@@ -41,11 +42,22 @@ def lua(name: str | None) -> None:
         show(f"{click.style(f'{each:{wide}}', bold=True)} {shown}")
 
 
-@click.command(short_help="Show the settings and where they come from.")
+@click.command(
+    short_help="Show each setting and its source.",
+    epilog="""\b
+    Examples:
+      issuer config
+      issuer --config /etc/issuer.toml config --json
+    """,
+)
 @json_option()
 @click.pass_obj
 def config(session: Session, *, as_json: bool) -> None:
-    """Show each setting, its value, and where that came from; secrets masked. In JSON, one that isn't set is null."""
+    """Show each setting, its value, and the source of the value.
+
+    The source is an option, an environment variable, a file or the default. Passwords in URLs and keys are not shown.
+    In JSON, a setting without a value is null.
+    """
     settings = {name: (_masked(name, setting.value), setting.source)
                 for name, setting in session.settings().named().items()}  # fmt: skip
     if as_json:

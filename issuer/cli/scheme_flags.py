@@ -71,9 +71,9 @@ def _key_names(context: click.Context, _param: click.Parameter, incomplete: str)
 
 
 _TEXTS = "Texts and periods"
-_HIDING = "Numbers that don't tell the volume"
+_HIDING = "Scrambled numbers"
 _SHARING = "Sites and shards"
-_OTHERS = "Other numbers"
+_OTHERS = "Cycles and strategies"
 
 
 def _option(section: str, *names: str, fixed: bool = False, **how: Any) -> tuple[_Adding, bool]:
@@ -84,13 +84,13 @@ def _option(section: str, *names: str, fixed: bool = False, **how: Any) -> tuple
 
 
 _OPTIONS = (
-    _option(_TEXTS, "--format", metavar="TEXT", help="The look of texts: 'BIZ{date:%y%m%d}-{seq:06d}{check}'."),
+    _option(_TEXTS, "--format", metavar="TEXT", help="Format of texts, as in 'BIZ{date:%y%m%d}-{seq:06d}{check}'."),
     _option(
         _TEXTS,
         "--restart",
         metavar="PERIOD",
         type=click.Choice(get_args(Restart)),
-        help="Begin at 1 again: daily, weekly, monthly, yearly.",
+        help="Period after which numbers start at 1 again: daily, weekly, monthly or yearly.",
         fixed=True,
     ),
     _option(
@@ -98,9 +98,9 @@ _OPTIONS = (
         "--timezone",
         metavar="NAME",
         shell_complete=_zones,
-        help="The time zone of days, as Europe/Vienna; UTC by default.",
+        help="Time zone of dates and periods, as in Europe/Vienna. Default: UTC.",
     ),
-    _option(_TEXTS, "--keyed", is_flag=True, help="A series of its own for each --restart-key.", fixed=True),
+    _option(_TEXTS, "--keyed", is_flag=True, help="A separate series of numbers for each --restart-key.", fixed=True),
     _option(
         _HIDING,
         "--scramble",
@@ -108,29 +108,68 @@ _OPTIONS = (
         type=_Keys(),
         multiple=True,
         shell_complete=_key_names,
-        help="Scramble with the key of that name, from number FROM on; may be given again.",
+        help="Name of the secret key that scrambles the numbers; with FROM=, from that number on. Can be repeated.",
     ),
-    _option(_HIDING, "--scramble-strict", is_flag=True, help="Scramble though the tag's order is strict."),
-    _option(_SHARING, "--stride", metavar="N", type=int, help="Every N-th number, for N sites that share nothing."),
-    _option(_SHARING, "--offset", metavar="N", type=int, help="Which of these sites: 1..stride."),
+    _option(
+        _HIDING,
+        "--scramble-strict",
+        is_flag=True,
+        help="Allow --scramble with order strict, although scrambled numbers don't increase.",
+    ),
+    _option(
+        _SHARING,
+        "--stride",
+        metavar="N",
+        type=int,
+        help="Issue only every N-th number, for N independent sites; 1..2^32.",
+    ),
+    _option(_SHARING, "--offset", metavar="N", type=int, help="Number of this site, 1..stride."),
     _option(
         _SHARING,
         "--stride-above",
         metavar="N",
         type=int,
-        help="Change the stride above N, which no site has reached; the same at each.",
+        help="Use the new stride above N. N must be the same at all sites, and no site may have reached it.",
     ),
-    _option(_SHARING, "--shards", is_flag=True, help="A sequence for each shard of --shard-key.", fixed=True),
-    _option(_SHARING, "--shard-bits", metavar="N", type=int, help="Bits for the shard; 6: 64 shards.", fixed=True),
-    _option(_SHARING, "--app", metavar="N", type=int, help="The application, below the shard; 0.", fixed=True),
-    _option(_SHARING, "--app-bits", metavar="N", type=int, help="Bits for the application; 8.", fixed=True),
-    _option(_OTHERS, "--cycle", is_flag=True, help="Begin again after the limit: numbers come again.", fixed=True),
+    _option(
+        _SHARING,
+        "--shards",
+        is_flag=True,
+        help="A separate sequence for each shard; --shard-key selects the shard.",
+        fixed=True,
+    ),
+    _option(
+        _SHARING,
+        "--shard-bits",
+        metavar="N",
+        type=int,
+        help="Bits for the shard, 0..16. Default: 6, for 64 shards.",
+        fixed=True,
+    ),
+    _option(
+        _SHARING,
+        "--app",
+        metavar="N",
+        type=int,
+        help="Application number in the low bits, 0 or more. Default: 0.",
+        fixed=True,
+    ),
+    _option(
+        _SHARING, "--app-bits", metavar="N", type=int, help="Bits for the application number. Default: 8.", fixed=True
+    ),
+    _option(
+        _OTHERS,
+        "--cycle",
+        is_flag=True,
+        help="Start again after the limit. Numbers are then issued more than once.",
+        fixed=True,
+    ),
     _option(
         _OTHERS,
         "--strategy",
         metavar="NAME",
         shell_complete=_strategies,
-        help="The strategy: segment, snowflake, or your own.",
+        help="Strategy that makes the numbers: segment, snowflake, or one of your own. Default: segment.",
         fixed=True,
     ),
     _option(
@@ -140,7 +179,7 @@ _OPTIONS = (
         metavar="NAME=VALUE",
         type=_Option(),
         multiple=True,
-        help="An option of the strategy, as in epoch=2026-01-01; may be given again.",
+        help="Option of the strategy, as in epoch=2026-01-01. Can be repeated.",
         fixed=True,
     ),
 )

@@ -49,36 +49,36 @@ def _logging_errors(formats: list[str]) -> Iterator[None]:
 
 @click.command(
     cls=_Serve,
-    short_help="Serve numbers over HTTP and Redis's protocol.",
+    short_help="Serve numbers over HTTP and the Redis protocol.",
     epilog="""\b
     Examples:
-      issuer serve       HTTP on 127.0.0.1:8000, without any server beneath
+      issuer serve                           # HTTP on 127.0.0.1:8000
       issuer --redis redis://localhost serve --resp 127.0.0.1:6380 --workers 2
       issuer serve --http 0.0.0.0:8000 --tokens tokens.toml
     """,
 )
-@click.option("--http", metavar="HOST:PORT", help="Where to serve HTTP; 127.0.0.1:8000 without it. none: nowhere.")
-@click.option("--resp", metavar="HOST:PORT", help="Where to serve Redis's protocol; nowhere without it.")
-@click.option("--workers", metavar="N", type=int, help="How many processes serve; 1 without it.")
+@click.option("--http", metavar="HOST:PORT", help="Address for HTTP; none: no HTTP. Default: 127.0.0.1:8000.")
+@click.option("--resp", metavar="HOST:PORT", help="Address for the Redis protocol. Default: not served.")
+@click.option("--workers", metavar="N", type=int, help="Number of serving processes, 1..256. Default: 1.")
 @click.option(
-    "--tokens", metavar="FILE", type=click.Path(dir_okay=False), help="Serve callers with a token of this file alone."
+    "--tokens", metavar="FILE", type=click.Path(dir_okay=False), help="Require a bearer token listed in this file."
 )
-@click.option("--open", "open_", is_flag=True, default=None, help="Serve other machines without tokens.")
+@click.option("--open", "open_", is_flag=True, default=None, help="Accept other machines without tokens.")
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     metavar="NAME",
     multiple=True,
-    help="A name of this server that HTTP is asked by, beside localhost and addresses; may be repeated.",
+    help="Accept HTTP requests with this Host header; localhost and IP addresses are always accepted. Can be repeated.",
 )
 @click.option(
     "--drain-delay",
     metavar="SECONDS",
     type=float,
-    help="How long to go on serving after SIGTERM, as not ready; 1 without it.",
+    help="Time between SIGTERM, when /readyz starts to fail, and the end of service; 0 or more. Default: 1.",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="How to log; text without it.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more, each request too.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of logs. Default: text.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more, also each request.")
 @click.pass_obj
 def serve(
     session: Session,
@@ -95,8 +95,9 @@ def serve(
 ) -> None:
     """Serve numbers to programs in any language, until SIGTERM or Ctrl-C.
 
-    Each option is a setting as well: http in issuer.toml, ISSUER_HTTP, and so on. Without tokens only this machine is
-    served. Every tag is extended in time, as by `issuer keeper`. Logs go to stderr.
+    Without tokens, only programs on this machine can connect. The next segment of every tag is loaded in time, as by
+    `issuer keeper`. Logs go to stderr. Each option can also be set in issuer.toml (http) or in the environment
+    (ISSUER_HTTP).
     """
     given = {
         "http": http,

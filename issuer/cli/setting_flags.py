@@ -26,18 +26,20 @@ def _limit_names(_context: click.Context, _param: click.Parameter, incomplete: s
     return [name for name in limits.NAMES if name.startswith(incomplete)]
 
 
-#: What the help says of each, {} being its range; of a tag that is there, where that is something else.
+#: The help of each, {} being its range; of a tag that is there, where that is something else.
 _HELP = {
-    "step": "Numbers per segment; 1000 by default, as with auto.",
-    "limit": "The last number there will be, or int32, uint32, js, int64.",
-    "order": "strict by default; trend without Redis, or with a strategy.",
-    "lease": "How many numbers of a trend tag each process draws ahead from Redis; {}, 0: none.",
-    "ahead": "How many steps a segment holds, {}, so that a longer outage of the store costs nothing.",
-    "description": "For people.",
+    "step": "Numbers per step, 1 or more; auto: 1000. Default: auto.",
+    "limit": "Last number of the tag, 1..2^63-1, or int32, uint32, js, int64. Default: int64.",
+    "order": "Order of the numbers. Default: strict; trend without Redis or with a strategy of its own.",
+    "lease": "Numbers of a trend tag that each process draws ahead from Redis, {}; 0: none.",
+    "ahead": "Steps per segment, {}. Larger segments cover a longer outage of the store. Default: 1.",
+    "description": "Note for people.",
 }
 _HELP_OF_CHANGES = {
-    "step": "Numbers per segment, from the next one on; auto: 1000.",
-    "limit": "The last number; below max for periods only.",
+    "step": "Numbers per step, 1 or more, from the next segment on; auto: 1000.",
+    "limit": "Last number of the tag, 1..2^63-1, or int32, uint32, js, int64. Only a tag with periods can get a limit "
+    "below its max.",
+    "ahead": "Steps per segment, {}. Larger segments cover a longer outage of the store.",
 }
 
 #: What an option has beside that, or in place of what its setting's range says.
@@ -61,8 +63,18 @@ def setting_options(*, new: bool) -> Callable[[_F], _F]:
     `new`: of a new tag; else those that can't be changed are left out.
     """
     options = [
-        click.option("--start", metavar="N", type=int, help="The first number is N."),
-        click.option("--above", metavar="N", type=int, help="The first number is N+1."),
+        click.option(
+            "--start",
+            metavar="N",
+            type=int,
+            help="First number, 1 or more. Default: 1." if new else "Skip the numbers below N.",
+        ),
+        click.option(
+            "--above",
+            metavar="N",
+            type=int,
+            help="Number just below the first one: the first is N+1." if new else "Skip the numbers up to N.",
+        ),
         *(_option(name, SETTINGS[name], new=new) for name in _HELP if new or SETTINGS[name].changes),
     ]
 

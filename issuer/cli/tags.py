@@ -50,14 +50,21 @@ def _begins(made: Tag) -> str:
 # ---------------------------------------------------------------------- reading
 
 
-@click.command(short_help="List the tags of the store.")
-@click.option("--all", "everything", is_flag=True, help="With the parts of tags that are in parts, as orders#17.")
+@click.command(
+    short_help="List the tags of the store.",
+    epilog="""\b
+    Examples:
+      issuer tags
+      issuer tags --all --json
+    """,
+)
+@click.option("--all", "everything", is_flag=True, help="Also list the parts of tags, such as orders#17.")
 @json_option("Print JSON, with the parts.")
 @click.pass_obj
 def tags(session: Session, *, everything: bool, as_json: bool) -> None:
-    """List the tags of the store.
+    """List the tags of the store with their settings.
 
-    The shards of a tag, and its series by key, are tags as well: its parts.
+    A tag with shards or with a series for each key consists of parts. Each part is a tag of its own.
     """
     found = session.connect().tags()
     belongs = parents(found)
@@ -108,16 +115,28 @@ def _max(tag: Tag, parts: Mapping[str, int]) -> str:
     return counted(tag.max, tag.scheme) if counts(tag.scheme) else ""
 
 
-@click.command(short_help="Show all that is known of a tag.")
+@click.command(
+    short_help="Show the settings and the state of a tag.",
+    epilog="""\b
+    Examples:
+      issuer show orders
+      issuer show orders --json
+      issuer show orders --deleted
+
+    \b
+    Exit codes: 0 shown, 3 the tag does not exist, 5 Redis or the store is
+    unavailable.
+    """,
+)
 @tag_argument()
-@click.option("--deleted", is_flag=True, help="TAG was deleted: show what it was.")
+@click.option("--deleted", is_flag=True, help="Show the tag as it was when it was deleted.")
 @json_option()
 @click.pass_context
 def show(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> None:
-    """Show all that the store and Redis know of TAG, changing nothing.
+    """Show the settings and the state of TAG, as the store and Redis have them. Nothing is changed.
 
-    Of a tag whose numbers are made of its counter (stride, scramble, cycle), max and buffers are the counter's. With
-    Redis away the store's part is shown all the same, and the exit code is 5.
+    If the numbers of the tag are computed from a counter (stride, scramble, cycle), max and the buffers are values of
+    the counter. If Redis is unavailable, the command shows what the store has, and the exit code is 5.
     """
     session = Session.of(context)
     seen = _deleted(session.connect(), tag) if deleted else session.connect().inspect(tag)
@@ -145,11 +164,11 @@ def _deleted(issuer: Issuer, tag: str) -> Inspection:
 
 @click.command(
     cls=Sectioned,
-    short_help="Make a tag.",
+    short_help="Create a tag.",
     epilog="""\b
     Examples:
       issuer create invoices --start 100000 --step 5000 --description "since 2026"
-      issuer create web --limit js             what JavaScript counts exactly
+      issuer create web --limit js           # the integers of JavaScript
       issuer create events --order trend --step 10000 --lease 1000
       issuer create orders --step 5000 --ahead 8
       issuer create bills --restart yearly --format 'B{date:%Y}-{seq:05d}{check}'
@@ -162,12 +181,15 @@ def _deleted(issuer: Issuer, tag: str) -> Inspection:
 @click.argument("tag")
 @setting_options(new=True)
 @click.option(
-    "--exist-ok", is_flag=True, help="A tag that is there and makes these numbers is fine, and left as it is."
+    "--exist-ok", is_flag=True, help="Succeed if the tag exists already and makes the same numbers. It isn't changed."
 )
 @scheme_options(new=True)
 @click.pass_obj
 def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> None:
-    """Make TAG. A deleted tag, made again, goes on above its old numbers, and takes no other setting over."""
+    """Create TAG.
+
+    A deleted tag can be created again. It continues above its old numbers, with the settings given now.
+    """
     issuer, before = session.connect(makes_store=True), None
     with suppress(UnknownTag):
         before = issuer.inspect(tag, deleted=True)
@@ -196,11 +218,11 @@ def _dropped(before: Inspection, made: Tag) -> str:
 
 @click.command(
     cls=Sectioned,
-    short_help="Change a tag while it is in use.",
+    short_help="Change the settings of a tag.",
     epilog="""\b
     Examples:
       issuer set orders --step 5000
-      issuer set orders --above 123456         skip the numbers up to 123456
+      issuer set orders --above 123456       # skip the numbers up to 123456
       issuer set bills --format 'B{date:%Y}-{seq:06d}{check}'
       issuer set coupons --scramble 100000=k1 --scramble 1000000=k2
       issuer set vienna --stride 3 --offset 1 --stride-above 5000000
@@ -209,15 +231,14 @@ def _dropped(before: Inspection, made: Tag) -> str:
 @tag_argument()
 @setting_options(new=False)
 @scheme_options(new=False)
-@click.option("--yes", is_flag=True, help="Don't ask before numbers are skipped.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation before numbers are skipped.")
 @click.pass_obj
 def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
-    """Change TAG while it is in use; every process follows at its next reservation.
+    """Change settings of TAG, also while it is in use. Every process follows at its next reservation.
 
-    --start and --above only raise: the numbers below are skipped for ever, so they ask first. A process that holds
-    numbers of a trend tag goes on with them: with a lease for a second or two, direct or without Redis until they are
-    used up. A changed --lease reaches
-    every process within a minute.
+    --start and --above can only skip numbers forward. Skipped numbers are never issued, so the command asks for
+    confirmation. Processes with buffered numbers of a trend tag still issue these: leased numbers for a second or two,
+    direct segments until they are used up. A new --lease reaches every process within a minute.
     """
     changes = given(said)
     if not changes:
@@ -265,12 +286,22 @@ def _stands(now: Tag) -> str:
     return f"max {counted(now.max, now.scheme)}, step {now.step}{ends}"
 
 
-@click.command(short_help="Retire a tag.")
+@click.command(
+    short_help="Delete a tag.",
+    epilog="""\b
+    Examples:
+      issuer delete orders
+      issuer delete orders --yes
+    """,
+)
 @tag_argument()
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @click.pass_obj
 def delete(session: Session, *, tag: str, yes: bool) -> None:
-    """Retire TAG, with its parts: no caller gets a number of it any more. Made again, it goes on above."""
+    """Delete TAG and its parts. No caller gets a number of it any more.
+
+    If the tag is created again, it continues above its old numbers.
+    """
     check_askable(yes=yes)
     issuer = session.connect()
     asked(f"Delete {plain(tag)}{'' if yes else _and_parts(issuer, tag)}?", yes=yes)

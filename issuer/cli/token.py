@@ -10,7 +10,7 @@ from issuer.tokens import SCOPES, Scope, line_for, new_token
 
 
 @click.command(
-    short_help="Make a token for callers of `serve`.",
+    short_help="Create a token for a caller of `issuer serve`.",
     epilog="""\b
     Examples:
       issuer token billing --scope issue --tag orders --tag 'invoice-*'
@@ -24,7 +24,7 @@ from issuer.tokens import SCOPES, Scope, line_for, new_token
     multiple=True,
     required=True,
     type=click.Choice(SCOPES),
-    help="What it may do; may be repeated. issue: draw numbers. read: look. admin: all that, and change tags.",
+    help="Permission: read (look at tags), issue (draw numbers) or admin (both, and change tags). Can be repeated.",
 )
 @click.option(
     "--tag",
@@ -32,17 +32,18 @@ from issuer.tokens import SCOPES, Scope, line_for, new_token
     multiple=True,
     required=True,
     metavar="PATTERN",
-    help="Of which tags; may be repeated. * is any letters, ? one, [ab] one of these.",
+    help="Tags that the token is valid for. * matches any characters, ? one, [ab] one of these. Can be repeated.",
 )
 @click.option(
-    "--rate", type=float, metavar="N", help="How many requests and numbers a second; without it as many as come."
+    "--rate", type=float, metavar="N", help="Most requests and numbers per second, above 0. Default: no maximum."
 )
 @json_option()
 def token(*, name: str, scopes: tuple[Scope, ...], tags: tuple[str, ...], rate: float | None, as_json: bool) -> None:
-    """Make a token, and its line for the file that `issuer serve --tokens FILE` reads.
+    """Create a token, and its line for the file that `issuer serve --tokens FILE` reads.
 
-    The token is printed first. It is nowhere kept: the line below it, for the file, has only its hash. NAME is what
-    the server calls it, in its errors: 1..64 letters, digits, - and _.
+    The first line printed is the token. Give it to the calling program: it is stored nowhere. The second line is for
+    the file of tokens, and has only a hash of the token. NAME is the name of the token in errors of the server: 1..64
+    letters, digits, - and _.
     """
     made = new_token()
     line = line_for(made, name, list(dict.fromkeys(scopes)), list(dict.fromkeys(tags)), rate)
@@ -51,4 +52,4 @@ def token(*, name: str, scopes: tuple[Scope, ...], tags: tuple[str, ...], rate: 
         return
     show(made)
     show(line)
-    say("give the token to the program that is to use it, and add the line to the server's file of tokens")
+    say("Give the token to the calling program, and add the line to the server's file of tokens.")

@@ -10,25 +10,25 @@ from issuer.terminal import say, show_json
 
 
 @click.command(
-    short_help="Bring the store up to this version's schema.",
+    short_help="Upgrade the schema of an SQLite store.",
     epilog="""\b
     Examples:
-      issuer doctor                            whether there is something to do
       issuer upgrade
       issuer upgrade --json
 
     \b
-    Exit codes: 0 it is up to date, 2 a newer version wrote it, 5 the store can't
-    be reached.
+    Exit codes: 0 the schema is up to date, 2 a newer version wrote the store,
+    5 the store is unavailable.
     """,
 )
-@json_option("Print the schema before and after as JSON; talk goes to stderr.")
+@json_option("Print the schema before and after as JSON; messages go to stderr.")
 @click.pass_context
 def upgrade(context: click.Context, *, as_json: bool) -> None:
-    """Raise the schema of an SQLite store to that of this version, as the first reservation would.
+    """Upgrade the schema of an SQLite store to that of this version.
 
-    Programs of older versions refuse the file from then on, so upgrade all of them before. Twice is harmless; MongoDB
-    needs none. Commands that only read leave a store as it is.
+    The first reservation upgrades the schema as well; this command does it at a moment that you choose. Programs of
+    older versions reject the file afterwards, so upgrade all programs first. Running the command twice is safe.
+    MongoDB needs no upgrade.
     """
     done = Session.of(context).connect().upgrade()
     if as_json:

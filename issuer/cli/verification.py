@@ -32,27 +32,30 @@ _Verdict = tuple[str, list[Discrepancy], IssuerError | None]
 
 
 @click.command(
-    short_help="Prove that no number was reserved twice.",
+    short_help="Check that no number was reserved twice.",
     epilog="""\b
     Examples:
       issuer verify orders
       issuer verify --all --json
 
     \b
-    Exit codes: 0 nothing is wrong, 4 a fault was found, shown with process and
-    time, 5 nothing is wrong, but Redis was away.
+    Exit codes: 0 no problem was found, 4 a problem was found, 5 Redis or the
+    store is unavailable, and the rest is without a problem.
     """,
 )
 @tag_argument(required=False)
-@click.option("--all", "everything", is_flag=True, help="Every tag of the store, as without TAG.")
-@json_option("Print a JSON list; talk goes to stderr.")
+@click.option("--all", "everything", is_flag=True, help="Check every tag of the store. Default without TAG.")
+@json_option("Print a JSON list; messages go to stderr.")
 @click.pass_context
 def verify(context: click.Context, *, tag: str | None, everything: bool, as_json: bool) -> None:
-    """Compare the ledger of TAG, the store and Redis, changing nothing.
+    """Check that no number of TAG was reserved twice. Nothing is changed.
 
-    No two segments may overlap, nothing may lie above the store's max, and what Redis is about to issue must be in the
-    ledger. Harmless while numbers are drawn. Entries are kept for 90 days: older ones can't be looked at. With Redis
-    away the ledger and the store are looked at without it; in JSON the kind "Redis not looked at" says of which tags.
+    The command compares the ledger, the store and Redis. No two segments in the ledger may overlap, no segment may end
+    above the store's max, and the numbers that Redis issues next must be in the ledger. A problem is shown with process
+    and time. The check is safe while numbers are drawn. The ledger covers the last 90 days.
+
+    If Redis is unavailable, only the ledger and the store are compared. In JSON, the kind "Redis not looked at" marks
+    the tags concerned.
     """
     if tag is not None and everything:
         raise click.UsageError("give a TAG or --all, not both")
@@ -153,7 +156,7 @@ def _bold(heading: str, room: int | None) -> str:
       issuer who invoices INV-2026-000017
 
     \b
-    Exit codes: 0 found, 1 in no ledger entry, 4 in several: see issuer verify.
+    Exit codes: 0 found, 1 in no ledger entry, 4 in several: run issuer verify.
     """,
 )
 @tag_argument()
@@ -161,10 +164,10 @@ def _bold(heading: str, room: int | None) -> str:
 @json_option()
 @click.pass_context
 def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
-    """Show the ledger entry of VALUE of TAG, a number or its text: which process reserved its segment.
+    """Show which process reserved the segment that VALUE of TAG is in, and when.
 
-    The ledger knows segments of the tag's counter, not numbers: which caller drew a number from Redis is not on record.
-    In JSON a segment is (low, high]: `low` is the number before its first.
+    VALUE is a number or a text of TAG. The ledger records segments, not single numbers: the caller that drew a number
+    from Redis is not on record. In JSON, a segment is (low, high]: `low` is the number before its first.
     """
     issuer = Session.of(context).connect()
     decoded = read(issuer, tag, value, as_number=as_number)

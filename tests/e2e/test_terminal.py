@@ -1,15 +1,18 @@
 """What a shell and a terminal make of it: pipes, Ctrl-C, colours, widths, completion."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 import issuer
 from issuer.cli import main
+from issuer.cli.exits import MEANINGS
 from issuer.cli.numbers import CHUNK
 from issuer.terminal import Column, ago, plain, shortened, stamp, table, width
 from issuer.times import lasting, utc
@@ -135,13 +138,29 @@ def test_the_help_fits_80_columns_and_names_every_command_and_scheme(cli: Cli) -
     assert "issuer completion bash" in text
     for command in main.commands:
         assert f"\n  {command} " in text
-        lines = cli(command, "-h", env={"COLUMNS": "80"}).out.splitlines()
-        assert all(len(line) <= 80 for line in [*lines, *text.splitlines()]), command
         if command in {"create", "set"}:
+            lines = cli(command, "-h").out.splitlines()
             headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-            assert headings[:4] == [
-                *("Options:", "Texts and periods:", "Numbers that don't tell the volume:", "Sites and shards:")
-            ]
+            assert headings[:4] == ["Options:", "Texts and periods:", "Scrambled numbers:", "Sites and shards:"]
+    assert [int(code) for code in re.findall(r"^    (\d+) ", text, re.MULTILINE)] == list(MEANINGS)
+
+
+@pytest.mark.parametrize("command", [None, *main.commands])
+def test_a_help_fits_80_columns_on_any_terminal_and_has_two_examples_that_can_be_typed(
+    cli: Cli, home: Path, command: str | None
+) -> None:
+    (home / "issuer.journal").touch()
+    words = [command, "-h"] if command else ["-h"]
+    text = cli(*words, env={"COLUMNS": "80"}).out
+    assert text == cli(*words, env={"COLUMNS": "200"}).out
+    assert max(map(len, text.splitlines())) <= 80
+    examples = re.findall(r"^    (issuer .*)$", text.partition("  Examples:\n")[2], re.MULTILINE)
+    assert len(examples) >= 2
+    for example in examples:
+        _, *typed = takewhile(lambda word: word not in {"|", ">", ">>"}, shlex.split(example, comments=True))
+        at, name = next((at, word) for at, word in enumerate(typed) if word in main.commands)
+        assert command in (None, name), example
+        main.commands[name].make_context(name, typed[at + 1 :], parent=main.make_context("issuer", typed))
 
 
 def test_columns_line_up_whatever_the_letters_are_wide() -> None:
