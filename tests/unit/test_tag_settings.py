@@ -76,7 +76,7 @@ def test_the_command_line_has_an_option_for_every_setting() -> None:
 
 
 def test_the_table_in_the_docs_has_every_setting_with_its_range_and_default() -> None:
-    page = PAGE.read_text(encoding="utf-8").partition("## The settings of a tag")[2].partition("\n## ")[0]
+    page = PAGE.read_text(encoding="utf-8").partition("## Settings of a tag")[2].partition("\n## ")[0]
     rows = {
         name: (values, default)
         for name, values, default in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|", page, re.MULTILINE)
