@@ -1,7 +1,7 @@
-"""Everything that the issuer raises on purpose.
+"""Errors of the issuer. Each is an `IssuerError`.
 
-Each has a `code`, which names it to programs, and carries the values it speaks of as attributes, None where there is
-none: `values` has them by name. What caused it is chained. `str()` says what is wrong, then what to do in Python.
+Each class has a `code`, which programs can compare, and attributes with the values of the case. `values` returns the
+attributes by name. `str()` returns what is wrong and what to do, in terms of Python. The cause is chained.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from issuer.advice import ADVICE, Words, filled, python
 
 
 class IssuerError(Exception):
-    """Root of all errors of this package. `tag` is the tag concerned, or None.
+    """Base class of all errors of this package. It is raised itself where no other class fits, as after `close`.
 
-    `code`: the same for ever, also if the class gets another name. `drawn`: the numbers that `take` had drawn when it
-    failed part-way. They are the caller's alone.
+    Attributes:
+        code: Name of the error for programs. It stays the same in later versions.
+        tag: Name of the tag concerned, or None.
+        drawn: Numbers that `take` had drawn before it failed. They belong to the caller.
     """
 
     code: ClassVar[str] = "failed"
@@ -36,11 +38,11 @@ class IssuerError(Exception):
 
     @property
     def values(self) -> dict[str, object]:
-        """The values that it speaks of, by the names of its attributes."""
+        """Attributes of the error by name, without `drawn`."""
         return {name: value for name, value in vars(self).items() if name != "drawn" and name[0] != "_"}
 
     def told(self, words: Words) -> str:
-        """Return what is wrong, and what to do, in the words of an edge."""
+        """Return what is wrong and what to do, in the words of one interface (Python, command line or HTTP)."""
         do = filled(ADVICE.get(self.code if self._advice is None else self._advice, ""), words, self.tag)
         return f"{self._wrong(words)}; {do}" if do else self._wrong(words)
 
@@ -56,13 +58,18 @@ class IssuerError(Exception):
 
 
 class ConfigurationError(IssuerError, code="configuration"):
-    """The settings contradict each other, or a backend can't be used the way it is set up. Asking again won't help."""
+    """Settings contradict each other, or a server cannot be used as it is configured. A retry does not help.
+
+    Correct the settings; `issuer config` shows each value and its source.
+    """
 
 
 class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
-    """An argument is out of its range; nothing was changed. `value` is what was given.
+    """An argument is out of its range. Nothing was changed. It is also a ValueError.
 
-    `argument`: its name, "" if the message names it otherwise.
+    Attributes:
+        value: Value that was given.
+        argument: Name of the argument. "" if the message does not begin with one.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, value: object = None, argument: str = "") -> None:
@@ -74,9 +81,11 @@ class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
 
 
 class SchemeError(ConfigurationError, code="scheme"):
-    """A setting of a tag's number scheme is wrong, contradicts another one, or can't be changed any more.
+    """A setting of a tag's number scheme is wrong, contradicts another one, or cannot be changed any more.
 
-    `setting`: its name, as `create`, `configure` and `connect` call it; `value`: what was given.
+    Attributes:
+        setting: Name of the setting, as in `create`, `configure` and `connect`.
+        value: Value that was given.
     """
 
     def __init__(
@@ -90,10 +99,15 @@ class SchemeError(ConfigurationError, code="scheme"):
 
 
 class ForeignHash(ConfigurationError, code="foreign_hash"):
-    """The tag's hash in Redis was armed for another store, and its numbers are that store's. Nothing was changed.
+    """The tag's Redis hash belongs to another store, and so do its numbers. Nothing was changed.
 
-    `key`: of the hash; `owner`: the id of the store that it belongs to; `store`: the id of this one, "" if it is empty;
-    `taken`: the highest number in the hash, None if that wasn't looked at.
+    Give each store its own `prefix`.
+
+    Attributes:
+        key: Key of the hash.
+        owner: Id of the store that the hash belongs to.
+        store: Id of this store. "" if it is empty.
+        taken: Highest number in the hash. None if it was not read.
     """
 
     def __init__(self, tag: str, *, key: str, owner: str, store: str, taken: int | None = None) -> None:
@@ -104,15 +118,17 @@ class ForeignHash(ConfigurationError, code="foreign_hash"):
 
 
 class NotDecodable(InvalidArgument, code="not_decodable"):
-    """A number or text that the tag, as it is set up, can't have given. `value` is what was given."""
+    """The tag, as it is configured now, cannot have issued this number or text. `value` has what was given."""
 
 
 class FormatOverflow(IssuerError, code="format_overflow"):
-    """A number has more digits than the tag's format has places. It was not cut, and the text not made longer.
+    """A number has more digits than its field in the tag's format. The text is neither cut nor made longer.
 
-    The number was drawn, and no caller gets it: it is a gap, and so is that of each further try.
+    The number was drawn and is a gap, and so is the number of each further call. Configure a wider format.
 
-    `value`: the number; `width`: how many places there are.
+    Attributes:
+        value: The number.
+        width: Digits that the field has.
     """
 
     def __init__(self, value: int, *, width: int, field: str, tag: str | None = None) -> None:
@@ -123,7 +139,11 @@ class FormatOverflow(IssuerError, code="format_overflow"):
 
 
 class UnknownTag(IssuerError, LookupError, code="unknown_tag"):
-    """The tag was never created, or was deleted. `store`: where it was looked for, without secrets."""
+    """The tag was never created, or was deleted. It is also a LookupError.
+
+    Attributes:
+        store: Address of the store that was queried, without secrets. None if unknown.
+    """
 
     def __init__(self, tag: str, *, store: str | None = None) -> None:
         super().__init__(tag, tag=tag)
@@ -134,16 +154,17 @@ class UnknownTag(IssuerError, LookupError, code="unknown_tag"):
 
 
 class TagExists(IssuerError, code="tag_exists"):
-    """A tag of that name is there already; it was left as it is."""
+    """`create` was called for a tag that exists. The tag was not changed."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"tag {tag!r} exists", tag=tag)
 
 
 class TagDiffers(TagExists, code="tag_differs"):
-    """A tag of that name is there already, with other settings than those asked for; it was left as it is.
+    """`create` was called with `exist_ok=True` for a tag with other settings. The tag was not changed.
 
-    `differences`: by the name of each setting that differs, what was asked for, and what the tag has.
+    Attributes:
+        differences: For each setting that differs, the value that was requested and the value of the tag.
     """
 
     def __init__(self, tag: str, differences: Mapping[str, tuple[object, object]]) -> None:
@@ -156,12 +177,15 @@ class TagDiffers(TagExists, code="tag_differs"):
 
 
 class LimitReached(IssuerError, code="limit_reached"):
-    """Too few numbers are left up to `limit`; `value` is the last number reserved. Numbers never wrap.
+    """Too few numbers are left up to the tag's limit.
 
-    `advice`: what can be done, where the limit can't be raised.
+    Attributes:
+        limit: Last number of the tag.
+        value: Last number reserved.
     """
 
     def __init__(self, tag: str, *, limit: int, value: int, advice: str = "") -> None:
+        """`advice`: what to do if the limit cannot be raised."""
         super().__init__(
             f"tag {tag!r} has reached its limit: {value} of {limit} are reserved{advice and '; '}{advice}",
             tag=tag,
@@ -171,9 +195,11 @@ class LimitReached(IssuerError, code="limit_reached"):
 
 
 class Refused(IssuerError, code="refused"):
-    """A plugin refused the call before anything was drawn. A plugin may raise it itself, to say why.
+    """A plugin rejected the call before a number was drawn. A plugin can raise it to give a reason.
 
-    `plugin`: the name of its class, "" as long as the chain hasn't filled it in; `reason`: the plugin's own words.
+    Attributes:
+        plugin: Class name of the plugin. "" if a plugin raised the error and the call has not filled it in yet.
+        reason: Text from the plugin.
     """
 
     def __init__(self, tag: str, *, plugin: str = "", reason: str = "") -> None:
@@ -184,10 +210,13 @@ class Refused(IssuerError, code="refused"):
 
 
 class TransformFailed(IssuerError, code="transform_failed"):
-    """A plugin that changes numbers failed on some. They were drawn, and no caller gets them: they are gaps.
+    """A plugin that changes numbers failed. The numbers concerned were drawn and are gaps.
 
-    Unchanged, they could be what the plugin makes of other numbers. `plugin`: the names of the plugins in question;
-    `numbers`: those that were drawn in vain; those that went well are in `drawn`.
+    They are not returned unchanged, because they could equal what the plugin makes of other numbers.
+
+    Attributes:
+        plugin: Names of the plugins concerned.
+        numbers: Numbers that are gaps. Numbers that were changed before are in `drawn`.
     """
 
     def __init__(self, tag: str, *, plugin: str, numbers: Sequence[int]) -> None:
@@ -200,13 +229,15 @@ class TransformFailed(IssuerError, code="transform_failed"):
 
 
 class Unauthenticated(IssuerError, code="unauthenticated"):
-    """A server asks for a token, and none was sent, or none that it knows. Nothing was done."""
+    """The server requires a token, and the request had none or an unknown one. Nothing was changed."""
 
 
 class Forbidden(IssuerError, code="forbidden"):
-    """A token may not do this, or not with this tag. Nothing was done.
+    """The token does not have the scope for this call, or is not for this tag. Nothing was changed.
 
-    `caller`: the name of the token; `scope`: what the call takes. `tag` None: it is about all tags.
+    Attributes:
+        caller: Name of the token.
+        scope: Scope that the call requires. `tag` is None if the call concerns all tags.
     """
 
     def __init__(self, caller: str, *, scope: str, scopes: Collection[str], tag: str | None = None) -> None:
@@ -222,9 +253,10 @@ class Forbidden(IssuerError, code="forbidden"):
 
 
 class Unavailable(IssuerError, code="unavailable"):
-    """A backend did not answer before the deadline.
+    """A server did not answer in time, or cannot serve the call now. A retry helps.
 
-    `retry_after`: seconds, above 0, after which asking again makes sense. Of a store it grows with the outage, to 30 s.
+    Attributes:
+        retry_after: Recommended wait before a retry, in seconds, above 0. During a store outage it grows up to 30 s.
     """
 
     def __init__(
@@ -235,15 +267,19 @@ class Unavailable(IssuerError, code="unavailable"):
 
 
 class TooManyRequests(Unavailable, code="too_many_requests"):
-    """A token's requests of this second are used up; nothing was done."""
+    """The token has used up its requests for this second. Nothing was changed."""
 
 
 class StoreUnavailable(Unavailable, code="store_unavailable"):
-    """The store did not answer, or did not hand out a segment, before the deadline."""
+    """The store did not answer, or did not reserve numbers, before the deadline."""
 
 
 class StoreFull(StoreUnavailable, code="store_full"):
-    """No space is left for the store's file, or for its journal, so nothing is reserved. `path`: of that file."""
+    """The disk of the store's file or of its journal is full, so no numbers are reserved.
+
+    Attributes:
+        path: Path of the file.
+    """
 
     def __init__(
         self, message: str, *, tag: str | None = None, retry_after: float = 1.0, advice: str | None = None, path: str
@@ -257,9 +293,10 @@ class RedisUnavailable(Unavailable, code="redis_unavailable"):
 
 
 class CalledWithin(Unavailable, code="called_within"):
-    """The call runs in the middle of another one of the same thread, which holds what it needs; it did not wait.
+    """The call was made inside another call of the issuer on the same thread, and would have waited for it forever.
 
-    As from a finalizer, a weakref's callback, a log handler, an observer or a signal handler.
+    This happens in finalizers, weakref callbacks, log handlers, observers and signal handlers. Draw numbers in a thread
+    of your own instead.
     """
 
     def __init__(self, *, tag: str | None = None) -> None:
@@ -268,9 +305,12 @@ class CalledWithin(Unavailable, code="called_within"):
 
 
 class ClockBehind(Unavailable, code="clock_behind"):
-    """This machine's clock stands below a time that numbers were made of: none is made until it has caught up.
+    """The clock of this machine is behind a timestamp that earlier numbers contain.
 
-    `behind`: how far, in ms. `retry_after`: when it will have caught up, if it runs as it should.
+    Numbers are issued again when the clock has caught up.
+
+    Attributes:
+        behind: How far the clock is behind, in ms. `retry_after` is the same in seconds.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, behind: int) -> None:
@@ -279,13 +319,17 @@ class ClockBehind(Unavailable, code="clock_behind"):
 
 
 class NoMachineNumber(Unavailable, code="no_machine_number"):
-    """No machine number can be had now: all are held, or it isn't sure yet which are, as Redis is another one."""
+    """No machine number is available now.
+
+    All are in use, or their leases are not certain yet because Redis was replaced by another server.
+    """
 
 
 class StrategyFailed(IssuerError, code="strategy_failed"):
-    """A strategy raised an error that isn't one of these, or gave other numbers than it was asked for.
+    """A strategy raised an error of another class, or returned invalid numbers. No number reached the caller.
 
-    `strategy`: its name. What it raised is chained. No number reached the caller.
+    Attributes:
+        strategy: Name of the strategy. Its error is chained.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, strategy: str) -> None:
@@ -294,13 +338,15 @@ class StrategyFailed(IssuerError, code="strategy_failed"):
 
 
 class CorruptState(IssuerError, code="corrupt_state"):
-    """Redis or the store holds a value that this program never writes. It was left as it is, and nothing was issued."""
+    """Redis or the store holds a value that this program never writes. It was not changed; no number was issued."""
 
 
 class JournalDamaged(IssuerError, code="journal_damaged"):
-    """A line of a journal isn't as it was written, and it isn't a torn last one. Nothing was taken from the file.
+    """A line in a journal was modified or damaged. No line of the file was used. A torn last line is not an error.
 
-    `path`: the file; `line`: which one, counted from 1.
+    Attributes:
+        path: Path of the file.
+        line: Number of the line, counted from 1.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, path: str, line: int) -> None:
@@ -309,15 +355,21 @@ class JournalDamaged(IssuerError, code="journal_damaged"):
 
 
 class FenceError(IssuerError, code="fence"):
-    """This Redis can't be trusted to move forward only: INFO is denied, it is no master, or it isn't supported."""
+    """This Redis cannot be protected against going back in time.
+
+    Either INFO is denied, or the server is not a master, or it is not supported.
+    """
 
 
 class StoreBehind(IssuerError, code="store_behind"):
-    """The store's `max` is below numbers that are known to be taken: it was restored from a backup, or lost writes.
+    """The store has lost reservations, for example by a restored backup, or the tag is halted. Run `recover`.
 
-    `max` is what the store says, `taken` the highest number known to be taken. None: the tag is halted, since another
-    process found out, or an operator ran `halt`. Its reservations are stopped until `recover` has run.
-    `scheme`: the id of a later scheme than the store knows, None if that isn't why.
+    Reservations are stopped until `recover` has run.
+
+    Attributes:
+        max: Highest number reserved according to the store.
+        taken: Highest number known to be reserved. None: the tag is halted, by another process or by `halt`.
+        scheme: Id of a later scheme that the store has lost. None if it has lost none.
     """
 
     def __init__(self, tag: str, *, max: int, taken: int | None = None, scheme: str | None = None) -> None:
@@ -349,8 +401,8 @@ _BRIEF = _Brief()
 
 
 def brief(value: object) -> str:
-    """Return the `repr` of a value for a message: 80 characters at most of what was passed by mistake.
+    """Return the `repr` of a value for a message, shortened to about 80 characters.
 
-    An error carries the value itself as an attribute.
+    The error has the whole value as an attribute.
     """
     return _BRIEF.repr(value)

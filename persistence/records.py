@@ -1,7 +1,6 @@
-"""The records that every store keeps: the tag and its settings, a reservation, a ledger entry; and what may be changed.
+"""Records that every store keeps: the tag with its settings, reservations, ledger entries; and changes of a tag.
 
-A change is a method of `Tag` that returns the record as it shall be, or raises. It does no I/O: making it atomic is the
-store's part.
+A change is a method of `Tag`. It returns the changed record or raises, and does no I/O. The store makes it atomic.
 """
 
 from __future__ import annotations
@@ -101,10 +100,15 @@ _REQUIRED = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting of a tag: a number in a range, one of some words, or what `check` finds nothing wrong with.
+    """One setting of a tag: a number in a range, one of some words, or a value that `check` accepts.
 
-    `missing` is what a record has that was written before there was the setting. `unsaid`: None is a value of it, which
-    leaves it to the settings of each process. `changes`: whether it can be changed once the tag is there.
+    Attributes:
+        range: Lowest and highest number. None: not a number.
+        words: Allowed words.
+        check: Function that returns what is wrong with a value, "" if nothing is.
+        missing: Default for records written by older versions.
+        unsaid: True: None is allowed, and means "use the process's setting".
+        changes: True: it can be changed after creation.
     """
 
     range: tuple[int, int] | None = None
@@ -163,12 +167,18 @@ def _check(value: TagSettings | TagChanges) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagSettings:
-    """The settings of a tag that is to be made. ValueError if one is out of its range.
+    """Settings for a new tag. A value out of its range raises ValueError.
 
-    above: the first number is that + 1; 0..2^63-1. step: numbers in a step, 1..2^63-1. step_mode: "auto" if the
-    step was never set, else "fixed". limit: the last number that there will be, the same. order: "strict" or "trend".
-    lease: numbers that a process draws ahead, 0..1_000_000; None: the tag says nothing. ahead: steps that a segment
-    holds, 1..1000. description: for people. scheme: see `Tag`.
+    Attributes:
+        above: Number just below the first one, 0..2^63-1.
+        step: Numbers per step, 1..2^63-1.
+        step_mode: "fixed" if the step was set, else "auto".
+        limit: Last number, 1..2^63-1.
+        order: "strict" or "trend".
+        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None: each process uses its own setting.
+        ahead: Steps per segment, 1..1000.
+        description: Text for operators.
+        scheme: Settings of the number scheme, see `Tag`.
     """
 
     above: int = 0
@@ -192,11 +202,14 @@ class TagSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagChanges:
-    """A change of a tag's settings; None leaves a setting as it is. ValueError if one is out of its range.
+    """Changes of a tag's settings. None leaves a setting unchanged; a value out of its range raises ValueError.
 
-    The ranges are those of `TagSettings`. scheme: takes the place of the whole scheme. raise_to: lifts `max` to at
-    least that, never lowers it; 0..2^63-1. seen: the version that the record must still have at the moment of the
-    change; every reservation moves it.
+    The settings and their ranges are those of `TagSettings`.
+
+    Attributes:
+        scheme: New scheme, which replaces the whole old one.
+        raise_to: Raise `max` to at least this number, 0..2^63-1. It is never lowered.
+        seen: Version that the record must have at the moment of the change. Every reservation changes it.
     """
 
     step: int | None = None
@@ -265,17 +278,26 @@ def _typed(tag: str, fields: Mapping[str, object], name: str, kind: type[_T]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """One independent series of numbers, as the store holds it.
+    """A tag as the store keeps it. The record cannot be modified in place.
 
-    `max` is the highest number reserved so far (0..2^63-1): with `start=100` a new tag has 99. A segment holds `ahead`
-    (1..1000) times `step` numbers, so that a longer outage of the store costs nothing. `step_mode` is "auto" if the
-    step was never set, else "fixed", as in records of before there was such a thing. `limit` is the last number there
-    may ever be. `lease` is how many numbers a process draws ahead and serves from its own memory: 1..1_000_000,
-    0: never, None: the tag says nothing; a strict tag has 0 or None. `created` and `timestamp` (last change) are
-    milliseconds since 1970. `version` is random and differs after every change. `halted`: reservations wait for
-    `recover`. `deleted`: a tombstone, kept so that the tag, made again, goes on above. `scheme` says how values are
-    made of the counter, {} that they are the counter: a JSON object of at most 16 KiB, 20 levels deep, with integers of
-    64 bits and no floats; it can't be changed in place.
+    Attributes:
+        tag: Name of the tag.
+        max: Highest number reserved so far, 0..2^63-1. A new tag with `start=100` has 99.
+        step: Numbers per step.
+        step_mode: "fixed" if the step was set, else "auto". Records of older versions have "fixed".
+        limit: Last number that may be reserved.
+        order: "strict" or "trend".
+        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None: each process uses its own setting.
+            A strict tag has 0 or None.
+        ahead: Steps per segment, 1..1000.
+        description: Text for operators.
+        created: Time of creation, in ms since 1970.
+        timestamp: Time of the last change, in ms since 1970.
+        version: Random value that is new after every change.
+        halted: True: reservations are stopped until `recover`.
+        deleted: True: the tag was deleted. The record stays, so that a new tag of that name continues above.
+        scheme: Settings of the number scheme, {} if numbers are the counter. A JSON object of at most 16 KiB and 20
+            levels, with 64-bit integers and no floats.
     """
 
     tag: str
@@ -350,12 +372,12 @@ class Tag:
 
     @property
     def scheme_id(self) -> str:
-        """What names the way from counter to value, which is another whenever that way has changed; "" if plain."""
+        """Id of the scheme. It changes whenever values would be different. "" if numbers are the counter."""
         return str(self.scheme.get("id", ""))
 
     @property
     def segment(self) -> int:
-        """How many numbers the next reservation shall bring: `ahead` x `step`, even if fewer are left."""
+        """Numbers that the next reservation requests: `ahead` x `step`, even if fewer are left."""
         return self.step * self.ahead
 
     def live(self) -> Tag:
@@ -413,7 +435,14 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """The segment (low, high] that a store has handed to one caller, once. `tag` is the record right after."""
+    """A segment that the store reserved for one caller.
+
+    Attributes:
+        tag: Record of the tag right after the reservation.
+        low: Number just below the first one.
+        high: Last number.
+        entry: Id of the ledger entry.
+    """
 
     tag: Tag
     low: int
@@ -422,17 +451,25 @@ class Reservation:
 
     @property
     def version(self) -> str:
-        """The record's version right after this reservation: what a hand back must still find."""
+        """Version of the record right after this reservation. `hand_back` compares it."""
         return self.tag.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """A reservation of (low, high]: by whom, when (milliseconds since 1970), what for. low == high: all handed back.
+    """A reservation of the numbers low + 1 .. high. If low == high, all of them were returned.
 
-    `application`: the label of the service that reserved it, as its settings say. `born`: what names the hash in Redis
-    that it was reserved for, from when it was armed until it is armed again or floored; "" if for none. Both are "" in
-    entries of before.
+    Attributes:
+        tag: Name of the tag.
+        low: Number just below the first one.
+        high: Last number.
+        reason: What the segment was reserved for.
+        id: Id of the entry.
+        time: Time of the reservation, in ms since 1970.
+        host: Host name of the process that reserved it.
+        pid: Process id of that process.
+        application: Label of the service, from its settings. "" in entries of older versions.
+        born: Id of the state in Redis that the segment was reserved for. "" for none, and in entries of older versions.
     """
 
     tag: str
@@ -467,7 +504,7 @@ class LedgerEntry:
         return entry
 
     def holds(self, number: int) -> bool:
-        """Whether the number is one of the segment's."""
+        """Return True if the number is in this segment."""
         return self.low < number <= self.high
 
 
@@ -477,9 +514,12 @@ Position = tuple[Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class LedgerPage:
-    """Some of a tag's ledger entries, in order. `damaged`: what no store writes, and so has no place in `entries`.
+    """One page of a tag's ledger.
 
-    `last`: the position after which the next page begins; None if nothing lies there.
+    Attributes:
+        entries: Entries in order.
+        damaged: Errors for entries that cannot be read. These are not in `entries`.
+        last: Position to pass as `beyond` for the next page. None: this is the final page.
     """
 
     entries: list[LedgerEntry]
@@ -518,9 +558,11 @@ def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, in
 
 
 class Upgrade(NamedTuple):
-    """Version of the layout in which a store keeps its records, before and after it was brought up to date.
+    """Versions of the store's schema before and after an upgrade. A store whose schema never changes has 1 and 1.
 
-    0: nothing was written yet. 1 and 1 of a store whose layout has one version.
+    Attributes:
+        before: Version before. 0: nothing was written yet.
+        after: Version after.
     """
 
     before: int
@@ -529,16 +571,24 @@ class Upgrade(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """Facts of how a store is set up, for `doctor` to judge. None: this store has no such thing, or can't tell.
+    """Configuration of a store, for `doctor`. None: the store has no such property, or cannot find it out.
 
-    kind: "mongodb", "sqlite", "memory", or the scheme of the URL. version: of the server or the library. time: the
-    server's clock in ms since 1970; None: it has none but this machine's. lasting: whether what it has written outlives
-    the process. write_concern: what its writes wait for, in force whatever the URL says; asked_concern: what the URL
-    says. replica_set: its name, "sharded", or "" for a standalone server; members: how many servers hold data in it.
-    retry_writes: whether the driver sends a write again. service: "cosmos-ru" or "cosmos-vcore" by the names of its
-    hosts. journal, synchronous: what SQLite makes each write with. schema: of the file, 0 if nothing was written yet;
-    newest_schema: the one that this version writes. open_elsewhere: whether a program that doesn't take the store's
-    lock has the file open.
+    Attributes:
+        kind: "mongodb", "sqlite", "memory", or the scheme of the URL.
+        version: Version of the server or library.
+        time: Clock of the server in ms since 1970. None: it uses the clock of this machine.
+        lasting: True: data outlives the process.
+        write_concern: Write concern in use, which the URL cannot change.
+        asked_concern: Write concern in the URL.
+        replica_set: Name of the replica set, "sharded", or "" for a standalone server.
+        members: How many servers hold data in the replica set.
+        retry_writes: True: the driver retries writes.
+        service: "cosmos-ru" or "cosmos-vcore", recognized by host names.
+        journal: Journal mode of SQLite.
+        synchronous: Synchronous level of SQLite.
+        schema: Version of the schema. 0: nothing was written yet.
+        newest_schema: Version that this program writes.
+        open_elsewhere: True: a program that does not take the store's lock has the file open.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""A number that was issued, with what is known of it."""
+"""Issued numbers, with their text, period and shard."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A number that was issued. `str()` gives its text, `int()` its value.
+    """A number that was issued. `str()` returns its text, `int()` its value.
 
-    value: the number itself, what `next` returns. text: as the tag's format shows it; without one the value's digits.
-    counter: where it stands in the tag's counter; None if a strategy without one made it. period: the one that it was
-    drawn in, as in "2026-11-21"; None if the tag has none. shard: 0.., None if the tag has none.
+    Attributes:
+        tag: Name of the tag.
+        value: The number itself, as `next` returns it.
+        text: The number in the tag's format. Without a format: its digits.
+        counter: Value of the tag's counter. None if the tag's strategy has no counter.
+        period: Period in which the number was drawn, such as "2026-11-21". None for tags without periods.
+        shard: Number of the shard, 0 or more. None for tags without shards.
     """
 
     tag: str

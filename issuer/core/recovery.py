@@ -24,22 +24,22 @@ BUFFERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The outcome of `recover`, or of its dry run, for one tag.
+    """Result of `recover`, or of its dry run, for one tag.
 
-    `old`: the store's max before. None: the store had lost the tag, which is made again from the journals.
-    `new`: the store's max after, below which no number will be issued any more.
-    `gap`: the most numbers that it can lose: reserved, not yet issued, and skipped now.
-    `redis_error`: why Redis could not be asked. `recover` needs Redis; a dry run goes on, and what only Redis knows of
-    is missing then. None: Redis was asked, or there is none.
-    `asked`: the nodes of Redis besides the master that were asked as well, its replicas and those that were masters,
-    each as host:port.
-    `unasked`: the nodes that could not be asked, each with why: what only they know of is missing.
-    `sound`: nothing that can be seen was wrong with the tag before: it wasn't halted, its hash was of Redis's present
-    reign, and the store stood at or above all that is known, with every node asked. A hash that was put back within a
-    reign looks sound, too.
-    `unvouched`: the store's word stands alone: Redis was asked and holds nothing of the tag, no journal that knows it
-    was given or is kept, and there is no `at_least`. If numbers were issued from a newer store than this, they repeat.
-    `old_in_period`, `new_in_period`: the same as people read them, as "17 of 2026-11-21"; None without periods.
+    Attributes:
+        tag: Name of the tag.
+        old: `max` of the store before. None: the store had lost the tag, which was created again from the journals.
+        new: `max` of the store after. Only numbers above it will be issued.
+        gap: Upper bound of the numbers lost: those that were reserved, not yet issued, and are skipped now.
+        redis_error: Why Redis could not be queried; only in a dry run. What only Redis has recorded is then missing.
+        asked: Redis nodes besides the master that were queried, as host:port: replicas and former masters.
+        unasked: Redis nodes that could not be queried, with the reason. What only they have recorded is missing.
+        sound: True: no fault was found: the tag was not halted, its state in Redis belongs to the current master's
+            term, the store was not behind, and every node answered. State restored within one term is not noticed.
+        unvouched: True: nothing confirms the store's `max`. Redis has no state of the tag, and neither a journal nor
+            `at_least` was given. If numbers were issued after the store's backup, they are issued again.
+        old_in_period: `old` with its period, such as "17 of 2026-11-21". None without periods.
+        new_in_period: `new` in the same form.
     """
 
     tag: str

@@ -33,13 +33,20 @@ DIGITS_MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The components of a tag's value, or text.
+    """The parts of a number or of its text. A part that the tag does not have, or that is unknown, is None.
 
-    value: the number that users see. counter: the tag's counter behind it; None if the tag has none, or periods that a
-    bare value doesn't tell. period: its name, as in "2026-11-21". shard, app: of a tag with shards. key: of a tag with
-    a series for each. date: as the text shows it. part: the tag that the counter belongs to, if it is another one.
-    fields: what the tag's strategy has packed into it, by name. holder: the process that made it, or holds its machine
-    number, if that was asked for and is known.
+    Attributes:
+        tag: Name of the tag.
+        value: The number that users see.
+        counter: Value of the counter. None also if the tag has periods and a number was given without its text.
+        period: Name of the period, such as "2026-11-21".
+        shard: Number of the shard, 0 or more.
+        app: Number of the application, for tags with shards.
+        key: Restart key, for keyed tags.
+        date: Date that the text shows.
+        part: Name of the tag that the counter belongs to, if it is a part of this one.
+        fields: Parts that the tag's strategy packed into the number, by name.
+        holder: Process that issued the number or holds its machine number, if it was requested and is known.
     """
 
     tag: str

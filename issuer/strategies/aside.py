@@ -33,12 +33,14 @@ SHARED = ("redis", "file", "store")
 
 @dataclass(frozen=True, slots=True)
 class MachineNumber:
-    """A machine number that was used, of a snowflake tag or of all tags that share its namespace.
+    """A machine number that was used by a snowflake tag, or by the tags that share its namespace.
 
-    `holder`: the process that has it, or had it last, as application.port.ip; "" if that isn't known. `held`: whether
-    its lease is on record; None where the store keeps it, which knows of no leases. `last`: the last timestamp that
-    numbers may have been made of with it, in ms since 1970. `ahead`: by how many ms that lies in the future, beyond
-    what a lease and clocks that differ account for; 0: it doesn't.
+    Attributes:
+        machine: The machine number.
+        holder: Process that has it or had it last, as application.port.ip. "" if unknown.
+        held: True: a process has a lease for it. None: the store keeps it, which records no leases.
+        last: Highest timestamp that may be in its numbers, in ms since 1970.
+        ahead: How far `last` is in the future, beyond leases and normal clock differences, in ms. 0: it is not.
     """
 
     machine: int
@@ -50,7 +52,12 @@ class MachineNumber:
 
 @dataclass(frozen=True, slots=True)
 class MachineNumbers:
-    """The machine numbers of a tag that were ever used, and `of`: how many its layout has."""
+    """Machine numbers of a tag.
+
+    Attributes:
+        used: Machine numbers that were ever used, in order.
+        of: How many machine numbers the tag's layout has.
+    """
 
     used: list[MachineNumber]
     of: int

@@ -1,6 +1,7 @@
 """Docstrings say what a thing is, at the first reading; those of public calls have an entry for each parameter."""
 
 import ast
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -31,6 +32,7 @@ CALLS = {
     **{f"Issuer.{name}": each for name, each in BLOCKING.items()},
     **{f"AsyncIssuer.{name}": each for name, each in ASYNCIO.items()},
 }
+VALUES = [each for name in issuer.__all__ if dataclasses.is_dataclass(each := getattr(issuer, name))]
 
 
 def parameters(call: Callable[..., Any]) -> list[str]:
@@ -49,6 +51,12 @@ def test_the_docstring_of_a_public_call_has_an_entry_for_each_parameter_and_no_o
     text = inspect.getdoc(CALLS[name])
     assert text
     assert ENTRY.findall(section(text, "Args")) == parameters(CALLS[name])
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+def test_the_docstring_of_a_value_has_an_entry_for_each_attribute(kind: type) -> None:
+    own = [each.name for each in dataclasses.fields(kind) if not hasattr(kind.__base__, each.name)]
+    assert set(own) <= set(ENTRY.findall(section(inspect.getdoc(kind), "Attributes"))) <= {*dir(kind), *own}
 
 
 def test_an_entry_that_is_missing_or_one_too_many_is_found() -> None:

@@ -1,4 +1,4 @@
-"""Discrepancies that `verify` can find: each kind of harm with the values that prove it, the process and the time."""
+"""Discrepancies that `verify` reports: the kind, the values that prove it, the processes and times involved."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from issuer.times import utc
 
 @dataclass(frozen=True, slots=True)
 class Discrepancy:
-    """A fault of a tag that a healthy issuer never causes, or a part of it that could not be looked at.
+    """A fault that a healthy issuer never causes, or a check that was not possible. `str()` describes it in full.
 
-    `kind` names it in a few words; str() tells it all.
+    Attributes:
+        kind: Kind of discrepancy in a few words.
+        tag: Name of the tag.
     """
 
     kind: ClassVar[str] = "discrepancy"
@@ -22,19 +24,24 @@ class Discrepancy:
 
     @property
     def numbers(self) -> tuple[int, int] | None:
-        """The first and the last number concerned, None where it isn't about numbers."""
+        """First and last number concerned. None if no numbers are concerned."""
         return None
 
     @property
     def entries(self) -> tuple[LedgerEntry, ...]:
-        """The ledger entries concerned, with process, host and time."""
+        """Ledger entries concerned, with process, host and time."""
         held = (getattr(self, each.name) for each in fields(self))
         return tuple(each for each in held if isinstance(each, LedgerEntry))
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap(Discrepancy):
-    """The same numbers were reserved twice: they may have been issued twice. `one` was written first, by its time."""
+    """Two ledger entries contain the same numbers. These may have been issued twice.
+
+    Attributes:
+        one: Older entry.
+        other: Newer entry.
+    """
 
     kind: ClassVar[str] = "overlap"
 
@@ -43,7 +50,7 @@ class Overlap(Discrepancy):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """The numbers that both hold."""
+        """First and last number that both entries contain."""
         return max(self.one.low, self.other.low) + 1, min(self.one.high, self.other.high)
 
     def __str__(self) -> str:
@@ -53,7 +60,12 @@ class Overlap(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class AboveMax(Discrepancy):
-    """A segment above the store's `max`: the store went back in time, and will hand those numbers out again."""
+    """A segment is above the store's `max`. The store lost changes, and would reserve these numbers again.
+
+    Attributes:
+        entry: Ledger entry of the segment.
+        max: Highest number reserved according to the store.
+    """
 
     kind: ClassVar[str] = "above store max"
 
@@ -62,7 +74,7 @@ class AboveMax(Discrepancy):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Those above `max`."""
+        """First and last number of the segment that are above `max`."""
         return max(self.entry.low, self.max) + 1, self.entry.high
 
     def __str__(self) -> str:
@@ -72,7 +84,12 @@ class AboveMax(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class BelowJournal(Discrepancy):
-    """A store whose `max` is below what its journal knows to be reserved: it went back in time."""
+    """The store's `max` is below numbers that its journal has recorded. The store lost changes.
+
+    Attributes:
+        max: Highest number reserved according to the store.
+        taken: Highest number reserved according to the journal.
+    """
 
     kind: ClassVar[str] = "below the journal"
 
@@ -81,7 +98,7 @@ class BelowJournal(Discrepancy):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Those above `max`."""
+        """First and last number above `max`, up to `taken`."""
         return self.max + 1, self.taken
 
     def __str__(self) -> str:
@@ -93,7 +110,14 @@ class BelowJournal(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class RedisAboveMax(Discrepancy):
-    """A field of the hash above the store's `max`: the store went back in time, or the hash was tampered with."""
+    """A number in Redis is above the store's `max`. The store lost changes, or the Redis hash was modified.
+
+    Attributes:
+        key: Key of the hash.
+        field: Field of the hash.
+        value: Value of the field.
+        max: Highest number reserved according to the store.
+    """
 
     kind: ClassVar[str] = "Redis above store max"
 
@@ -104,7 +128,7 @@ class RedisAboveMax(Discrepancy):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Those above `max`."""
+        """First and last number above `max`, up to `value`."""
         return self.max + 1, self.value
 
     def __str__(self) -> str:
@@ -113,7 +137,14 @@ class RedisAboveMax(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class OutsideLedger(Discrepancy):
-    """Numbers that Redis is about to issue, and that were never reserved: low+1 .. high of buffer 1 or 2."""
+    """Redis holds numbers that were never reserved, according to the ledger.
+
+    Attributes:
+        key: Key of the hash.
+        buffer: 1: the current segment; 2: the next one.
+        low: Number just below the first one.
+        high: Last number.
+    """
 
     kind: ClassVar[str] = "not in the ledger"
 
@@ -124,7 +155,7 @@ class OutsideLedger(Discrepancy):
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """Those of the buffer."""
+        """First and last number that Redis holds in this segment."""
         return self.low + 1, self.high
 
     def __str__(self) -> str:
@@ -136,7 +167,12 @@ class OutsideLedger(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class DamagedHash(Discrepancy):
-    """The hash holds what no script writes."""
+    """The Redis hash has content that no script writes.
+
+    Attributes:
+        key: Key of the hash.
+        problem: What is wrong with it.
+    """
 
     kind: ClassVar[str] = "damaged hash"
 
@@ -149,7 +185,13 @@ class DamagedHash(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class OtherStore(Discrepancy):
-    """The hash was armed for another store: two stores on one prefix repeat numbers. `store`, `expected`: their ids."""
+    """The Redis hash belongs to another store. Two stores that share one prefix would issue duplicates.
+
+    Attributes:
+        key: Key of the hash.
+        store: Id of the store that the hash belongs to.
+        expected: Id of this store.
+    """
 
     kind: ClassVar[str] = "another store's hash"
 
@@ -163,7 +205,12 @@ class OtherStore(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class TwoHashes(Discrepancy):
-    """A strict tag's segments went to two hashes in turns: its order holds on each, not across them. `one`, `other`."""
+    """Segments of a strict tag go to two Redis hashes in turns. The order holds in each, but not across both.
+
+    Attributes:
+        one: Ledger entry of a segment for one hash.
+        other: Ledger entry of a segment for the other hash.
+    """
 
     kind: ClassVar[str] = "two hashes in Redis"
 
@@ -205,7 +252,12 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class RedisUnseen(Discrepancy):
-    """Redis was away: ledger and store were compared without it, which is no proof. `why`: it could not be asked."""
+    """Redis could not be reached, so the ledger and the store were compared without it.
+
+    Attributes:
+        key: Key of the hash.
+        why: Why Redis could not be queried.
+    """
 
     kind: ClassVar[str] = "Redis not looked at"
 
@@ -218,7 +270,11 @@ class RedisUnseen(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class DamagedEntry(Discrepancy):
-    """A ledger entry that no store writes, as one whose low lies above its high."""
+    """A ledger entry has content that no store writes, such as a low above its high.
+
+    Attributes:
+        problem: What is wrong with it.
+    """
 
     kind: ClassVar[str] = "damaged entry"
 

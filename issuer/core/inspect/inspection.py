@@ -27,9 +27,16 @@ WASTE_FROM = 100
 
 @dataclass(frozen=True, slots=True)
 class StoreState:
-    """A tag by the store: max is the highest number reserved, a segment holds step x ahead; times in ms since 1970.
+    """State of a tag in the store. A segment holds `step` x `ahead` numbers.
 
-    `step_mode`: "auto" if no step was set, else "fixed".
+    Attributes:
+        max: Highest number reserved.
+        step: Numbers per step.
+        step_mode: "fixed" if the step was set, else "auto".
+        ahead: Steps per segment.
+        timestamp: Time of the last change, in ms since 1970.
+        created: Time of creation, in ms since 1970.
+        halted: True: reservations are stopped until `recover`.
     """
 
     max: int
@@ -43,7 +50,17 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """The tag's hash. None stands for a field that isn't there, as in a tag that was never drawn from."""
+    """State of a tag in Redis. A field is None if it is not set, as for a tag that was never drawn from.
+
+    Attributes:
+        cur: Last number issued.
+        max: Last number of the current segment.
+        mark: The 20 % threshold: the draw that reaches it starts loading the next segment.
+        next_cur: Number just below the next segment.
+        next_max: Last number of the next segment.
+        fence: Replication id of the master that the segment was loaded into. Draws from any other master are rejected.
+        born: Random id of this state. A segment that was reserved for an earlier state is not loaded.
+    """
 
     cur: int | None
     max: int | None
@@ -56,12 +73,16 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Numbers up to the store's max that no ledger entry holds, so that no caller ever gets them; there may be more.
+    """Numbers below the store's `max` that belong to no ledger entry, so that no caller receives them.
 
-    Skipped by `recover` or a raised start, or handed back when others had reserved already. What Redis lost or a killed
-    process held can't be told from what was issued: its segment is in the ledger either way. A reservation or hand back
-    that is under way counts for a moment. `numbers` of the newest `of` were wasted, in the newest 100 reservations;
-    `since`: when the oldest of these was made, in ms since 1970.
+    They were skipped by `recover` or a raised start, or were returned after others had reserved. Numbers that Redis or
+    a killed process lost are not counted, because they stay in the ledger. A reservation that is under way counts for a
+    moment.
+
+    Attributes:
+        numbers: How many of the newest `of` numbers were wasted.
+        of: How many numbers were examined: those of the newest 100 reservations.
+        since: Time of the oldest of these reservations, in ms since 1970.
     """
 
     numbers: int
@@ -71,10 +92,12 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Readiness of an issuer, as `ready` found it.
+    """Result of `ready`. It is true if the store and Redis answer and no tag is halted.
 
-    `store`, `redis`: the error that kept each from being looked at; None: it answers, or there is no Redis. `halted`:
-    the tags whose reservations are stopped until `recover`.
+    Attributes:
+        store: Error of the request to the store. None: the store answers.
+        redis: Error of the request to Redis. None: Redis answers, or the issuer has no Redis.
+        halted: Names of the tags whose reservations are stopped until `recover`.
     """
 
     store: IssuerError | None = None
@@ -87,19 +110,26 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that is to be seen of a tag.
+    """State of a tag. The counters in `store` and `redis` are as before the number scheme is applied.
 
-    `redis`: None in direct mode, and when Redis can't be reached (then `redis_error` says why). `lease`: numbers that
-    each process draws ahead, 0: none; None: the tag says nothing, so each process's settings do. `remaining`: numbers
-    in both buffers, None in direct mode. `rate`: numbers per second, from the newest reservations; `runway`: seconds
-    that `remaining` lasts at that rate; None where unknown. `last_extension`: when the newest segment in the ledger was
-    reserved, for Redis or by a process for itself, in ms since 1970; None: never, as with `waste`. `waiting`: callers
-    of this issuer, in this process, that wait for a number just now.
-
-    `limit`: the last number that users will see. `scheme`: what makes the tag's numbers, as the store keeps it: names
-    and fingerprints of keys, no secrets; empty if they are its counter. max and the buffers count before any of that.
-    `parts`: how many tags its numbers are in, one for each shard or restart key; None: they are in its own. `period`:
-    the present one by Redis's clock, as in "2026-11-21"; None without periods, and if Redis can't be reached.
+    Attributes:
+        tag: Name of the tag.
+        store: State in the store.
+        redis: State in Redis. None without Redis, or if Redis cannot be reached.
+        order: "strict" or "trend".
+        limit: Last number that users will see.
+        lease: How many numbers each process draws ahead, 0 (none) or more. None: each process uses its own setting.
+        description: Text for operators.
+        remaining: Numbers that are left in Redis. None without Redis.
+        rate: Numbers per second, estimated from the newest reservations. None if unknown.
+        runway: How long `remaining` lasts at this rate, in seconds. None if unknown.
+        last_extension: Time of the newest reservation, in ms since 1970. None: there was none.
+        waste: Numbers that no caller receives. None: there was no reservation.
+        waiting: Callers of this issuer that are waiting for a number now.
+        redis_error: Why Redis cannot be reached. None: it was reached, or there is none.
+        scheme: Settings of the number scheme, with names and fingerprints of secrets. Empty: numbers are the counter.
+        parts: Number of shards or series. None for tags without parts.
+        period: Current period by the clock of Redis, such as "2026-11-21". None if there is none, or it is unknown.
     """
 
     tag: str

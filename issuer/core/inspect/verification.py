@@ -287,13 +287,17 @@ def damage(hash: gateway.Hash) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Provenance of a number, as far as the ledger, the store and Redis know it.
+    """Origin of a number, from the ledger, the store and Redis.
 
-    `entries`: the segments that hold it, by the time of their reservation; several only where `verify` finds an
-    overlap. `below`: the segment that ends next below it, which it may have belonged to before a hand back. `oldest`:
-    where the tag's ledger begins; None: it is empty. `max`: the store's, above which nothing was reserved. `in_redis`:
-    the number waits in a buffer to be drawn; None: there is no Redis, or it can't be reached. `taken`: the highest
-    number that Redis or a journal knows to be reserved, if that lies above max: the store is behind; else max.
+    Attributes:
+        tag: Name of the tag.
+        number: The number, as the tag's counter.
+        entries: Ledger entries that contain it, the oldest first. More than one only if segments overlap.
+        below: Nearest ledger entry below it. The number may have belonged to it before numbers were returned.
+        oldest: First entry of the tag's ledger. None: the ledger is empty.
+        max: Highest number reserved in the store.
+        in_redis: True: the number is in Redis and not yet issued. None: no Redis, or it cannot be reached.
+        taken: Highest number reserved as Redis or a journal has recorded it. If it is above `max`, the store is behind.
     """
 
     tag: str

@@ -16,11 +16,19 @@ Level = Literal["weak", "advice", "unknown", "ok"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `check`: the name of the check, for programs. `subject`: the server, store, setting or tag it is of.
+    """One finding of `doctor`.
 
-    what: what was seen. why: what it means for the numbers. tag: the tag concerned, or None. error: what kept a server
-    from being looked at, None if it was. advice, others: what to do, and the other tags that it names, as issuer.advice
-    has them; `remedy` is the same as it is read.
+    Attributes:
+        check: Name of the check, for programs.
+        level: "weak": risk of duplicates, lost order or an outage. "advice": a fault would cost more than necessary.
+            "ok": no problem. "unknown": not checked, for example because a server did not answer.
+        subject: The server, store, setting or tag that was checked.
+        what: What was found.
+        why: What it means for the numbers.
+        advice: What to do, as a template; `remedy` is the readable form.
+        tag: Name of the tag concerned, or None.
+        error: Error that prevented the check, or None.
+        others: Other tags that the advice names.
     """
 
     check: str
@@ -34,12 +42,12 @@ class Finding:
     others: Mapping[str, str] = field(default_factory=dict)
 
     def told(self, words: Words) -> str:
-        """Return what to do, in the words of an edge; "" if it is well."""
+        """Return what to do in the words of one interface (Python, command line or HTTP); "" for level "ok"."""
         return filled(self.advice, words, self.tag, self.others)
 
     @property
     def remedy(self) -> str:
-        """What to do in Python; "" if it is well."""
+        """What to do, in terms of Python; "" for level "ok"."""
         return self.told(python)
 
 
