@@ -36,7 +36,7 @@ HTTP, RESP = "127.0.0.1:8000", "-p 6380 "
 ROWS = {
     "docs/guide/numbers.md": ("U.7", "N.3"),
     "docs/guide/scaling-out.md": ("1.12", "1.13", "1.14", "4.7", "4.8"),
-    "docs/guide/snowflake.md": ("3.6",),
+    "docs/guide/strategies.md": ("3.6",),
 }
 
 
