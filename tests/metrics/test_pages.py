@@ -119,7 +119,8 @@ def test_each_alert_has_a_runbook_entry_that_says_what_it_means_what_users_notic
     for alert in alerts():
         assert alert["annotations"]["runbook"] == f"docs/operate/runbook.md#{alert['alert'].lower()}"
         entry = entries[alert["alert"]]
-        assert entry.index("**Means**") < entry.index("**Users**") < entry.index("**Do**")
+        means, users, do = (f"**{each}.**" for each in ("What it means", "What users notice", "What to do"))
+        assert entry.index(means) < entry.index(users) < entry.index(do)
 
 
 def test_the_dashboard_names_metrics_and_labels_that_there_are_and_shows_each() -> None:
