@@ -1,17 +1,17 @@
-"""The contract of a store: the only authority that hands out ranges.
+"""Contract of a store: the durable authority that reserves ranges of numbers.
 
-Rules that hold for every method of every store:
+These rules hold for every method of every store:
 
-* **timeout** is in seconds, > 0, and bounds the whole call; past it `Unavailable` is raised. What was asked may still
-  take effect later, so a reservation is usable only if the call returned normally.
-* An argument outside its range is a ValueError, before anything was asked; a setting outside its range can't even be
-  put into a `TagSettings` or a `TagChanges`.
-* Every method may be called from several threads at once, and from several processes on the same store.
-* Only the errors of `issuer.persistence.errors` leave a store; the driver's own error is chained as the cause.
-* A call that raises anything but `Unavailable` has changed nothing.
-* Every change writes a fresh random `version` and the `timestamp`.
-* Numbers are exact integers in 0..2^63-1, and are checked to be integers when they are read.
-* A tag is never removed: deleting leaves a tombstone.
+- A call that exceeds `timeout` raises `Unavailable`. It may still take effect later, so the numbers of a reservation
+  may be used only if the call returned.
+- An argument out of its range raises ValueError before anything is requested. `TagSettings` and `TagChanges` check
+  their values when they are created.
+- Methods can be called by several threads at once, and by several processes on the same store.
+- A store raises only the errors of `issuer.persistence.errors`. The error of its driver is chained.
+- A call that raises an error other than `Unavailable` has changed nothing.
+- Every change writes a new random `version` and the `timestamp`.
+- Numbers are exact integers in 0..2^63-1. A store checks that when it reads them.
+- A tag is never removed. A deleted tag keeps its record with `deleted` set, which is called a tombstone.
 """
 
 from __future__ import annotations
@@ -30,14 +30,22 @@ if TYPE_CHECKING:
 
 
 class Deadline:
-    """The moment, `timeout` seconds from now, at which a call gives up."""
+    """Moment at which a call gives up.
+
+    Args:
+        timeout: Time from now in seconds.
+    """
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._end = time.monotonic() + timeout
 
     def left(self) -> float:
-        """Seconds left, > 0. Unavailable if there are none."""
+        """Return the seconds left, above 0.
+
+        Raises:
+            Unavailable: The deadline has passed.
+        """
         left = self._end - time.monotonic()
         if left <= 0:
             raise Unavailable(f"not done within {self._timeout:g} s")
@@ -45,7 +53,11 @@ class Deadline:
 
 
 class Store(ABC):
-    """Keeps `max` and `step` of each tag durably, and hands out ranges. See the rules at the top of the module."""
+    """Keeps the tags durably and reserves ranges. The rules at the top of the module hold for every method.
+
+    Attributes:
+        shared: True: several processes can use it at the same time. False for `memory://`.
+    """
 
     #: Whether several processes, on this machine or others, may share it. False: `memory://`.
     shared: bool = True
@@ -53,19 +65,27 @@ class Store(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The store's address, without its secrets, for messages and `issuer config`."""
+        """Address of the store without secrets, for messages and `issuer config`."""
 
     @abstractmethod
     def store_id(self, *, timeout: float) -> str:
-        """Return the random id that the store was given at its first write; "" if there was none.
+        """Return the random id that the store received at its first write. "" if nothing was written yet.
 
-        Made by `records.fresh_version`: what has another form in a tag's hash is taken for garbage, not for an id.
+        The id comes from `records.fresh_version`. An id of another form in Redis counts as damaged.
 
-        Raises Misconfigured if a newer version of this program wrote the schema.
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            Misconfigured: A newer version of this program wrote the store.
         """
 
     def made_id(self, *, timeout: float) -> str:
-        """Return the id of the store, which is made if there was no write yet."""
+        """Return the id of the store. If nothing was written yet, the id is created.
+
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
+        """
         deadline = Deadline(timeout)
         found = self.store_id(timeout=deadline.left())
         if not found:
@@ -75,23 +95,39 @@ class Store(ABC):
 
     @abstractmethod
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
-        """Make a tag whose first number is `above` + 1. Twice at once gives one tag and one TagPresent.
+        """Create a tag whose first number is `above` + 1. If two processes try it at once, one gets TagPresent.
 
-        LeaseOnStrict if `lease` is above 0 and the order strict. A tombstone comes back to life with the higher of
-        `above` and its own `max`, so that its numbers go on above, and with the settings given now; if it was halted it
-        still is. LimitHit if that `max` leaves no number below `limit`.
+        If the tag was deleted before, it continues above the higher of `above` and its old `max`, with the new
+        settings. It stays halted if it was. The id of its scheme is kept.
 
-        SchemeMismatch if `scheme` makes values in another way than the tombstone's: another strategy, restart,
-        scramble, stride, shards or cycle (with its start and limit). Else it is kept with the tombstone's `id`.
+        Args:
+            tag: Name of the tag.
+            settings: Settings of the tag.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            TagPresent: The tag exists.
+            LeaseOnStrict: The order is strict and `lease` is above 0.
+            LimitHit: A deleted tag has no numbers left below the new limit.
+            SchemeMismatch: A deleted tag had another strategy, restart, scramble, stride, shards or cycle.
         """
 
     @abstractmethod
     def get(self, tag: str, *, timeout: float) -> Tag | None:
-        """Return the record, a tombstone included (`deleted`), or None if the tag was never made."""
+        """Return the record of a tag, also of a deleted one. None if the tag was never created.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest duration of the call in seconds, above 0.
+        """
 
     @abstractmethod
     def tags(self, *, timeout: float) -> list[Tag]:
-        """All live tags, by name."""
+        """Return all tags that are not deleted, sorted by name.
+
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
+        """
 
     @abstractmethod
     def reserve(
@@ -106,101 +142,190 @@ class Store(ABC):
         born: str = "",
         timeout: float,
     ) -> Reservation:
-        """Move `max` up by n, atomically, and write the ledger entry: the caller alone owns (low, high].
+        """Reserve the next n numbers: raise `max` by n and write a ledger entry, in one atomic step.
 
-        `n` None: the tag's `step` x `ahead`, as both stand at the moment of the reservation. Near the limit the segment
-        is shorter, unless `exact` (then LimitHit). Raises TagMissing, Halted, LimitHit, Corrupt, and MaxBehind if `max`
-        is below `at_least`, a number that the caller knows to be taken. Checks and change are one atomic step.
-        `application`: the label of the service, for the ledger; its first 100 characters are kept. `born`: of
-        the hash in Redis that the segment is for, the same; "" if it is for none.
+        Args:
+            tag: Name of the tag.
+            n: How many numbers. None: the tag's current `step` x `ahead`.
+            at_least: Highest number that the caller knows to be taken. A lower `max` raises MaxBehind.
+            exact: True: raise LimitHit if fewer than n are left. False: reserve fewer near the limit.
+            reason: Purpose of the reservation, for the ledger.
+            application: Label of the service, for the ledger. The first 100 characters are kept.
+            born: Id of the state in Redis that the segment is for. "": not for Redis.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Returns:
+            The reserved numbers, which belong to the caller alone.
+
+        Raises:
+            TagMissing: The tag was never created, or was deleted.
+            Halted: Reservations of the tag are stopped.
+            LimitHit: Too few numbers are left.
+            MaxBehind: `max` is below `at_least`.
+            Corrupt: The record is damaged.
         """
 
     @abstractmethod
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """Give back (used, held[-1].high]: contiguous reservations of one tag, oldest first, used in 0..held[0].high.
+        """Return the unused numbers above `used` to the store, up to the end of the last reservation.
 
-        Never more than was held: a `used` below held[0].low counts as held[0].low. The caller must have forgotten the
-        numbers before the call, and must never have shown them to anyone. First the ledger entries are shortened, each
-        by its id; then `max` goes down to `used` if both `max` and `version` are still what the last reservation left.
-        False, and a gap, if another caller reserved since. `Unavailable`: in doubt, it counts as handed back.
+        The caller must have discarded these numbers before the call, and must not have issued any of them. First each
+        ledger entry is shortened. Then `max` is lowered to `used`, if `max` and `version` are still those of the last
+        reservation. A `used` below the first reservation counts as its low.
+
+        Args:
+            held: Contiguous reservations of one tag, the oldest first.
+            used: Last number used, 0 up to the end of the first reservation.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Returns:
+            False if another caller has reserved since: the numbers are a gap. If the call raises Unavailable, the
+                numbers count as returned.
         """
 
     @abstractmethod
     def configure(self, tag: str, changes: TagChanges, *, timeout: float) -> Tag:
-        """Change what is not None. `raise_to` lifts `max` to at least that, never lowers it.
+        """Change settings of a tag. None leaves a setting unchanged.
 
-        `scheme` takes the place of the whole scheme. `seen`: VersionMoved unless that is the record's version still, at
-        the moment of the change; every reservation moves it. A caller that makes a scheme of the one before must give
-        it, else another caller's change in between is lost.
+        `raise_to` raises `max` to at least that number. `scheme` replaces the whole scheme. If `seen` is given, the
+        record must still have that version; a caller that derives a new scheme from the old one must pass it. A `lease`
+        can be changed to 0, but not back to None.
 
-        Once a tag has a `lease` it can be changed, to 0 too, but not unsaid. LeaseOnStrict if it is above 0 and the tag
-        strict. LimitTooLow if the limit that results lies below the `max` that results. TagMissing.
+        Args:
+            tag: Name of the tag.
+            changes: New settings.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            TagMissing: The tag was never created, or was deleted.
+            LeaseOnStrict: The tag is strict and `lease` is above 0.
+            LimitTooLow: The resulting limit is below the resulting `max`.
+            VersionMoved: The record has another version than `seen`.
         """
 
     @abstractmethod
     def delete(self, tag: str, *, timeout: float) -> Tag:
-        """Leave a tombstone and return it; the tombstone as it is if there was one. TagMissing if never made."""
+        """Mark a tag as deleted, and return its record. A tag that is deleted already stays unchanged.
+
+        Args:
+            tag: Name of the tag.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            TagMissing: The tag was never created.
+        """
 
     @abstractmethod
     def halt(self, tag: str, *, below: int | None = None, timeout: float) -> bool:
-        """Stop reservations until `recover`, if `max` is still lower than `below`; None: in any case.
+        """Stop reservations of a tag until `recover`.
 
-        Returns whether it is halted now. TagMissing.
+        Args:
+            tag: Name of the tag.
+            below: Halt only if `max` is below this number. None: always.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Returns:
+            True if the tag is halted now.
+
+        Raises:
+            TagMissing: The tag was never created, or was deleted.
         """
 
     @abstractmethod
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
-        """Lift `max` to at least that, write a fresh version, end a halt; all in one atomic step. TagMissing.
+        """Raise `max` to at least a number, write a new version and end a halt, in one atomic step.
 
-        `at_least` may lie above the limit (a restored, older limit): then the limit stays, and the tag is full.
+        Args:
+            tag: Name of the tag.
+            at_least: Highest number known to be taken. It can be above the limit: the limit stays, and no number is
+                left.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            TagMissing: The tag was never created, or was deleted.
         """
 
     @abstractmethod
     def ledger(self, tag: str, *, newest: int, timeout: float) -> list[LedgerEntry]:
-        """At most `newest` entries of the tag, the highest numbers first."""
+        """Return the newest ledger entries of a tag, those with the highest numbers first.
+
+        Args:
+            tag: Name of the tag.
+            newest: How many entries at most.
+            timeout: Longest duration of the call in seconds, above 0.
+        """
 
     @abstractmethod
     def segments(
         self, tag: str, *, beyond: Position | None = None, upward: bool = False, count: int, timeout: float
     ) -> LedgerPage:
-        """Return the `count` entries (1..2^63-1) that follow the position `beyond`; None: from the start.
+        """Return a page of a tag's ledger, sorted by high, low and id.
 
-        In the order of high, low and id, the highest first; `upward`: the lowest first. Found by an index, so that
-        every page costs the same. An entry of which nothing changes meanwhile is on exactly one page; a hand back
-        moves its entry down. A damaged entry doesn't hide the others, and what no number compares with may be left out.
+        The store finds the page by an index, so every page takes the same time. An entry that does not change meanwhile
+        is on exactly one page. When numbers are returned, an entry moves down. Damaged entries do not hide others.
+
+        Args:
+            tag: Name of the tag.
+            beyond: Position after which the page begins. None: the start.
+            upward: False: highest numbers first. True: lowest first.
+            count: Entries per page, 1..2^63-1.
+            timeout: Longest duration of the call in seconds, above 0.
         """
 
     @abstractmethod
     def entries(self, tag: str, ids: Collection[str], *, timeout: float) -> list[LedgerEntry]:
-        """Return those of the tag's entries that have one of these ids, as they stand now, in no order. Corrupt."""
+        """Return the current ledger entries with the given ids, in any order.
+
+        Args:
+            tag: Name of the tag.
+            ids: Ids of the entries.
+            timeout: Longest duration of the call in seconds, above 0.
+
+        Raises:
+            Corrupt: One of the entries is damaged.
+        """
 
     @abstractmethod
     def prune(self, *, before: int, timeout: float) -> int:
-        """Drop ledger entries older than `before` (ms since 1970), but for each tag's newest. Returns how many."""
+        """Delete old ledger entries, except the newest of each tag, and return how many.
+
+        Args:
+            before: Time in ms since 1970. Older entries are deleted.
+            timeout: Longest duration of the call in seconds, above 0.
+        """
 
     def witnessed(self, *, timeout: float) -> Mapping[str, int]:  # noqa: ARG002 - nothing is asked here
-        """Return, by tag, the highest number that a journal beside the store knows to be reserved; {} without one."""
+        """Return for each tag the highest number that a journal beside the store has recorded. {} without a journal.
+
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
+        """
         return {}
 
     def examine(self, *, timeout: float) -> StoreFacts:  # noqa: ARG002 - nothing is asked here
-        """Return how the store is set up, as far as it can tell; changes no tag and no ledger entry.
+        """Return how the store is configured, as far as it can find out. Nothing is changed.
 
-        A store that has nothing to tell needs no such method of its own.
+        A store without such facts need not override this method.
+
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
         """
         return StoreFacts(kind=self.url.partition("://")[0])
 
     def upgrade(self, *, timeout: float) -> Upgrade:  # noqa: ARG002 - a layout that never changes is up to date
-        """Bring the layout of what is stored up to that of this version, as the first write does by itself.
+        """Upgrade the schema to this version, as the first write does, and create the store if it is missing.
 
-        A store that isn't there is made. A program of an older version may refuse it from then on. No reading method
-        does either.
+        After that, programs of older versions may reject the store. Methods that only read never upgrade it.
+
+        Args:
+            timeout: Longest duration of the call in seconds, above 0.
         """
         return Upgrade(1, 1)
 
     @abstractmethod
     def after_fork(self) -> None:
-        """In a forked child: forget every connection of the parent without closing it."""
+        """Forget the parent's connections in a forked child, without closing them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what the store itself opened. Twice is harmless."""
+        """Close what the store opened itself. It can be repeated."""

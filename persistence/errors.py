@@ -1,4 +1,4 @@
-"""Errors that stores raise on purpose."""
+"""Errors that stores raise."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 
 class StoreError(Exception):
-    """Root of everything that a store raises on purpose."""
+    """Base class of all errors of stores."""
 
 
 class Unavailable(StoreError):
-    """The store gave no answer that can be relied on; the request may or may not have taken effect."""
+    """The store did not answer in time, or its answer is not reliable. The request may have taken effect."""
 
 
 class Full(Unavailable):
-    """No space is left on the disk of the file at `path`."""
+    """The disk is full.
+
+    Attributes:
+        path: Path of the file.
+        problem: Further description, or "".
+    """
 
     def __init__(self, path: object, problem: str = "") -> None:
         super().__init__(f"{path}: No space left on its disk{problem and '; '}{problem}")
@@ -25,11 +30,16 @@ class Full(Unavailable):
 
 
 class Misconfigured(StoreError):
-    """The store can't be used as it is set up; the message says what to change."""
+    """The store cannot be used as it is configured. The message says what to change."""
 
 
 class Corrupt(StoreError):
-    """A record has a shape or a type that this program never writes; it was left as it is."""
+    """A record has content that this program never writes. It was not changed.
+
+    Attributes:
+        tag: Name of the tag.
+        problem: What is wrong with the record.
+    """
 
     def __init__(self, tag: str, problem: str) -> None:
         super().__init__(f"tag {tag!r}: {problem}")
@@ -37,7 +47,13 @@ class Corrupt(StoreError):
 
 
 class Damaged(StoreError):
-    """A line of a journal, counted from 1, isn't as it was written; nothing was taken from the file."""
+    """A line of a journal was modified or damaged. No line of the file was used.
+
+    Attributes:
+        path: Path of the file.
+        line: Number of the line, counted from 1.
+        problem: What is wrong with the line.
+    """
 
     def __init__(self, path: str, line: int, problem: str) -> None:
         super().__init__(f"journal {path}, line {line}: {problem}")
@@ -45,7 +61,7 @@ class Damaged(StoreError):
 
 
 class TagMissing(StoreError):
-    """There is no live tag of that name."""
+    """The tag was never created, or was deleted."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"no tag {tag!r}")
@@ -53,7 +69,7 @@ class TagMissing(StoreError):
 
 
 class TagPresent(StoreError):
-    """A live tag of that name exists already; nothing was changed."""
+    """The tag exists. It was not changed."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"tag {tag!r} exists")
@@ -61,7 +77,7 @@ class TagPresent(StoreError):
 
 
 class LimitHit(StoreError):
-    """Fewer numbers are left below the tag's limit than were asked for; nothing was reserved."""
+    """Fewer numbers are left below the tag's limit than were requested. Nothing was reserved."""
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} has reached the limit {limit}")
@@ -69,7 +85,7 @@ class LimitHit(StoreError):
 
 
 class LimitTooLow(StoreError):
-    """The limit asked for lies below numbers that are reserved already; nothing was changed."""
+    """The requested limit is below numbers that are reserved. Nothing was changed."""
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
         super().__init__(f"limit {limit} is below {maximum}, the highest number reserved")
@@ -77,7 +93,7 @@ class LimitTooLow(StoreError):
 
 
 class LeaseOnStrict(StoreError):
-    """A strict tag was to have a lease, which would hand out its numbers out of order; nothing was changed."""
+    """A lease was requested for a strict tag, whose numbers must stay in order. Nothing was changed."""
 
     def __init__(self, tag: str, lease: int) -> None:
         super().__init__(
@@ -88,7 +104,7 @@ class LeaseOnStrict(StoreError):
 
 
 class SchemeMismatch(StoreError):
-    """A deleted tag was to be made again, with another way from counter to value; nothing was changed."""
+    """A deleted tag was created again with a scheme that makes other values. Nothing was changed."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(
@@ -99,7 +115,7 @@ class SchemeMismatch(StoreError):
 
 
 class VersionMoved(StoreError):
-    """The record has changed since the caller read it; nothing was changed. Read it again, and retry."""
+    """The record has changed since the caller read it. Nothing was changed. Read it again and retry."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"tag {tag!r} has changed meanwhile")
@@ -107,7 +123,14 @@ class VersionMoved(StoreError):
 
 
 class MaxBehind(StoreError):
-    """The record's `max` is below `at_least`; nothing was reserved. `certain`: a journal says so, asked twice."""
+    """The record's `max` is below a number that is known to be taken. Nothing was reserved.
+
+    Attributes:
+        tag: Name of the tag.
+        max: Highest number reserved according to the store.
+        at_least: Number known to be taken.
+        certain: True: a journal confirms it.
+    """
 
     def __init__(self, tag: str, maximum: int, at_least: int, *, certain: bool = False) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} is below {at_least}, which is known to be taken")
@@ -115,7 +138,7 @@ class MaxBehind(StoreError):
 
 
 class Halted(StoreError):
-    """Reservations of this tag are stopped until it is recovered; nothing was reserved."""
+    """Reservations of the tag are stopped until `recover`. Nothing was reserved."""
 
     def __init__(self, tag: str, maximum: int) -> None:
         super().__init__(f"tag {tag!r} is halted at max {maximum}")

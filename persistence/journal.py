@@ -1,16 +1,18 @@
-"""A journal: what was reserved of a store, in a file outside it, so that a store that lost it can be brought up again.
+"""A journal: a file outside the store with all reservations, from which a lost or restored store is recovered.
 
-A line is a JSON object that ends with the CRC-32 of all that stands before it. The first one of a file is the head: it
-names the store. Every other one is about a tag and has its settings:
+A line is a JSON object that ends with the CRC-32 of the text before it. The first line of a file names the store. Every
+other line concerns one tag and has its settings:
 
-* `reserve`: (low, high] was reserved. It is in the file, with fsync, before a number of it is used.
-* `hand back`: segments, by id, end at that number now, or were handed back whole if they begin above it.
-* `tag`: it was made, changed, recovered or deleted. `floor`: its max is not lower. A new file begins with one for each
-  tag, of what the store knows then, or the file before it.
+- `reserve`: the numbers low + 1 .. high were reserved. The line is on disk (fsync) before a number is used.
+- `hand back`: unused numbers were returned: each segment, by id, now ends at that number, and is empty if it begins
+  above.
+- `tag`: the tag was created, changed, recovered or deleted, and its `max` is at least `floor`. A new file begins with
+  one such line for each tag, from the store or the previous file.
 
-A line's newline is written when fsync has returned: a line without one is torn, by a kill or a full disk, and nothing
-of it was ever used; the next process to append cuts it off. A line with one that doesn't check is damaged: an error.
-All processes append to one file, under its flock: for local file systems, which know hard links too.
+The newline of a line is written after fsync has returned. A line without a newline is torn, for example by a kill or a
+full disk. Its numbers were never used, and the next process that appends removes it. A line with a newline and a wrong
+checksum is an error. All processes append to one file under its lock (flock), so the file must be on a local file
+system with hard links.
 """
 
 from __future__ import annotations
@@ -132,7 +134,11 @@ def about(record: Tag, kind: str, **more: object) -> dict[str, object]:
 
 
 class Journals:
-    """Tags read from journals. `stores`: by the id of the store, then by tag."""
+    """Tags that were read from journals.
+
+    Attributes:
+        stores: Records by the id of the store, then by tag.
+    """
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, Known]] = {}
@@ -206,9 +212,14 @@ def _note(tags: dict[str, Known], fields: Mapping[str, Any]) -> None:
 
 
 def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
-    """Read journals, in any order, while others may append to them.
+    """Read journals, in any order. Other processes can append to them meanwhile.
 
-    Raises Damaged, and Misconfigured for a file that can't be read, is empty or is of a newer version.
+    Args:
+        paths: Paths of the files.
+
+    Raises:
+        Damaged: A line was modified or damaged.
+        Misconfigured: A file cannot be read, is empty, or was written by a newer version.
     """
     journals = Journals()
     for path in paths:

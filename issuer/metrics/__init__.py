@@ -1,13 +1,13 @@
-"""Metrics for Prometheus: an observer of an issuer's events, and a reader of what it knows of its tags.
+"""Metrics for Prometheus: event counters of an issuer, and gauges of its tags.
 
     from issuer.metrics import install
 
     metrics = install(ids)
     content_type, body = metrics.exposition()
 
-`connect(metrics=True)` installs them too. Nothing is added to the way of a number: what was issued is read from
-positions. It needs the extra `metrics`: importing this raises ConfigurationError without it. docs/reference/metrics.md
-has them all, and says what several worker processes need.
+`connect(metrics=True)` installs them too. Drawing a number does no extra work: issued numbers are computed from counter
+positions. The extra `metrics` is required; without it the import raises ConfigurationError. docs/reference/metrics.md
+lists all metrics and describes several worker processes.
 """
 
 from __future__ import annotations

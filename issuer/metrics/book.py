@@ -243,17 +243,17 @@ class Book:
 
 
 class Metrics:
-    """The metrics of an issuer, and of all others that share its registry."""
+    """Metrics of all issuers that share one registry."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
 
     def exposition(self) -> tuple[str, bytes]:
-        """Return the content type and the text for /metrics: of all processes, if several count together.
+        """Return the content type and the text for /metrics.
 
-        They do if PROMETHEUS_MULTIPROC_DIR named a directory of theirs before prometheus_client was imported. Counts of
-        those that have ended are in it, their gauges aren't. Whichever process is asked, the answer is the same, but
-        for what others have done in the last 5 s. No server is asked.
+        If PROMETHEUS_MULTIPROC_DIR was set before prometheus_client was imported, the text covers all processes that
+        share the directory. Counters of exited processes are kept, their gauges are dropped. Values of other processes
+        can be up to 5 s old. No server is queried.
         """
         return self._book.exposition()
 
@@ -262,16 +262,20 @@ class Metrics:
         self._book.served.append(Served(tally))
 
     def read(self) -> None:
-        """Bring the metrics up to date, for those that show them by other means than `exposition`."""
+        """Update the metrics, for programs that export them in another way than `exposition`."""
         self._book.read()
 
 
 def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: int = TAGS) -> Metrics:
-    """Have an issuer's metrics counted from now on, until it closes; in a forked child, which begins at 0, too.
+    """Count an issuer's events from now on, until it closes. A forked child counts from 0. A second call does nothing.
 
-    `registry`: None for prometheus_client's own; with several processes there is one for all. `tags`: how many tags get
-    a label of their own, first come first served; the others share the label "other". Again for the same issuer and
-    registry it changes nothing. Raises ConfigurationError.
+    Args:
+        ids: The issuer.
+        registry: Registry of prometheus_client. None: its default registry. Several processes need the default.
+        tags: How many tags get a label of their own, in order of first use. The others share the label "other".
+
+    Raises:
+        ConfigurationError: `tags` or `registry` is invalid, or PROMETHEUS_MULTIPROC_DIR is not a directory.
     """
     if type(tags) is not int or tags < 0:
         raise ConfigurationError(f"tags is a number of labels, 0 or more, not {brief(tags)}")
@@ -298,9 +302,12 @@ def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: 
 
 
 def forget(process: int) -> None:
-    """Take the gauges of a process that has ended out: for a supervisor of workers, as gunicorn's `child_exit`.
+    """Remove the gauges of an exited process. Call it in a supervisor of workers, such as gunicorn's `child_exit`.
 
-    `exposition` does so for all that aren't there; only a process that got the same id would be taken for it.
+    `exposition` also removes those of exited processes, unless another process has the same id by then.
+
+    Args:
+        process: Id of the process.
     """
     if several_processes():
         mark_process_dead(process, os.environ[FOLDER])  # type: ignore[no-untyped-call]  # prometheus_client's

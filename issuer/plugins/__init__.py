@@ -1,4 +1,4 @@
-"""Plugins: hooks around every call for numbers. None is at work unless it was given to `connect(plugins=[...])`."""
+"""Plugins: hooks around every call for numbers. Pass them to `connect(plugins=[...])`."""
 
 from issuer.errors import Refused, TransformFailed
 from issuer.plugins.chain import AsyncChain, Chain

@@ -1,4 +1,4 @@
-"""The plugins of an issuer, in their order: Chain for threads, AsyncChain for asyncio."""
+"""The plugins of an issuer, sorted by order: Chain for the blocking interface, AsyncChain for asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of plugins: hooks around every call for numbers, of which each does nothing until it is overridden."""
+"""Contract of plugins: hooks around every call for numbers. A hook that is not overridden does nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call for numbers, as plugins see it.
+    """A call for numbers, as plugins receive it.
 
-    `n`: how many are wanted, 1 for `next`. `strategy`: the name of the tag's strategy. `shard_key`, `key`: what the
-    caller gave, None where nothing was.
+    Attributes:
+        tag: Name of the tag.
+        n: How many numbers are requested. 1 for `next`.
+        strategy: Name of the tag's strategy.
+        shard_key: Shard key of the call, or None.
+        key: Idempotency key of the call, or None.
     """
 
     tag: str
@@ -22,12 +26,14 @@ class Call:
 
 
 class Registered:
-    """The registration of a plugin of either colour, as a chain reads it.
+    """Settings of a plugin. Set them in the class, or pass `order` and `strategies` for one instance.
 
-    order: a whole number; smaller ones come first: their `before` is the first, their `after` the last to run.
-    strategies: the names of those that it surrounds, None: all; `connect` refuses a name that isn't registered.
-    transforms: whether its `after` may return another number. All three may be set in the class, or given for one
-    instance; None means what the class says.
+    Attributes:
+        order: Position among plugins, a whole number. The plugin with the lowest order has its `before` called first
+            and its `after` called last.
+        strategies: Names of the strategies whose calls the plugin surrounds. None: all. `connect` rejects unknown
+            names.
+        transforms: True: `after` may return another number.
     """
 
     order: int = 0
@@ -42,42 +48,69 @@ class Registered:
 
 
 class Plugin(Registered):
-    """Surrounds calls for numbers. Any thread may run its hooks, several at once; in an event loop they must not block.
+    """Base class of plugins for both interfaces. Hooks run in any thread, several at once.
 
-    What a hook raises is logged and given to the plugin's own `on_error`; the call goes on as if the hook had not been
-    there. The one exception is a plugin that transforms, see `after`. KeyboardInterrupt and the like pass through.
+    In an event loop hooks must not block. If a hook raises an error, the error is logged and passed to `on_error`, and
+    the call continues as if the plugin did not exist. `after` describes one exception, for plugins that transform
+    numbers. KeyboardInterrupt and similar exceptions are not caught.
     """
 
     def before(self, call: Call) -> bool | None:
-        """Run before anything is drawn. False refuses the call: Refused is raised, no later plugin is asked.
+        """Accept or reject a call before numbers are drawn.
 
-        So does Refused, raised in here to give a reason. True, None or an exception: the call goes on.
+        Return False, or raise Refused with a reason, to reject the call. The caller then receives Refused, and later
+        plugins are not called. After True, None or another error the call continues.
+
+        Args:
+            call: The call for numbers.
         """
 
     def after(self, call: Call, number: int) -> int | None:
-        """Run for each number that was drawn; return None to leave it as it is.
+        """Process a number that was drawn. Return None to leave it unchanged.
 
-        A plugin that says `transforms = True` may return another one, 0..2^63-1. It has to be one to one and always the
-        same, in every process that draws from the tag: two numbers that become one are a repeat, and nothing can tell.
-        If it fails, no caller gets the number and TransformFailed is raised, as the number unchanged may be what
-        another one becomes.
+        With `transforms = True` the hook may return another number, 0..2^63-1. The mapping must be one-to-one and the
+        same in every process that draws from the tag. If two numbers are mapped to one, it is issued twice, and nothing
+        detects that. If the hook fails, the number is a gap and the caller receives TransformFailed.
+
+        Args:
+            call: The call for numbers.
+            number: The number drawn, as changed by plugins before this one.
         """
 
     def on_error(self, call: Call, error: Exception) -> None:
-        """Run when a hook of this plugin has failed with that error, or returned what it may not."""
+        """Handle an error that a hook of this plugin raised, or its invalid result.
+
+        Args:
+            call: The call for numbers.
+            error: The error.
+        """
 
 
 class AsyncPlugin(Registered):
-    """A Plugin whose hooks are coroutines, for asyncio. They mean the same and raise the same.
+    """Base class of plugins whose hooks are coroutines, for asyncio. They mean the same as those of Plugin.
 
-    A task that is cancelled while a hook runs gets no number; what it had drawn is a gap.
+    If a task is cancelled while a hook runs, the numbers it had drawn are a gap.
     """
 
     async def before(self, call: Call) -> bool | None:
-        """Run before anything is drawn; see Plugin.before."""
+        """Accept or reject a call before numbers are drawn; see Plugin.before.
+
+        Args:
+            call: The call for numbers.
+        """
 
     async def after(self, call: Call, number: int) -> int | None:
-        """Run for each number that was drawn; see Plugin.after."""
+        """Process a number that was drawn; see Plugin.after.
+
+        Args:
+            call: The call for numbers.
+            number: The number drawn, as changed by plugins before this one.
+        """
 
     async def on_error(self, call: Call, error: Exception) -> None:
-        """Run when a hook of this plugin has failed; see Plugin.on_error."""
+        """Handle an error of this plugin; see Plugin.on_error.
+
+        Args:
+            call: The call for numbers.
+            error: The error.
+        """

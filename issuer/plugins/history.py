@@ -1,4 +1,4 @@
-"""A history: each number with its caller and time. In this process's memory, bounded; the ledger has segments only."""
+"""History: records the last issued numbers with their caller and time, in the memory of this process."""
 
 from __future__ import annotations
 
@@ -28,10 +28,15 @@ _context: ContextVar[str] = ContextVar("issuer.plugins.history", default="")
 
 @contextmanager
 def noted(context: str) -> Iterator[None]:
-    """Have the numbers that are drawn in this block remembered with these words.
+    """Add a text to the records of all numbers drawn in this block.
 
-    `with noted("GET /checkout"):` They hold for this thread or task, and for tasks that it starts. Raises
-    InvalidArgument for what is no text.
+    Use it as in `with noted("GET /checkout"):`. It applies to this thread or task, and to tasks that it starts.
+
+    Args:
+        context: The text.
+
+    Raises:
+        InvalidArgument: `context` is not a text.
     """
     given: object = context
     if not isinstance(given, str):
@@ -49,10 +54,16 @@ _Entry = tuple[int, str, int, int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """That a number was given to a caller.
+    """A number that a caller received.
 
-    at: Unix time in milliseconds. number: what the caller got, unless plugins of a smaller order have changed it.
-    caller: the name of the task, or of the thread where there is none. context: what `noted` said, "" if nothing.
+    Attributes:
+        at: Time in ms since 1970.
+        tag: Name of the tag.
+        number: Number that the caller received, unless plugins with a lower order changed it afterwards.
+        host: Host name of the process.
+        pid: Process id.
+        caller: Name of the task, or of the thread if there is no task.
+        context: Text from `noted`, "" without one.
     """
 
     at: int
@@ -64,15 +75,24 @@ class Record:
     context: str
 
     def content(self) -> dict[str, str | int]:
-        """Return it as JSON shows it."""
+        """Return the attributes as a dict for JSON."""
         return asdict(self)
 
 
 class History(Plugin):
-    """Remembers the last numbers that were given, of all tags that it surrounds. Safe to share among threads.
+    """Plugin that records the last issued numbers of all tags. It can be shared by threads.
 
-    Its `after` is the last to run unless another plugin's order is smaller still, so that it sees what the caller gets.
-    A forked child goes on with a copy. A caller may yet be cancelled or interrupted after its number was remembered.
+    Its `after` runs last, unless another plugin has a lower order, so it records what callers receive. A forked child
+    continues with a copy. A caller can still be cancelled or interrupted after its number was recorded.
+
+    Args:
+        kept: How many numbers to keep, 1..1 000 000.
+        order: Position among plugins. None: -1000.
+        strategies: Strategies whose calls are recorded. None: all.
+        clock: Function that returns the time in ms since 1970.
+
+    Raises:
+        InvalidArgument: `kept` is out of its range.
     """
 
     order = -1000
@@ -93,7 +113,12 @@ class History(Plugin):
         self._entries: deque[_Entry] = deque(maxlen=whole(kept, "kept", 1, KEPT_MOST))
 
     def after(self, call: Call, number: int) -> None:
-        """Remember the number, and forget the oldest if there are too many."""
+        """Record the number, and drop the oldest if there are too many.
+
+        Args:
+            call: The call for numbers.
+            number: The number.
+        """
         self._entries.append((self._clock(), call.tag, number, os.getpid(), _caller(), _context.get()))
 
     def __len__(self) -> int:
@@ -102,10 +127,16 @@ class History(Plugin):
     def find(
         self, *, tag: str | None = None, number: int | None = None, since: int | None = None, limit: int | None = None
     ) -> list[Record]:
-        """Return what is remembered and fits all that is given, the last first.
+        """Return the records that match all arguments, the newest first.
 
-        since: Unix time in ms, that moment included. limit: how many at most, 1 or more; None: all. Raises
-        InvalidArgument.
+        Args:
+            tag: Name of the tag. None: any.
+            number: The number. None: any.
+            since: Earliest time in ms since 1970. None: any.
+            limit: How many records at most, 1 or more. None: all.
+
+        Raises:
+            InvalidArgument: An argument is out of its range.
         """
         most = KEPT_MOST if limit is None else whole(limit, "limit", 1, HIGHEST)
         wanted = None if number is None else whole(number, "number", 0, HIGHEST)

@@ -1,4 +1,4 @@
-"""The rate at which numbers are given, per tag, in this process."""
+"""Rate: counts the issued numbers of each tag in this process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from issuer.plugins.contract import Call, Plugin
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """A tag's rates: numbers a second over the last 1, 10 and 60 seconds, and how many in all.
+    """Rates of a tag. A window that is longer than the tag's use includes the time before.
 
-    Over a window that is longer than the tag has been in use, the time before counts as well.
+    Attributes:
+        second: Numbers per second over the last second.
+        ten_seconds: Numbers per second over the last 10 seconds.
+        minute: Numbers per second over the last 60 seconds.
+        total: Numbers since the plugin was created.
     """
 
     second: float
@@ -24,7 +28,7 @@ class Rates:
     total: int
 
     def content(self) -> dict[str, float | int]:
-        """Return it as JSON shows it."""
+        """Return the attributes as a dict for JSON."""
         return asdict(self)
 
 
@@ -89,10 +93,15 @@ class _Meter:
 
 
 class Rate(Plugin):
-    """Counts the numbers of all tags that it surrounds. Safe to share among threads; each tag has a lock of its own.
+    """Plugin that counts the issued numbers of all tags. It can be shared by threads; each tag has its own lock.
 
-    The windows slide in steps of a tenth of a second (1 s) and of a second (10 s, 60 s), and what happened in the step
-    in which a window begins counts in proportion. 1.8 kB a tag. A forked child counts from 0.
+    The 1 s window moves in steps of 0.1 s, the others in steps of 1 s. Each tag takes 1.8 kB of memory. A forked child
+    counts from 0.
+
+    Args:
+        order: Position among plugins. None: -1000.
+        strategies: Strategies whose calls are counted. None: all.
+        clock: Function that returns seconds and never goes back. None: the monotonic clock.
     """
 
     order = -1000
@@ -115,7 +124,12 @@ class Rate(Plugin):
         self._meters: dict[str, _Meter] = {}
 
     def after(self, call: Call, number: int) -> None:
-        """Count the number."""
+        """Count the number.
+
+        Args:
+            call: The call for numbers.
+            number: The number.
+        """
         del number
         meter = self._meters.get(call.tag)
         if meter is None:
@@ -124,7 +138,11 @@ class Rate(Plugin):
             meter.add(self._clock())
 
     def of(self, tag: str) -> Rates:
-        """Return the tag's rates, zeros if it gave no number yet."""
+        """Return the rates of a tag. All are 0 if it has not issued a number yet.
+
+        Args:
+            tag: Name of the tag.
+        """
         meter = self._meters.get(tag)
         if meter is None:
             return Rates(0.0, 0.0, 0.0, 0)
@@ -132,7 +150,7 @@ class Rate(Plugin):
             return meter.rates(self._clock())
 
     def all(self) -> dict[str, Rates]:
-        """Return the rates of all tags that gave a number, by name."""
+        """Return the rates of all tags that have issued a number, by name."""
         return {tag: self.of(tag) for tag in sorted(self._meters.copy())}
 
 

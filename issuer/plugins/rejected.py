@@ -1,4 +1,4 @@
-"""The rejected handler, which is called whenever no number can be given."""
+"""The `rejected` handler: the function that is called when a call for numbers fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("issuer.rejected")
 
 
 class Logged:
-    """The handler that is at work unless another one was set: logs once per tag and kind of cause and minute."""
+    """Default handler: logs each combination of tag, error class and cause once a minute."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         """`clock`: seconds that never go back; None: the monotonic clock."""

@@ -1,4 +1,4 @@
-"""A second scrambling: numbers changed by a permutation of the caller's."""
+"""Scrambler: replaces each number by its image under a permutation of your own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from issuer.plugins.contract import Call, Plugin
 
 
 class Scrambles(Protocol):
-    """A permutation of numbers, one to one."""
+    """A one-to-one mapping of numbers."""
 
     def scramble(self, n: int, /) -> int:
-        """Return the number's image; no other number has the same one."""
+        """Return the image of n. No other number has the same image."""
 
 
 class Scrambler(Plugin):
-    """Gives each number as the permutation has it.
+    """Plugin that replaces each number by its image under a permutation.
 
-    Nothing of it is kept with the tag: every process that draws from the tag has to register the same permutation, from
-    the tag's first number on. A tag's own `scramble` setting is checked for that; prefer it where it will do.
+    Every process that draws from the tag must use the same permutation from the first number on, and nothing checks
+    that. The tag's own `scramble` setting is checked, so use that where possible.
+
+    Args:
+        permutation: Object with a method `scramble(n)`.
+        order: Position among plugins. None: 0.
+        strategies: Strategies whose numbers are replaced. None: all.
+
+    Raises:
+        ConfigurationError: The object has no such method.
     """
 
     transforms = True
@@ -35,6 +43,11 @@ class Scrambler(Plugin):
         self._permutation = permutation
 
     def after(self, call: Call, number: int) -> int:
-        """Return the number's image."""
+        """Return the image of the number.
+
+        Args:
+            call: The call for numbers.
+            number: The number.
+        """
         del call
         return self._permutation.scramble(number)

@@ -1,7 +1,8 @@
-"""Strategies: how the numbers of a tag are made, where the counter is not what is wanted.
+"""Strategies: other ways to make a tag's numbers than its counter.
 
-`contract` is what one is, `registry` knows them by name, `serving` runs one for a tag, under both drivers. `snowflake`
-makes numbers of time, machine and sequence: `layout` puts them together, `machines` says which machine number is ours.
+`contract` has the base class. `registry` finds strategies by name. `serving` runs a strategy for a tag, for both
+interfaces. `snowflake` makes numbers from time, machine and sequence. `layout` composes their bits. `machines` assigns
+machine numbers.
 """
 
 from issuer.strategies.contract import Context, Instance, Strategy

@@ -1,4 +1,4 @@
-"""The contract of strategies, and the context that each is given.
+"""Contract of strategies, and the context that a strategy receives.
 
     class Odd(Strategy):
         def prepare(self) -> None:
@@ -10,14 +10,15 @@
     register("odd", Odd)
 
 Rules:
-- A strategy belongs to one tag of one issuer. The factory is called with its Context, and must not wait for anything.
-- `prepare` comes before the first `generate`, again if it failed, and again in each forked child, on a strategy that
-  the factory makes there: what makes numbers unique belongs there, not into `__init__`.
-- `generate(n)` returns exactly n whole numbers, 1..2^63-1, each one greater than all that it has returned before.
-- `prepare`, `generate` and `close` may block: one thread at a time calls them, under asyncio one of a thread pool.
-- A strategy that would rather not block overrides `preparing`, `generating`, `closing` and `sweep`, which are steps as
-  in core/steps.py: they run as they are in threads and in tasks, and several may be under way at once.
-- Raise what issuer.errors has where it fits; anything else reaches the caller as the cause of a StrategyFailed.
+
+- A strategy object serves one tag of one issuer. The factory is called with a Context and must not wait for anything.
+- You must make sure that processes never produce the same number. `prepare` runs once per process, again if it failed,
+  and again in each forked child on a new object. Use it, and not `__init__`, to obtain what is unique to the process.
+- `generate(n)` returns exactly n whole numbers, 1..2^63-1. Each is above all numbers that it returned before.
+- `prepare`, `generate` and `close` may block. One thread at a time calls them; under asyncio it is a worker thread.
+- A strategy that does not block can override `preparing`, `generating`, `closing` and `sweep` instead. These are
+  generators of steps (see core/steps.py), which run in threads and in tasks. Several can run at once.
+- Raise an error of issuer.errors where one fits. Any other error reaches the caller as the cause of StrategyFailed.
 """
 
 from __future__ import annotations
@@ -43,11 +44,18 @@ Draw = Callable[[int, Deadline], Steps[Sequence[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Identity of this process among others: settings of a machine, not of a tag.
+    """Identity of this process. It can come from the settings or from a service registry.
 
-    `application`, `port` (0: none) and `ip` ("": that of this host) may come from a service registry. `machine`: its
-    fixed machine number, or worker where the layout has racks; `rack`: where it stands. `directory`: for small files.
-    Raises ConfigurationError.
+    Attributes:
+        application: Label of the service: letters a-z, digits, "-" and "_".
+        port: Port by which the process is known, 0 (none)..65535.
+        ip: IP address. "": the address of this host.
+        machine: Fixed machine number, or worker number if the layout has racks. None: none.
+        rack: Fixed rack number. None: none.
+        directory: Directory for small files. "": the directory for temporary files.
+
+    Raises:
+        ConfigurationError: A value is invalid.
     """
 
     application: str = "issuer"
@@ -77,7 +85,11 @@ class Instance:
             self.address()
 
     def address(self) -> int:
-        """Return the ip as one whole number: 192.168.0.94 is 3232235614. Raises ConfigurationError."""
+        """Return the IP address as a whole number: 3232235614 for 192.168.0.94.
+
+        Raises:
+            ConfigurationError: `ip` is not an IP address.
+        """
         try:
             return int(ip_address(self.ip or own_ip()))
         except ValueError as error:
@@ -85,12 +97,12 @@ class Instance:
 
     @property
     def key(self) -> str:
-        """The holder of the machine number: application.port.ip, the ip as one whole number."""
+        """Name of the holder of a machine number: application.port.ip, the ip as a whole number."""
         return f"{self.application}.{self.port}.{self.address()}"
 
     @property
     def file(self) -> str:
-        """The name of its file: the same with colons."""
+        """Name of the file for this process: the parts of `key`, separated by colons."""
         return f"{self.application}:{self.port}:{self.address()}.properties"
 
 
@@ -115,14 +127,21 @@ def _no_alarm(error: IssuerError) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The surroundings of a strategy, given to its factory.
+    """Context of a strategy: its tag, and functions of the issuer that it can use.
 
-    `tag`; `options`: from the tag's scheme. `run(steps, deadline)`: runs steps of the core to their end, in a thread;
-    never from steps, which `yield from` them. `flight`: makes a flight for this driver. `prefix`: of Redis keys;
-    `redis`: whether there is one. `timeout`: seconds that a call may wait if it doesn't say; `window`: that a job of
-    the scheduler may take. `alarm`: to be called with an error that people should hear of. `background(job)`: runs a
-    job on the scheduler, False if none is alive. `draw`: draws of the tag's counter, None if it has none. `instance`:
-    this process.
+    Attributes:
+        tag: Name of the tag.
+        options: Options from the tag's scheme.
+        run: Function that runs steps of the core to their end, in a thread. Inside steps use `yield from` instead.
+        flight: Function that returns a new flight, on which callers wait for work that one of them does.
+        prefix: Start of Redis keys.
+        redis: True if the issuer has Redis.
+        timeout: Default timeout of a call, in seconds.
+        window: Longest time of a background job, in seconds.
+        alarm: Function to call with an error that needs a person.
+        background: Function that runs a job on the scheduler. It returns False if no scheduler is running.
+        draw: Function that draws from the tag's counter. None: the tag has no counter.
+        instance: Identity of this process.
     """
 
     tag: str
@@ -140,77 +159,89 @@ class Context:
 
 
 class Strategy:
-    """Makes the numbers of a tag. Override `prepare` and `generate`, or `preparing` and `generating`."""
+    """Base class of strategies. Override `prepare` and `generate`, or `preparing` and `generating`."""
 
     def __init__(self, context: Context) -> None:
-        """Keep the context; nothing is contacted here."""
+        """Keep the context. It must not contact a server."""
         self.context = context
 
     # ------------------------------------------------------------------ of a tag, without making its numbers
 
     @classmethod
     def check(cls, options: Mapping[str, Scalar]) -> None:
-        """Raise ConfigurationError if a tag can't have these options: `create` asks before it makes one."""
+        """Check the options of a tag before it is created.
+
+        Raises:
+            ConfigurationError: A tag cannot have these options.
+        """
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:  # noqa: ARG003 - the same
-        """Return the options that a tag is made with, by this instance: what all processes must take alike is said."""
+        """Return the options that are stored with a new tag.
+
+        Add options that all processes must share, such as the source of machine numbers.
+        """
         return options
 
     @classmethod
     def decode(cls, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:  # noqa: ARG003 - the same
-        """Return what is packed into a number of such a tag, by name. InvalidArgument if it can't be one."""
+        """Return the parts that are packed into a number, by name.
+
+        Raises:
+            InvalidArgument: The number cannot be one of the tag's.
+        """
         return {}
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:  # noqa: ARG003 - the same
-        """Tell people which process made that number, as far as it can be found out. `prefix`: of Redis keys."""
+        """Return the process that made a number, as a text for people. None if unknown."""
         return None
         yield
 
     # ------------------------------------------------------------------ for those that may block
 
     def prepare(self) -> None:
-        """Get ready: do what has to be done once in each process."""
+        """Do the work that is needed once per process."""
 
     def generate(self, n: int) -> Sequence[int]:
         """Return n numbers."""
         raise NotImplementedError(f"{type(self).__name__} has neither generate() nor generating()")
 
     def close(self) -> None:
-        """Give back what was taken. Called once, after the last `generate`."""
+        """Release what the strategy holds. Called once, after the last `generate`."""
 
     def after_fork(self) -> None:
-        """In a forked child, where this strategy is used no more: forget what is the parent's; close no connection."""
+        """Forget the parent's resources in a forked child, which does not use this object. Close no connection."""
 
     # ------------------------------------------------------------------ for those that would rather not
 
     def preparing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
-        """As `prepare`, in steps."""
+        """Like `prepare`, as steps."""
         yield from ask(lambda _store, _seconds: self.prepare())
 
     def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:  # noqa: ARG002 - the same
-        """As `generate`, in steps."""
+        """Like `generate`, as steps."""
         return (yield from ask(lambda _store, _seconds: self.generate(n)))
 
     def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """As `close`, in steps."""
+        """Like `close`, as steps."""
         yield from ask(lambda _store, _seconds: self.close())
 
     def sweep(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Come round about every second, once prepared: heartbeats belong here."""
+        """Do periodic work, such as renewing a lease. It runs about every second after preparation."""
         return
         yield
 
     def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Take note that the tag was made just now, by this process, and never was there before."""
+        """Handle the creation of the tag by this process, if the tag never existed before."""
         return
         yield
 
     @property
     def ready(self) -> Iterator[int] | None:
-        """Numbers that need no waiting, one by one; it ends with StopIteration when `generating` is needed. None: none.
+        """Iterator over numbers that are available without waiting. None: there are none.
 
-        `Issuer.next` takes from it without any further ado: it has to be safe for threads, and after `after_fork`.
+        `Issuer.next` uses it directly, so it must be safe for threads and after a fork. It raises StopIteration when
+        `generating` must be called.
         """
         return None

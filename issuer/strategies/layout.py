@@ -1,8 +1,8 @@
-"""The bits of a snowflake number: what they mean, how they are put together and taken apart.
+"""Layout of the bits in a snowflake number.
 
     0 | time, 41 bits: ms since the epoch | machine, 10 bits: worker, then rack | sequence, 12 bits
 
-Every width and the epoch can be set. What lies above the widths' sum is 0, so a number is never negative.
+Each width and the epoch can be set. Bits above the sum of the widths are 0, so a number is never negative.
 """
 
 from __future__ import annotations
@@ -31,7 +31,15 @@ _NO_DATE = (datetime.max.replace(tzinfo=UTC) - _BEGINNING) // _MS
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a number. `timestamp`: ms since 1970. Without rack bits `worker` is the machine and `rack` 0."""
+    """The parts of a snowflake number.
+
+    Attributes:
+        timestamp: Time in ms since 1970.
+        machine: Machine number.
+        worker: Worker number. Without rack bits it is the machine number.
+        rack: Rack number. 0 without rack bits.
+        sequence: Sequence number within the millisecond.
+    """
 
     timestamp: int
     machine: int
@@ -41,16 +49,26 @@ class Parts:
 
     @property
     def time(self) -> datetime | None:
-        """The timestamp as a date, in UTC; None after the year 9999."""
+        """The timestamp as a datetime in UTC. None after the year 9999."""
         return _date(self.timestamp)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Widths in bits, each 1 or more, but the rack's, which may be 0; together 63 at most. `epoch`: ms since 1970.
+    """Widths of the parts of a snowflake number. Their sum is at most 63 bits.
 
-    The machine is the worker followed by the rack. With rack bits both count from 1, else machines count from 0.
-    Raises ConfigurationError.
+    The machine number is the worker followed by the rack. With rack bits, workers and racks count from 1. Without,
+    machines count from 0.
+
+    Attributes:
+        epoch: Start of the time, in ms since 1970.
+        time_bits: Bits for the time, 1 or more.
+        worker_bits: Bits for the worker, 1 or more.
+        rack_bits: Bits for the rack, 0 or more.
+        sequence_bits: Bits for the sequence, 1 or more.
+
+    Raises:
+        ConfigurationError: A width is out of its range, or the sum is above 63.
     """
 
     epoch: int = EPOCH
@@ -77,10 +95,13 @@ class Layout:
 
     @classmethod
     def of(cls, options: Mapping[str, Scalar]) -> Layout:
-        """Make one of a scheme's options. Raises ConfigurationError, which names the option.
+        """Return the layout for the options of a scheme.
 
-        `epoch`: ms since 1970, or an ISO date, which is UTC if it doesn't say. `machine_bits` may stand for the sum of
-        `worker_bits` and `rack_bits`, or for `worker_bits` alone.
+        `epoch` is ms since 1970 or an ISO date, in UTC by default. `machine_bits` is the sum of `worker_bits` and
+        `rack_bits`, or stands for `worker_bits` alone.
+
+        Raises:
+            ConfigurationError: An option is out of its range. The message names it.
         """
         rack = whole(options, "rack_bits", 0, 0, MOST_BITS)
         usual = max(1, whole(options, "machine_bits", 10, 1, MOST_BITS) - rack)
@@ -102,41 +123,49 @@ class Layout:
 
     @property
     def machine_bits(self) -> int:
-        """Worker and rack."""
+        """Bits for worker and rack together."""
         return self.worker_bits + self.rack_bits
 
     @property
     def shift(self) -> int:
-        """How far the time stands to the left."""
+        """Bits below the time."""
         return self.machine_bits + self.sequence_bits
 
     @property
     def ends(self) -> int:
-        """The first ms since 1970 that has no numbers any more."""
+        """First time, in ms since 1970, for which the layout has no numbers."""
         return self.epoch + (1 << self.time_bits)
 
     @property
     def exhausted(self) -> datetime | None:
-        """The same as a date; None: after the year 9999."""
+        """The same as a datetime. None after the year 9999."""
         return _date(self.ends)
 
     @property
     def workers(self) -> range:
-        """The workers that there may be."""
+        """Valid worker numbers."""
         return range(1 if self.rack_bits else 0, 1 << self.worker_bits)
 
     @property
     def racks(self) -> range:
-        """The racks that there may be."""
+        """Valid rack numbers."""
         return range(1, 1 << self.rack_bits) if self.rack_bits else range(1)
 
     def machines(self, rack: int) -> range:
-        """Return the machine numbers of a rack. Raises InvalidArgument."""
+        """Return the machine numbers of a rack.
+
+        Raises:
+            InvalidArgument: There is no such rack.
+        """
         first = self.machine(self.workers[0], rack)
         return range(first, 1 << self.machine_bits, 1 << self.rack_bits)
 
     def check_machine(self, machine: int) -> int:
-        """Return it if there is such a machine. Raises InvalidArgument."""
+        """Return the machine number if it is valid.
+
+        Raises:
+            InvalidArgument: There is no such machine.
+        """
         _check("machine", machine, range(1 << self.machine_bits))
         if self.rack_bits:
             _check("worker", machine >> self.rack_bits, self.workers)
@@ -146,19 +175,36 @@ class Layout:
     # ------------------------------------------------------------------ together and apart
 
     def machine(self, worker: int, rack: int = 0) -> int:
-        """Return worker and rack, one behind the other: 1 and 1 in 8 and 2 bits make 0b101. Raises InvalidArgument."""
+        """Return the machine number for a worker and a rack: 1 and 1 in 8 and 2 bits make 0b101.
+
+        Raises:
+            InvalidArgument: There is no such worker or rack.
+        """
         _check("worker", worker, self.workers)
         _check("rack", rack, self.racks)
         return worker << self.rack_bits | rack
 
     def compose(self, timestamp: int, machine: int, sequence: int = 0) -> int:
-        """Return the number. `timestamp`: ms since 1970. Raises InvalidArgument, which names the part."""
+        """Return the number for its parts.
+
+        Args:
+            timestamp: Time in ms since 1970.
+            machine: Machine number.
+            sequence: Sequence number within the millisecond.
+
+        Raises:
+            InvalidArgument: A part is out of its range. The message names it.
+        """
         _check("timestamp", timestamp, range(self.epoch, self.ends))
         _check("sequence", sequence, range(1 << self.sequence_bits))
         return (timestamp - self.epoch) << self.shift | self.check_machine(machine) << self.sequence_bits | sequence
 
     def decompose(self, value: int) -> Parts:
-        """Return what a number says. Raises InvalidArgument if none of this layout looks like it."""
+        """Return the parts of a number.
+
+        Raises:
+            InvalidArgument: The number does not fit the layout.
+        """
         _check("value", value, range(1 << (self.time_bits + self.shift)))
         machine = self.check_machine(value >> self.sequence_bits & ((1 << self.machine_bits) - 1))
         return Parts(

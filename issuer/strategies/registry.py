@@ -1,4 +1,4 @@
-"""The strategies by name: built in, registered, or an entry point of an installed package."""
+"""Strategies by name: built in, registered, or entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -51,9 +51,14 @@ def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
 
 
 def register(name: str, factory: Factory) -> None:
-    """Make a strategy known to this process; a later one of that name takes its place, for tags not yet in use.
+    """Register a strategy in this process. It replaces an earlier one of that name, for tags not yet in use.
 
-    Raises ConfigurationError for a built-in name.
+    Args:
+        name: Name of the strategy, as in `create(..., strategy=name)`.
+        factory: Function that takes a Context and returns the strategy, or a subclass of Strategy.
+
+    Raises:
+        ConfigurationError: The name is empty or built in, or `factory` cannot be called.
     """
     if not name:
         raise ConfigurationError("a strategy has a name")
@@ -67,7 +72,7 @@ def register(name: str, factory: Factory) -> None:
 
 
 def strategy_names() -> list[str]:
-    """Return the names that a tag may give."""
+    """Return the names of all known strategies."""
     return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=GROUP))})
 
 

@@ -1,4 +1,4 @@
-"""Snowflake: numbers of time, machine and sequence, made in the process, without a counter."""
+"""Snowflake: numbers made of time, machine and sequence in the process, without a counter."""
 
 from __future__ import annotations
 
@@ -56,10 +56,11 @@ _MS = 1_000_000
 
 
 class Snowflake(Strategy):
-    """Numbers that rise within a process and are unique among all that have machine numbers from one source.
+    """Makes numbers that are unique among processes whose machine numbers have one source.
 
-    An idle process holds its machine number too: the scheduler renews it. Without a scheduler the callers do, when it
-    is over.
+    They increase within a process.
+    A process keeps its machine number while it is idle: the scheduler renews it. Without a scheduler, the next caller
+    renews it after it has expired.
     """
 
     def __init__(self, context: Context, *, clock: Clock | None = None, machines: Machines | None = None) -> None:
@@ -182,7 +183,7 @@ class Snowflake(Strategy):
 
     @property
     def machine(self) -> int | None:
-        """The machine number that is held now."""
+        """Machine number that this process holds now."""
         tenure = self._ticks.tenure
         return None if tenure is None else tenure.machine
 

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 import issuer
+from issuer.metrics import forget, install
+from issuer.plugins import AsyncPlugin, History, Plugin, Rate, Scrambler, noted
+from issuer.strategies import register
 
 ROOT = Path(__file__).resolve().parents[2]
 INDIRECT = re.compile(r"(What|Which|Who|Whose|How|Whether|Where|When|Why)\b")
@@ -27,8 +30,14 @@ FUNCTIONS = {
     for name in (*issuer.__all__, "next")
     if callable(found := getattr(issuer, name)) and not isinstance(found, type)
 }
+OTHERS = (issuer.Store, AsyncPlugin, History, Plugin, Rate, Scrambler)
 CALLS = {
     **FUNCTIONS,
+    "forget": forget,
+    "install": install,
+    "noted": noted,
+    "register": register,
+    **{f"{kind.__name__}.{name}": each for kind in OTHERS for name, each in methods(kind).items()},
     **{f"Issuer.{name}": each for name, each in BLOCKING.items()},
     **{f"AsyncIssuer.{name}": each for name, each in ASYNCIO.items()},
 }
