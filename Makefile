@@ -5,7 +5,7 @@
 # make mutate  take out one guard after the other, and see a test find the harm; or K="fence load-born"
 # make chaos   every fault twenty times, every number checked: an hour and more, or CHAOS="--times 2 --faults F2,F9"
 # make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
-# make docs    a site of docs/ with an API reference, in .site; a link that leads nowhere fails it
+# make docs    a site of docs/ with an API reference, in .site; a broken link fails it
 #
 # Environments are made on first use and again when pyproject.toml changes.
 
@@ -61,6 +61,8 @@ docs: .docs/.made
 	@rm -rf .site
 	@.docs/bin/zensical build --strict --clean
 	@! grep -rEn --include=*.html '<(script|link|img|source|iframe)[^>]*(src|href)="?(https?:)?//' .site
+	@echo "To read it:        python3 -m http.server --directory .site 8000, then http://localhost:8000"
+	@echo "To check it:       make test K=tests/site, which needs Chromium; SHOTS=<folder> keeps a picture of each page"
 
 ready: .venv/.dev wire
 
