@@ -75,8 +75,8 @@ def shortened(text: str, cells: int) -> str:
 
 
 def numbered(count: int, name: str) -> str:
-    """Return how many there are of what has that name: "1 tag", "3 tags"."""
-    return f"{count} {name}{'' if count == 1 else 's'}"
+    """Return a count with its unit: "1 tag", "1,000 tags"."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def wrapped(text: str, cells: int | None) -> list[str]:

@@ -19,10 +19,10 @@ from issuer.views import view
 
 #: Each level's heading and colour.
 HEADINGS: Final[dict[Level, tuple[str, str]]] = {
-    "weak": ("WEAKENS THE PROMISE", "red"),
+    "weak": ("PROBLEMS", "red"),
     "advice": ("ADVICE", "yellow"),
-    "unknown": ("NOT SEEN", "cyan"),
-    "ok": ("WELL", "green"),
+    "unknown": ("NOT CHECKED", "cyan"),
+    "ok": ("OK", "green"),
 }
 
 #: Of findings that differ in their tags only, this many are shown in full; --json has all.
@@ -30,6 +30,9 @@ SHOWN = 5
 
 #: The column in which the text begins.
 INDENT = 8
+
+#: Longest line of prose, also on a wider terminal.
+WIDEST = 100
 
 
 @click.command(
@@ -75,7 +78,7 @@ def _examined(issuer: Issuer, most: int | None) -> list[Finding]:
         nonlocal bar
         if bar is None:
             hidden = of < MANY or not sys.stderr.isatty()
-            bar = click.progressbar(length=of, label="looking at tags", file=sys.stderr, hidden=hidden)
+            bar = click.progressbar(length=of, label="examining tags", file=sys.stderr, hidden=hidden)
         bar.update(1)
         if done == of:
             bar.render_finish()
@@ -96,7 +99,7 @@ def _report(findings: list[Finding], room: int | None) -> str:
         if not found:
             continue
         lines += [click.style(heading, fg=hue, bold=True)]
-        lines += [_well(found, room)] if level == "ok" else _in_full(found, room)
+        lines += [_in_short(found, room)] if level == "ok" else _in_full(found, room)
         lines += [""]
     return "\n".join([*lines, *wrapped(_summary(findings), room)])
 
@@ -108,12 +111,12 @@ def _in_full(findings: list[Finding], room: int | None) -> list[str]:
         for finding in same[:SHOWN]:
             lines += _one(finding, room)
         if len(same) > SHOWN:
-            lines.append(f"  and {len(same) - SHOWN} more of {check}: --json has them")
+            lines.append(f"  and {len(same) - SHOWN:,} more of {check}: --json has them")
     return lines
 
 
 def _one(finding: Finding, room: int | None) -> list[str]:
-    cells = None if room is None else max(room - INDENT, INDENT)
+    cells = None if room is None else max(min(room, WIDEST) - INDENT, INDENT)
     first, *rest = folded(plain(finding.subject), None if room is None else max(room - len(finding.check) - 4, INDENT))
     lines = [f"  {click.style(finding.check, bold=True)}  {first}"]
     lines += [" " * (len(finding.check) + 4) + line for line in rest]
@@ -123,7 +126,7 @@ def _one(finding: Finding, room: int | None) -> list[str]:
     return lines
 
 
-def _well(findings: list[Finding], room: int | None) -> str:
+def _in_short(findings: list[Finding], room: int | None) -> str:
     columns = [Column("CHECK"), Column("OF", flexible=True, wraps=True), Column("SEEN", flexible=True, wraps=True)]
     return table(columns, [(finding.check, finding.subject, finding.what) for finding in findings], room)
 
@@ -131,4 +134,4 @@ def _well(findings: list[Finding], room: int | None) -> str:
 def _summary(findings: list[Finding]) -> str:
     count = {level: sum(finding.level == level for finding in findings) for level in HEADINGS}
     problems, advice = numbered(count["weak"], "problem"), numbered(count["advice"], "recommendation")
-    return f"{problems}, {advice}, {count['unknown']} not checked, {count['ok']} ok"
+    return f"{problems}, {advice}, {count['unknown']:,} not checked, {count['ok']:,} ok"

@@ -140,7 +140,7 @@ def test_a_server_that_may_lose_what_it_has(start_redis: StartRedis, opened: Ope
     assert "allkeys-lru" in fires(ids, redis.eviction, "advice").what
     client.config_set("maxmemory-policy", "noeviction")
     client.config_set("maxmemory", 600 * 1024)
-    assert "614400 bytes are used" in fires(ids, redis.memory, "weak").what
+    assert "614,400 bytes are used" in fires(ids, redis.memory, "weak").what
     client.config_set("maxmemory", 0)
     client.config_set("save", "")
     assert "neither" in fires(ids, redis.persistence, "advice").what
@@ -167,7 +167,7 @@ def test_a_master_and_its_replica(
     ids, there = opened(master.url), f"127.0.0.1:{replica.port}"
     ids.create("orders")
     assert fires(ids, redis.read_only, "weak").subject == there
-    assert "can't be asked" in fires(opened(f"unix://{tmp_path / 'r'}"), redis.read_only, "unknown").what
+    assert "can't be reached" in fires(opened(f"unix://{tmp_path / 'r'}"), redis.read_only, "unknown").what
     instead = opened(replica.url)
     assert "'slave'" in fires(instead, redis.role, "weak").what
     assert "'notmaster'" in fires(instead, redis.draws, "weak").what
@@ -184,7 +184,7 @@ def test_a_master_and_its_replica(
     monkeypatch.setattr(redis, "LAG", 0)
     assert fires(ids, redis.lag, "advice").subject == there
     replica.client().config_set("requirepass", "not ours")
-    assert "can't be asked" in fires(opened(master.url), redis.read_only, "unknown").what
+    assert "can't be reached" in fires(opened(master.url), redis.read_only, "unknown").what
 
 
 @pytest.mark.covers("N.7")
@@ -291,7 +291,7 @@ def test_a_store_that_went_back_in_time_is_told_and_a_segment_that_is_loaded_mea
     behind.take("users", 50)
     memory.restore(backup)
     finding = fires(behind, tags.behind, "weak")
-    assert (finding.tag, finding.remedy) == ("users", "ids.recover('users')")
+    assert (finding.tag, finding.remedy) == ("users", "Run ids.recover('users').")
     behind.recover("users")
     assert weak(behind.doctor()) == ["store-lasting"]
     ids = opened(redis_url)

@@ -285,26 +285,28 @@ def test_what_only_looks_like_a_weakness_is_none() -> None:
 def test_what_is_to_be_done_about_a_part_is_said_of_its_tag() -> None:
     found = judge(with_parts(limit=2000))
     remedies = {(finding.check, finding.tag): finding.remedy for finding in found}
-    assert remedies["tag-limit", "users#1"] == "Go on with another tag than users: its parts keep their limit."
-    assert remedies["tag-limit", "orders#1"] == "ids.configure('orders#1', limit=N)"
-    assert remedies["tag-runway", "users#1"] == "ids.configure('users', step=11000)"
-    assert remedies["tag-runway", "cust#a#b"] == "ids.configure('cust', step=11000)"
-    assert remedies["tag-runway", "orders#1"] == "ids.configure('orders#1', step=11000)"
+    assert remedies["tag-limit", "users#1"] == (
+        "Create a new tag to use instead of users: the limit of existing parts can't be changed."
+    )
+    assert remedies["tag-limit", "orders#1"] == "Raise the limit with ids.configure('orders#1', limit=N)."
+    assert remedies["tag-runway", "users#1"] == "Run ids.configure('users', step=11000)."
+    assert remedies["tag-runway", "cust#a#b"] == "Run ids.configure('cust', step=11000)."
+    assert remedies["tag-runway", "orders#1"] == "Run ids.configure('orders#1', step=11000)."
     assert not [finding for finding in found if finding.tag in ("users", "cust")]
 
 
 def test_a_halt_is_told_as_what_it_may_be_and_an_odd_tag_can_be_pasted_into_a_shell() -> None:
     halt = only(healthy(records=[replace(ORDERS, tag="it's $HOME", halted=True)]), "tag-halted")
-    assert "An operator halted it, or the store was found behind" in halt.why
-    assert (halt.tag, halt.remedy) == ("it's $HOME", """ids.recover("it's $HOME")""")
-    assert halt.told(command_line) == """`issuer recover 'it'"'"'s $HOME'`"""
-    assert halt.told(http) == 'POST /v1/tags/it%27s%20%24HOME/recover {"dry_run": false}'
+    assert "An operator halted it, or a process found that the store had gone back" in halt.why
+    assert (halt.tag, halt.remedy) == ("it's $HOME", """Run ids.recover("it's $HOME").""")
+    assert halt.told(command_line) == """Run `issuer recover 'it'"'"'s $HOME'`."""
+    assert halt.told(http) == 'Run POST /v1/tags/it%27s%20%24HOME/recover {"dry_run": false}.'
 
 
 def test_a_lease_and_the_step_that_it_needs() -> None:
     found = only(leased("trend", lease=1000, ahead=2), "tag-lease")
-    assert found.what == "each process draws 1000 numbers ahead, of segments of 2000"
-    assert found.remedy == "ids.configure('orders', step=2600)"
+    assert found.what == "each process draws 1,000 numbers ahead, from segments of 2,000"
+    assert found.remedy == "Run ids.configure('orders', step=2600)."
     record = replace(ORDERS, order="trend", lease=1000, ahead=2, step=2600)
     assert of(judge(healthy(records=[record])), "tag-lease", "advice") == []
 
@@ -318,12 +320,12 @@ def test_findings_come_in_the_same_order_whichever_tag_was_used_last() -> None:
 
 def test_the_limit_that_is_told_is_that_of_the_values() -> None:
     burst = only(with_tag(rate=5000.0, rated_for=2.0), "tag-runway")
-    assert burst.remedy == "ids.configure('orders', step=100000)", (
+    assert burst.remedy == "Run ids.configure('orders', step=100000).", (
         "ten times as long as it was seen, not a day's numbers"
     )
-    assert "look again later" in burst.why
+    assert "run doctor again later" in burst.why
     found = only(with_scheme(STRIDE, 33, limit=33), "tag-limit")
-    assert found.what == "0 numbers are left to reserve up to its limit 100"
+    assert found.what == "0 numbers are left to reserve up to the limit 100"
 
 
 def test_the_worst_comes_first() -> None:

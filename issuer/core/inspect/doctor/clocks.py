@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from issuer.core.inspect.doctor.facts import Clock
 from issuer.core.inspect.doctor.finding import Check, Finding
+from issuer.times import lasting
 
-#: Machines whose clocks are kept by NTP are less than 100 ms apart: from here on one of them isn't kept.
+#: With NTP, clocks differ by less than 100 ms. From this difference on, one of them isn't synchronized.
 APART = 2_000
 
-#: A twentieth of the 20 minutes that a segment should last: from here on rate and runway, which come from the ledger's
-#: times, and the answer to "who got this number, and when?" are wrong, and a warning of either comes too late.
+#: A twentieth of the 20 minutes that a segment should last. From this difference on, rate and runway, which are
+#: computed from the ledger's times, are wrong, and so are the times that `who` shows.
 FAR_APART = 60_000
 
 _WHY = (
-    "No number depends on it: reservations compare no clocks, and an election uses Redis's clock alone. But "
-    "`timestamp` and the ledger carry the time of the machine that wrote them, so "
+    "Numbers stay unique and in order with any clocks. But `timestamp` and the times in the ledger come from the clock "
+    "of the machine that wrote them. "
 )
 
 
@@ -22,15 +23,17 @@ def compared(check: str, subject: str, clock: Clock | None) -> Finding:
     """Judge how far apart the clocks are, to the benefit of the doubt that the round trip leaves."""
     if clock is None:
         return Check(check, subject).unknown(
-            "its clock could not be read", _WHY + "they mislead if clocks differ.", "Compare `date` on both machines."
+            "its clock could not be read",
+            _WHY + "If clocks differ, these times are wrong.",
+            "Compare the output of `date` on both machines.",
         )
     apart = max(0, abs(clock.ahead) - clock.doubt)
     way = "ahead of" if clock.ahead > 0 else "behind"
     if apart < APART:
-        return Check(check, subject).ok("its clock agrees with this machine's", _WHY + "they can be relied on.")
-    what = f"its clock is {apart / 1000:.1f} s {way} this machine's"
-    remedy = "Run NTP (chrony, systemd-timesyncd) on both machines; `date` on each shows which one is wrong."
+        return Check(check, subject).ok("its clock agrees with this machine's", _WHY + "They are right.")
+    what = f"its clock is {lasting(apart / 1000)} {way} this machine's"
+    remedy = "Run NTP (chrony, systemd-timesyncd) on both machines. The output of `date` shows which clock is wrong."
     if apart < FAR_APART:
-        return Check(check, subject).advice(what, _WHY + "they are off by that much.", remedy)
-    why = _WHY + "rate, runway and the answer to 'who got this number, and when?' are wrong."
+        return Check(check, subject).advice(what, _WHY + "They are wrong by this difference.", remedy)
+    why = _WHY + "So the rate, the runway and the times that `who` shows are wrong."
     return Check(check, subject).weak(what, why, remedy)

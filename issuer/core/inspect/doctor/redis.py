@@ -11,6 +11,7 @@ from issuer.core.inspect.doctor.clocks import compared
 from issuer.core.inspect.doctor.facts import Facts, ReplicaFacts, ServerFacts
 from issuer.core.inspect.doctor.finding import Check, Finding
 from issuer.errors import FenceError
+from issuer.times import lasting
 
 #: The oldest Redis whose scripts behave as ours need it.
 OLDEST = (6, 2)
@@ -48,16 +49,20 @@ def reachable(facts: Facts) -> Iterator[Finding]:
     """Whether each server answers."""
     if facts.redis is None:
         yield Check("redis-reachable", "settings").ok(
-            "no Redis is set: direct", "Each process serves segments that it reserved itself: unique, in trend order."
+            "no Redis is configured (direct mode)",
+            "Each process draws from segments that it reserves in the store. The numbers are unique, in trend order.",
         )
         return
-    remedy = "Start it, or correct the URL: `issuer config` shows which one holds and where it was set."
-    why = "While Redis can't be used callers of strict tags get an error, and trend tags serve segments of their own."
+    remedy = "Start Redis, or correct its URL. `issuer config` shows the URL in use and where it was set."
+    why = (
+        "While Redis is unavailable, callers of strict tags get an error. For trend tags, each process draws from "
+        "segments that it reserves in the store."
+    )
     if facts.redis_error is not None:
         yield Check("redis-reachable", facts.redis).weak(str(facts.redis_error), why, remedy, error=facts.redis_error)
     for server in facts.servers:
         if server.info is not None:
-            yield Check("redis-reachable", server.name).ok("it answers", "Numbers can be drawn.")
+            yield Check("redis-reachable", server.name).ok("Redis answers", "Numbers can be drawn.")
         elif not isinstance(server.error, FenceError):
             yield Check("redis-reachable", server.name).weak(str(server.error), why, remedy, error=server.error)
 
@@ -68,12 +73,12 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
         if isinstance(server.error, FenceError):
             yield Check("redis-info", server.name).weak(
                 f"INFO is denied: {server.error}",
-                "Every script reads the master's replid from INFO: that is the fence. Without it every draw is refused "
-                "with FenceError, and nothing is issued.",
-                "Give the user +info: `ACL SETUSER <user> +info`; lua/README.md has the whole line.",
+                "Every script reads the master's replication id from INFO. This check (the fence) detects a Redis that "
+                "has gone back in time. Without INFO every draw is rejected with FenceError.",
+                "Allow INFO for the user: `ACL SETUSER <user> +info`. lua/README.md lists all permissions.",
             )
         elif server.info is not None:
-            yield Check("redis-info", server.name).ok("INFO is allowed", "The fence stands on it.")
+            yield Check("redis-info", server.name).ok("INFO is allowed", "The fence needs it.")
 
 
 def draws(facts: Facts) -> Iterator[Finding]:
@@ -82,13 +87,13 @@ def draws(facts: Facts) -> Iterator[Finding]:
         return
     subject = facts.redis or ""
     if facts.draw.status == "empty":
-        yield Check("redis-draw", subject).ok("a draw is answered", "Scripts run, and the fence is seen.")
+        yield Check("redis-draw", subject).ok("a test draw works", "The scripts run, and the fence works.")
         return
-    seen = facts.draw.error or f"a draw is answered with {facts.draw.status!r}"
+    seen = facts.draw.error or f"Redis answers a test draw with {facts.draw.status!r}"
     yield Check("redis-draw", subject).weak(
         str(seen),
-        "No number can be drawn from here.",
-        "Do what the message says; the user needs the rights that lua/README.md lists.",
+        "No number can be drawn from this Redis.",
+        "Do what the message says. lua/README.md lists the permissions that the user needs.",
     )
 
 
@@ -106,12 +111,12 @@ def kind(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     elif what.startswith("KeyDB"):
         yield Check("redis-kind", server.name).advice(
             f"{what}, without active replication",
-            "It is not among the servers that the fence is tested on. With active-replica two masters would share one "
-            "reign, and numbers would repeat.",
-            "Use Redis 6.2 or newer, or Valkey; at least leave active-replica and multi-master off.",
+            "The fence isn't tested on KeyDB. With active-replica, two masters have the same replication id, and "
+            "numbers would be issued twice.",
+            "Use Redis 6.2 or newer, or Valkey. If you stay with KeyDB, keep active-replica and multi-master off.",
         )
     else:
-        yield Check("redis-kind", server.name).ok(f"{what} is supported", "The fence is tested on it.")
+        yield Check("redis-kind", server.name).ok(f"{what} is supported", "The fence is tested with it.")
 
 
 def _what_it_is(info: Mapping[str, str], active_replica: str | None) -> tuple[str, str]:
@@ -119,28 +124,39 @@ def _what_it_is(info: Mapping[str, str], active_replica: str | None) -> tuple[st
     version = info.get("redis_version", "of unknown version")
     for field in ("dragonfly_version", "dfly_version"):
         if field in info:
-            why = "All its restarts look like one reign: the fence can't see it go back in time, and numbers repeat."
+            why = (
+                "Its replication id stays the same after a restart. So the fence can't detect that the data is older, "
+                "and numbers would be issued twice."
+            )
             return f"Dragonfly {info[field]}", why
     active = info.get("role") == "active-replica" or active_replica == "yes"
     if active or PurePosixPath(info.get("executable", "")).name.startswith("keydb"):
-        why = "Two masters would write the same hash within one reign: the fence can't see it, and numbers repeat."
+        why = (
+            "Two masters with the same replication id write the same hash. The fence can't detect it, and numbers "
+            "would be issued twice."
+        )
         return f"KeyDB {version}{' with active-replica' if active else ''}", why if active else ""
     if "valkey_version" in info or info.get("server_name") == "valkey":
         return f"Valkey {info.get('valkey_version', 'of unknown version')}", ""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    return f"Redis {version}", "" if numbers >= OLDEST else "Its scripts don't behave as ours need it: no draw is sent."
+    return (
+        f"Redis {version}",
+        ""
+        if numbers >= OLDEST
+        else "Its scripting lacks what the issuer's scripts need. The issuer sends no draws to it.",
+    )
 
 
 @_each
 def role(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Whether it is a master."""
     if info.get("role") == "master":
-        yield Check("redis-role", server.name).ok("it is a master", "Numbers come from masters only.")
+        yield Check("redis-role", server.name).ok("it is a master", "Only masters issue numbers.")
         return
     yield Check("redis-role", server.name).weak(
         f"its role is {info.get('role', 'unknown')!r}, not 'master'",
-        "Each draw is refused: what a replica counts up, its master doesn't know of.",
-        "Point the issuer at the master, or at the Sentinels: redis+sentinel://.",
+        "Every draw is rejected, because the master would not know of numbers that a replica issues.",
+        "Set the URL to that of the master, or of the Sentinels: redis+sentinel://.",
     )
 
 
@@ -149,11 +165,12 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Whether it shows the id of its reign."""
     shown = info.get("master_replid", "")
     if _REPLID.fullmatch(shown) and shown.strip("0"):
-        yield Check("redis-replid", server.name).ok("it shows its master_replid", "That names the reign.")
+        yield Check("redis-replid", server.name).ok("it shows its master_replid", "The fence needs it.")
         return
     yield Check("redis-replid", server.name).weak(
         f"its master_replid is {shown!r}" if shown else "it shows no master_replid",
-        "The fence names a reign by it: without it going back in time can't be seen, and every draw is refused.",
+        "The fence identifies a master's term by this replication id. Without it, a Redis that has gone back in time "
+        "can't be detected, so every draw is rejected.",
         "Use Redis 6.2 or newer, or Valkey, without a proxy that rewrites INFO.",
     )
 
@@ -165,24 +182,25 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
 def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Whether a tag's hash may be thrown out for want of memory."""
     policy, limited = info.get("maxmemory_policy"), _number(info, "maxmemory") > 0
-    check, remedy = "redis-eviction", "CONFIG SET maxmemory-policy noeviction, in redis.conf too."
+    check = "redis-eviction"
+    remedy = "Run CONFIG SET maxmemory-policy noeviction, and set the same in redis.conf."
     if policy is None:
         yield _unseen(server, check, "INFO shows no maxmemory_policy", "maxmemory-policy")
     elif not policy.startswith("allkeys-"):
-        why = "Hashes have no TTL: only allkeys-* policies evict them."
+        why = "The hashes of tags have no TTL, so Redis doesn't evict them with this policy."
         yield Check(check, server.name).ok(f"maxmemory-policy is {policy}", why)
     elif limited:
         yield Check(check, server.name).weak(
-            f"maxmemory-policy is {policy}, with {info['maxmemory']} bytes",
-            "When memory is short Redis throws hashes of tags away. No number repeats, but each time up to 2 segments "
-            "are lost and the next draw has to wait for the store; if that is away, it fails.",
+            f"maxmemory-policy is {policy}, with maxmemory {_number(info, 'maxmemory'):,} bytes",
+            "When memory is short, Redis deletes hashes of tags. No number is issued twice, but each deletion causes a "
+            "gap of up to 2 segments, and the next draw waits for the store. If the store is unavailable, it fails.",
             remedy,
         )
     else:
         yield Check(check, server.name).advice(
             f"maxmemory-policy is {policy}; maxmemory is not set",
-            "Nothing is evicted yet. As soon as maxmemory is set, hashes of tags are thrown away: up to 2 segments a "
-            "time.",
+            "Redis evicts nothing yet. If maxmemory is set later, it deletes hashes of tags when memory is short. Each "
+            "deletion causes a gap of up to 2 segments.",
             remedy,
         )
 
@@ -192,12 +210,12 @@ def memory(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Whether it is nearly full."""
     most, used = _number(info, "maxmemory"), _number(info, "used_memory")
     if most == 0 or used * 100 < most * NEARLY_FULL:
-        yield Check("redis-memory", server.name).ok("there is memory left", "A full Redis refuses each draw.")
+        yield Check("redis-memory", server.name).ok("it has free memory", "A full Redis rejects every draw.")
         return
     yield Check("redis-memory", server.name).weak(
-        f"{used} of {most} bytes are used",
-        "At maxmemory Redis answers each draw with OOM, or evicts: no numbers while the server is well.",
-        "Raise maxmemory, or move other data away: a tag needs some 500 bytes.",
+        f"{used:,} of {most:,} bytes are used",
+        "At maxmemory, Redis rejects every draw with OOM, or evicts keys.",
+        "Raise maxmemory, or move other data to another Redis. A tag needs about 500 bytes.",
     )
 
 
@@ -207,21 +225,27 @@ def persistence(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findin
     check = "redis-persistence"
     failed = [name for name in ("aof_last_write_status", "rdb_last_bgsave_status") if info.get(name, "ok") != "ok"]
     save = server.settings.get("save")
-    why = "After a restart without its data every tag starts a fresh segment: up to 2 segments of each are lost."
+    why = (
+        "If Redis restarts without its data, every tag continues with a new segment. The gap is up to 2 segments each."
+    )
     if failed:
         yield Check(check, server.name).weak(
             f"the last write to disk failed: {', '.join(failed)}",
-            "Redis answers writes, each draw too, with MISCONF until it can write again.",
-            "Look at its log, disk space and permissions.",
+            "Redis rejects every write with MISCONF until it can write to disk again. Draws are writes.",
+            "Check the log of Redis, its disk space and the permissions of its directory.",
         )
     elif info.get("aof_enabled") == "1":
-        yield Check(check, server.name).ok("appendonly is on", "A restart finds nearly all again.")
+        yield Check(check, server.name).ok("appendonly is on", "After a restart nearly all data is there.")
     elif save:
-        yield Check(check, server.name).ok(f"snapshots are on: save {save}", "The fence refuses what is too old.")
+        yield Check(check, server.name).ok(
+            f"snapshots are on: save {save}", "After a restart, the fence rejects older data."
+        )
     elif "save" not in server.settings:
         yield _unseen(server, check, "appendonly is off, and CONFIG GET save is denied", "save")
     else:
-        yield Check(check, server.name).advice("neither appendonly nor save is on", why, "CONFIG SET appendonly yes.")
+        yield Check(check, server.name).advice(
+            "neither appendonly nor save is on", why, "Run CONFIG SET appendonly yes, and set the same in redis.conf."
+        )
 
 
 # ---------------------------------------------------------------------- replicas
@@ -237,22 +261,23 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
     wanted = max(1, int(asked) if asked.isdecimal() else 1)
     if good is not None and good < wanted:
         yield Check(check, server.name).weak(
-            f"min-replicas-to-write is {wanted}, and {good} replicas keep up",
-            "Redis answers each draw with NOREPLICAS until more do.",
-            "Bring the replicas back, or lower min-replicas-to-write.",
+            f"min-replicas-to-write is {wanted}; replicas in sync: {good}",
+            "Redis rejects every draw with NOREPLICAS until enough replicas are in sync.",
+            "Start the missing replicas, or lower min-replicas-to-write.",
         )
     elif good is not None:
-        why = "A master that is cut off stops issuing, so that order holds across a failover."
+        why = "A master without its replicas stops issuing numbers, so the order holds across a failover."
         yield Check(check, server.name).ok(f"min-replicas-to-write is {wanted}", why)
     elif server.replicas:
         yield Check(check, server.name).advice(
             f"min-replicas-to-write is 0; replicas: {len(server.replicas)}",
-            "After a split the old master goes on beside the new one. Nothing repeats, but a strict tag's numbers then "
-            "come from two sides, out of order.",
-            "CONFIG SET min-replicas-to-write 1 (and min-replicas-max-lag 10), in redis.conf of every node.",
+            "After a network split, the old master still issues numbers while the new one does. No number is issued "
+            "twice, but the numbers of strict tags are then out of order.",
+            "Run CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 10 on every node, and set the "
+            "same in redis.conf.",
         )
     else:
-        yield Check(check, server.name).ok("it has no replica", "No other master can take over beside it.")
+        yield Check(check, server.name).ok("it has no replica", "So there can't be two masters at once.")
 
 
 @_each
@@ -262,19 +287,19 @@ def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]
     for replica in server.replicas if info.get("role") == "master" else (itself,):
         if replica.read_only is None:
             yield Check("redis-replica-read-only", replica.name).unknown(
-                "this replica of " + server.name + " can't be asked from here",
-                "A replica that takes writes counts up numbers of its own.",
-                "Look there: CONFIG GET replica-read-only should be yes.",
+                f"this replica of {server.name} can't be reached from this machine",
+                "A replica that accepts writes could issue numbers of which its master doesn't know.",
+                "Run CONFIG GET replica-read-only on the replica. The answer should be yes.",
             )
         elif replica.read_only:
-            why = "It takes no writes of its own."
+            why = "It can't issue numbers itself."
             yield Check("redis-replica-read-only", replica.name).ok("this replica is read-only", why)
         else:
             yield Check("redis-replica-read-only", replica.name).weak(
-                "this replica takes writes: replica-read-only is no",
-                "What is drawn there its master doesn't know of, and gives out again. Our scripts refuse a replica by "
-                "its role; that is the only guard left, and programs with scripts of their own don't have it.",
-                "CONFIG SET replica-read-only yes, in redis.conf too.",
+                "this replica accepts writes: replica-read-only is no",
+                "The master would issue the numbers again that were drawn from the replica. The issuer's scripts "
+                "reject replicas, but scripts of other programs may not.",
+                "Run CONFIG SET replica-read-only yes, and set the same in redis.conf.",
             )
 
 
@@ -283,14 +308,15 @@ def lag(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  # n
     """Whether its replicas keep up."""
     for replica in server.replicas:
         if replica.state == "online" and replica.lag < LAG and replica.behind < BEHIND:
-            yield Check("redis-lag", replica.name).ok("this replica keeps up", "A failover loses next to nothing.")
+            yield Check("redis-lag", replica.name).ok("this replica is in sync", "A failover causes almost no gap.")
             continue
+        late = lasting(replica.lag) if replica.lag else "0 s"
         yield Check("redis-lag", replica.name).advice(
-            f"this replica of {server.name} is {replica.state or 'in no known state'}, {replica.lag} s and "
-            f"{replica.behind} bytes behind",
-            "If it is promoted now the fence refuses its old state: up to 2 segments of each tag are lost. With "
-            "min-replicas-to-write its master may stop.",
-            "Look at its log, its network and its load.",
+            f"this replica of {server.name} is {replica.state or 'in an unknown state'}, {late} and "
+            f"{replica.behind:,} bytes behind",
+            "If it becomes the master now, the fence rejects its old data. The gap is up to 2 segments of each tag. If "
+            "min-replicas-to-write is set, the master may reject draws.",
+            "Check the log, the network and the load of the replica.",
         )
 
 
@@ -300,8 +326,9 @@ def clock(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  #
     if isinstance(server.clock_error, FenceError):
         yield Check("redis-clock", server.name).weak(
             f"TIME is denied: {server.clock_error}",
-            "Loaders are elected by Redis's clock: without it no segment is loaded, and tags run dry.",
-            "Give the user +time: `ACL SETUSER <user> +time`.",
+            "Loaders are elected by the clock of Redis. Without TIME no segment is loaded, and tags run out of "
+            "numbers.",
+            "Allow TIME for the user: `ACL SETUSER <user> +time`.",
         )
         return
     yield compared("redis-clock", server.name, server.clock)
@@ -310,8 +337,8 @@ def clock(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:  #
 def _unseen(server: ServerFacts, check: str, what: str, setting: str) -> Finding:
     return Check(check, server.name).unknown(
         what,
-        "It decides what a fault of this server costs.",
-        f"Give the user +config|get, or look at {setting} in redis.conf or the provider's console.",
+        f"The size of the gap after a fault depends on {setting}.",
+        f"Allow CONFIG GET for the user (+config|get), or check {setting} in redis.conf or in the provider's console.",
     )
 
 

@@ -8,6 +8,7 @@ from issuer.core.inspect.doctor.clocks import compared
 from issuer.core.inspect.doctor.facts import Facts
 from issuer.core.inspect.doctor.finding import Check, Finding
 from issuer.errors import CorruptState, StoreFull
+from issuer.times import lasting as lasting_
 
 #: SQLite's `synchronous`: FULL. 1 (NORMAL) loses commits in a power cut.
 FULL = 2
@@ -22,16 +23,16 @@ MEMBERS = 3
 def reachable(facts: Facts) -> Iterator[Finding]:
     """Whether it answers."""
     if facts.store_error is None:
-        yield Check("store-reachable", facts.store).ok("it answers", "It alone hands out ranges.")
+        yield Check("store-reachable", facts.store).ok("the store answers", "Segments can be reserved.")
         return
-    why = "Drawing goes on while the numbers in hand last; then StoreUnavailable."
-    remedy = "Start it, or correct the URL: `issuer config` shows which one holds and where it was set."
+    why = "Callers get numbers until the reserved segments are used up. Then they get StoreUnavailable."
+    remedy = "Start the store, or correct its URL. `issuer config` shows the URL in use and where it was set."
     if isinstance(facts.store_error, StoreFull):
-        remedy = "Free space on its disk."
+        remedy = "Free space on the disk of the store."
     if isinstance(facts.store_error, CorruptState):
         why, remedy = (
-            "What no issuer writes is refused: that tag gets no segment.",
-            "Restore that record, then recover.",
+            "The issuer never writes such a record. It reserves no segment for this tag, to be safe.",
+            "Restore the record, then run recover for the tag.",
         )
     yield Check("store-reachable", facts.store).weak(str(facts.store_error), why, remedy, error=facts.store_error)
 
@@ -44,18 +45,18 @@ def lasting(facts: Facts) -> Iterator[Finding]:
     name = f"{seen.kind} {seen.version}" if seen.version else seen.kind
     if seen.lasting is None:
         yield Check("store-lasting", facts.store).unknown(
-            f"{name} doesn't tell how it is set up",
-            "A store that forgets what it has handed out hands it out again.",
-            "Look at its settings; its `examine` method can tell `doctor`.",
+            f"{name} doesn't report whether its records are durable",
+            "A store that loses its records reserves the same numbers again.",
+            "Check the settings of the store. A store of your own reports this to `doctor` in its `examine` method.",
         )
     elif seen.lasting:
-        yield Check("store-lasting", facts.store).ok(f"{name} keeps its records", "It outlives the process.")
+        yield Check("store-lasting", facts.store).ok(f"{name} stores records durably", "They survive the process.")
     else:
         yield Check("store-lasting", facts.store).weak(
-            "it is in the memory of this process",
-            "Nothing of it survives: the next process begins again, and its numbers repeat. Other processes have "
-            "ranges of their own, which overlap with these.",
-            "Use mongodb:// or, on one machine, sqlite:///path.",
+            "the store is in the memory of this process",
+            "Its records end with the process. The next process, and every other process, issues the same numbers "
+            "again.",
+            "Use mongodb://, or sqlite:///path on a single machine.",
         )
 
 
@@ -65,19 +66,24 @@ def write_concern(facts: Facts) -> Iterator[Finding]:
     if seen is None or seen.write_concern is None:
         return
     check, asked = "store-write-concern", dict(seen.asked_concern or {})
-    why = "A primary that is deposed rolls back what no majority has: the same segment is handed out twice."
+    why = (
+        "If a primary fails, it rolls back writes that the majority doesn't have. Then the same segment is reserved "
+        "twice."
+    )
     if seen.write_concern.get("w") != "majority" or seen.write_concern.get("j") is not True:
         yield Check(check, facts.store).weak(
-            f"writes wait for {_words(seen.write_concern)}", why, "Write with w='majority' and j=True."
+            f"the write concern is {_words(seen.write_concern)}", why, "Use w='majority' and j=True."
         )
     elif asked.get("w", "majority") != "majority" or asked.get("j", True) is not True:
         yield Check(check, facts.store).advice(
-            f"the URL or client asks for {_words(asked)}; majority and journal are used all the same",
-            why + " Other programs that write with that URL, such as a restore or a repair by hand, aren't protected.",
-            "Take it out of the URL.",
+            f"the URL or client asks for {_words(asked)}; the issuer writes with majority and journal anyway",
+            why + " Other programs that use this URL, such as a restore, aren't protected.",
+            "Remove the write concern from the URL.",
         )
     else:
-        yield Check(check, facts.store).ok("writes wait for a majority's journal", "They are never rolled back.")
+        yield Check(check, facts.store).ok(
+            "the write concern is majority, with journal", "Writes are never rolled back."
+        )
 
 
 def replica_set(facts: Facts) -> Iterator[Finding]:
@@ -88,20 +94,20 @@ def replica_set(facts: Facts) -> Iterator[Finding]:
     check = "store-replica-set"
     if not seen.replica_set:
         yield Check(check, facts.store).advice(
-            "it is one standalone server",
-            "While it is away no segment can be reserved, and if its disk is lost a backup has to be restored: then a "
-            "recovery must know the highest number issued.",
-            "Make it a replica set of three.",
+            "it is a single server without replicas",
+            "While it is unavailable, no segment can be reserved. If its disk is lost, you must restore a backup, and "
+            "then recover every tag with the highest number issued.",
+            "Use a replica set of three servers.",
         )
     elif seen.members is not None and seen.members < MEMBERS:
         yield Check(check, facts.store).advice(
             f"servers with data in replica set {seen.replica_set}: {seen.members}",
-            "With one of them away there may be no majority, and then no reservation.",
-            "Make it three servers with data, no arbiter in place of one.",
+            "If one of them is unavailable, there may be no majority, and then no segment can be reserved.",
+            "Use three servers with data. An arbiter doesn't count.",
         )
     else:
         name = "a sharded cluster" if seen.replica_set == "sharded" else f"replica set {seen.replica_set}"
-        yield Check(check, facts.store).ok(f"it is {name}", "Another server takes over.")
+        yield Check(check, facts.store).ok(f"it is {name}", "If a server fails, another one takes over.")
 
 
 def retry_writes(facts: Facts) -> Iterator[Finding]:
@@ -110,12 +116,12 @@ def retry_writes(facts: Facts) -> Iterator[Finding]:
     if seen is None or seen.retry_writes is None:
         return
     if seen.retry_writes:
-        yield Check("store-retry-writes", facts.store).ok("retryWrites is on", "A failover costs no gap.")
+        yield Check("store-retry-writes", facts.store).ok("retryWrites is on", "A failover causes no gap.")
         return
     yield Check("store-retry-writes", facts.store).advice(
         "retryWrites is off",
-        "A reservation whose answer is lost in a failover is reserved again: a gap of a segment each time.",
-        "Take retryWrites=false out of the URL, unless the server needs it (Amazon DocumentDB does).",
+        "If the answer to a reservation is lost in a failover, the segment is a gap, and another one is reserved.",
+        "Remove retryWrites=false from the URL, unless the server needs it (Amazon DocumentDB does).",
     )
 
 
@@ -124,21 +130,21 @@ SERVICES = {
     "cosmos-ru": (
         "Azure Cosmos DB for MongoDB",
         (
-            "With writes in several regions the last writer wins, so two regions reserve the same range. Below strong "
-            "consistency a region that fails takes confirmed reservations with it, and they are made again."
+            "If several regions accept writes, the last writer wins, so two regions can reserve the same range. "
+            "Without strong consistency, confirmed reservations are lost when a region fails, and are then made again."
         ),
         (
-            "In the account: one write region, and strong consistency. After a failover to another region "
-            "{do:recover at_least=N} of every tag, N being the highest number that your tables hold, or recover all "
+            "Set one write region and strong consistency in the account. After a failover to another region, run "
+            "{do:recover at_least=N} for every tag, where N is the highest number in your tables, or recover all tags "
             "with {do:from_journal=[FILE]}."
         ),
     ),
     "cosmos-vcore": (
         "Azure Cosmos DB for MongoDB vCore (DocumentDB)",
-        "A replica in another region follows late: once it is promoted, the last reservations are made again.",
+        "A replica in another region lags. After its promotion, the last reservations are made again.",
         (
-            "Never write to both. After a promotion {do:recover at_least=N} of every tag, N being the highest number "
-            "that your tables hold, or recover all with {do:from_journal=[FILE]}."
+            "Never write to both regions. After a promotion, run {do:recover at_least=N} for every tag, where N is the "
+            "highest number in your tables, or recover all tags with {do:from_journal=[FILE]}."
         ),
     ),
 }
@@ -149,7 +155,7 @@ def regions(facts: Facts) -> Iterator[Finding]:
     seen = facts.store_facts
     if seen is not None and seen.service in SERVICES:
         name, why, remedy = SERVICES[seen.service]
-        what = f"{name} doesn't tell in which regions it takes writes"
+        what = f"{name} doesn't report in which regions it accepts writes"
         yield Check("store-regions", facts.store).unknown(what, why, remedy)
 
 
@@ -160,12 +166,12 @@ def durability(facts: Facts) -> Iterator[Finding]:
         return
     what = f"journal mode {seen.journal}, synchronous {seen.synchronous}"
     if seen.journal == "wal" and seen.synchronous >= FULL:
-        yield Check("store-durability", facts.store).ok(what, "What was committed outlives a power cut.")
+        yield Check("store-durability", facts.store).ok(what, "Commits survive a power cut.")
         return
     yield Check("store-durability", facts.store).weak(
         what,
-        "A power cut takes back what was committed last: the same segments are handed out again.",
-        f"Use WAL and synchronous=FULL ({FULL}).",
+        "The last commits are lost in a power cut. Then the same segments are reserved again.",
+        f"Use journal mode WAL and synchronous FULL ({FULL}).",
     )
 
 
@@ -176,13 +182,13 @@ def lock(facts: Facts) -> Iterator[Finding]:
         return
     check = Check("store-lock", facts.store)
     if not seen.open_elsewhere:
-        yield check.ok("all programs that have it open take its lock", "Only one at a time changes it.")
+        yield check.ok("all programs that have it open use its lock", "Only one program at a time writes to it.")
         return
     yield check.advice(
-        "a program that doesn't take its lock has it open, or one was killed while it wrote",
-        "Such are older versions of issuer, and other programs that use SQLite. When an older version copies or reads "
-        "the store's files, it loses SQLite's own locks: two programs then get the same numbers.",
-        "Upgrade all programs that draw from it. If none is older, this goes away with the next reservation.",
+        "a program that doesn't use its lock has it open, or a program was killed while it wrote",
+        "Older versions of issuer and other programs that use SQLite don't use the lock. When such a program copies or "
+        "reads the store's file, SQLite's own locks are lost. Then two programs can get the same numbers.",
+        "Upgrade all programs that draw from this file. If none is older, the next reservation clears this finding.",
     )
 
 
@@ -193,12 +199,13 @@ def schema(facts: Facts) -> Iterator[Finding]:
         return
     check = Check("store-schema", facts.store)
     if seen.schema >= seen.newest_schema:
-        yield check.ok(f"its schema is {seen.schema}", "The next write leaves it as it is.")
+        yield check.ok(f"its schema is {seen.schema}", "It needs no upgrade.")
         return
     yield check.advice(
-        f"its schema is {seen.schema}, that of this version is {seen.newest_schema}",
-        "The first reservation of this version raises it, and programs of older versions refuse the file then.",
-        "Upgrade all programs that use it; then raise it with `issuer upgrade`, or leave that to the first of them.",
+        f"its schema is {seen.schema}; this version uses schema {seen.newest_schema}",
+        "The first reservation by this version upgrades the schema. Programs of older versions reject the file "
+        "afterwards.",
+        "Upgrade all programs that use the file. Then run `issuer upgrade`, or let the next reservation do it.",
     )
 
 
@@ -210,21 +217,22 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 def timeouts(facts: Facts) -> Iterator[Finding]:
     """Whether callers outwait a loader that hangs."""
-    what = f"timeout is {facts.timeout:g} s; a loader that hangs is replaced after {facts.window:g} s"
+    window = lasting_(facts.window)
+    what = f"timeout is {lasting_(facts.timeout)}; a loader that hangs is replaced after {window}"
     if facts.timeout > facts.window:
-        why = "It is replaced while the callers still wait."
+        why = "The loader is replaced while the callers still wait."
         yield Check("settings-timeouts", "settings").ok(what, why)
         return
     yield Check("settings-timeouts", "settings").advice(
         what,
-        "Callers who wait for its segment have given up before, with an error.",
-        f"Set timeout above {facts.window:g}, or store_timeout lower; the same on every process.",
+        "Callers that wait for its segment get an error before the loader is replaced.",
+        f"Set timeout above {facts.window:g}, or lower store_timeout. Use the same values in every process.",
     )
 
 
 def _words(concern: object) -> str:
     fields = concern.items() if isinstance(concern, dict) else ()
-    return ", ".join(f"{name}={value}" for name, value in fields) or "no other server"
+    return ", ".join(f"{name}={value}" for name, value in fields) or "that of a single server"
 
 
 def journal(facts: Facts) -> Iterator[Finding]:
@@ -232,15 +240,17 @@ def journal(facts: Facts) -> Iterator[Finding]:
     lost = [each for each in facts.records if facts.witnessed.get(each.tag, 0) > each.max]
     for each in lost[:MOST_LOST]:
         yield Check("store-journal", facts.store).weak(
-            f"tag {each.tag!r} stands at max {each.max}, and the journal knows that all up to "
-            f"{facts.witnessed[each.tag]} are taken",
-            "The store went back in time, as after a restored backup: it would hand those numbers out again.",
-            "Look again: a hand back that is under way looks like this. Then {lost:recover}.",
+            f"tag {each.tag!r} has max {each.max} in the store, but the journal has reservations up to "
+            f"{facts.witnessed[each.tag]}",
+            "The store has gone back in time, for example because a backup was restored. It would reserve these "
+            "numbers again.",
+            "Run doctor again: while a process returns unused numbers, the store looks like this for a moment. If the "
+            "finding stays, run {lost:recover}.",
             lost=each.tag,
         )
     if facts.witnessed and not lost:
-        seen = f"it holds all that the journal knows of its {len(facts.records)} tags"
-        yield Check("store-journal", facts.store).ok(seen, "A store that went back in time would show here.")
+        seen = f"it has every reservation in the journal; tags: {len(facts.records):,}"
+        yield Check("store-journal", facts.store).ok(seen, "The store has not gone back in time.")
 
 
 CHECKS = (

@@ -15,6 +15,7 @@ from issuer.errors import ConfigurationError, CorruptState
 from issuer.gateway import Hash
 from issuer.gateway.keys import has_blanks
 from issuer.persistence.records import HIGHEST, Tag, now_ms
+from issuer.times import lasting
 
 #: Seconds that a segment should last: the outage of the store that no caller notices.
 TARGET = 20 * 60
@@ -36,18 +37,16 @@ def looked_at(facts: Facts) -> Iterator[Finding]:
         return
     there = len(facts.records)
     seen = sum(tag.error is None and (facts.redis is None or tag.hash is not None) for tag in facts.tags)
-    why = (
-        "Whether it is corrupt, behind, shared by two stores or short of numbers shows in a tag's hash and ledger only."
-    )
+    why = "The hash and the ledger of a tag show whether it is damaged, behind, used by two stores or short of numbers."
     if seen == there:
-        yield Check("tags-looked-at", "tags").ok(f"all tags were looked at: {there}", why)
+        yield Check("tags-looked-at", "tags").ok(f"all tags were examined: {there:,}", why)
         return
     yield Check("tags-looked-at", "tags").unknown(
-        f"{seen} of {there} tags were looked at closely; halts and limits were looked at for all",
+        f"{seen:,} of {there:,} tags were examined closely; halts and limits were checked for all tags",
         why,
-        "{do:most=N} looks at more than 1000, those used last first."
+        "To examine more tags, use {do:most=N}; the most recently used tags come first."
         if len(facts.tags) < there
-        else "Run doctor again when Redis and the store answer.",
+        else "Run doctor again when Redis and the store are available.",
     )
 
 
@@ -56,10 +55,10 @@ def halted(facts: Facts) -> Iterator[Finding]:
     for record in facts.records:
         if record.halted:
             yield Check("tag-halted", f"tag {record.tag}", record.tag).weak(
-                f"it is halted at max {record.max}",
-                "An operator halted it, or the store was found behind numbers that are taken. Nothing more is "
-                "reserved, so the tag stops when the numbers in hand are used.",
-                "{do:recover}",
+                f"the tag is halted at max {record.max}",
+                "An operator halted it, or a process found that the store had gone back in time. No more segments are "
+                "reserved, so the tag stops when the reserved numbers are used up.",
+                "Run {do:recover}.",
             )
 
 
@@ -70,11 +69,12 @@ def blanks(facts: Facts) -> Iterator[Finding]:
         bare = record.tag.strip()
         if not has_blanks(record.tag):
             continue
-        goes_on = "" if bare in there or not bare else f"{{bare:create above={record.max}}}, then "
+        goes_on = "" if bare in there or not bare else f"{{bare:create above={record.max}}}, then run "
         yield Check("tag-blanks", f"tag {record.tag!r}", record.tag).advice(
-            "there are blanks around its name",
-            "They are easily missed, and make it another tag, with numbers of its own: so no number of it is given.",
-            f"{goes_on}{{do:delete}}",
+            "the tag's name has blanks around it",
+            "Such a name is easily confused with the name without blanks, which is another tag with its own numbers. "
+            "So no number of this tag is issued.",
+            f"Run {goes_on}{{do:delete}}.",
             bare=bare,
         )
 
@@ -90,24 +90,26 @@ def limit(facts: Facts) -> Iterator[Finding]:
         except ConfigurationError as error:
             yield limited.unknown(
                 str(error),
-                "Without it the period can't be told here, so processes of this machine give no number of it.",
-                "Install the system's time zones, or the package tzdata.",
+                "Without the time zone the period is unknown, so processes on this machine issue no number of this "
+                "tag.",
+                "Install the time zones of the system, or the Python package tzdata.",
             )
             continue
         if unused * 100 > of * NEAR:
             continue
         last = record.scheme.get("limit", of)
-        why, remedy = "Numbers never wrap: past the limit each call raises LimitReached.", "{do:configure limit=N}"
+        why = "Numbers never start again after the limit. Every call then raises LimitReached."
+        remedy = "Raise the limit with {do:configure limit=N}."
         if record.tag in belongs:
-            remedy = "Go on with another tag than {whole}: its parts keep their limit."
+            remedy = "Create a new tag to use instead of {whole}: the limit of existing parts can't be changed."
         elif when:
-            why += " The next period begins at 1 again."
+            why += " The next period starts at 1."
             fixed = "scramble" in record.scheme
-            remedy = "Go on with another tag until then." if fixed else f"{remedy}, if the format has the places."
+            remedy = "Use another tag until then." if fixed else f"{remedy[:-1]}, if the format has enough places."
         elif last == HIGHEST:
-            remedy = "Go on with another tag: there is no higher 64-bit number."
+            remedy = "Create a new tag to use instead: there is no higher 64-bit number."
         yield (limited.advice if left else limited.weak)(
-            f"{left} numbers are left to reserve up to its limit {last}{when}",
+            f"{left:,} numbers are left to reserve up to the limit {last}{when}",
             why,
             remedy,
             whole=belongs.get(record.tag, record.tag),
@@ -141,18 +143,18 @@ def runway(facts: Facts) -> Iterator[Finding]:
         if tag.rate is None or lasts is None or lasts >= TARGET:
             continue
         in_hand = arithmetic.runway(_remaining(tag.hash), tag.rate)
-        hand = "" if in_hand is None else f"; what is in Redis lasts {_time(in_hand)}"
+        hand = "" if in_hand is None else f", and the numbers in Redis last {lasting(in_hand, 1)}"
         name = tag.record.tag
         trusted = TARGET if tag.rated_for is None else min(TARGET, TRUSTED * tag.rated_for)
         step = _rounded(ceil(tag.rate * trusted))
         if step <= tag.record.step:
             continue
-        more = "" if trusted == TARGET else " It was seen for a moment only: look again later."
+        more = "" if trusted == TARGET else " The rate was measured over a short time only: run doctor again later."
         yield Check("tag-runway", f"tag {name}", name).advice(
-            f"at the {tag.rate:.3g} numbers a second of its newest segments its step of {tag.record.step} lasts "
-            f"{_time(lasts)}{hand}",
-            f"So long may the store be away before callers notice; {TARGET // 60} minutes are the target.{more}",
-            f"{{whole:configure step={step}}}",
+            f"at {_rate(tag.rate)} numbers per second, a step of {tag.record.step:,} lasts {lasting(lasts, 1)}{hand}",
+            "An outage of the store that lasts longer makes callers wait. A step should last at least "
+            f"{lasting(TARGET)}.{more}",
+            f"Run {{whole:configure step={step}}}.",
             whole=belongs.get(name, name),
         )
 
@@ -166,10 +168,10 @@ def lease(facts: Facts) -> Iterator[Finding]:
         if not leased or record.tag in belongs or size * LEASES < record.segment:
             continue
         yield Check("tag-lease", f"tag {record.tag}", record.tag).advice(
-            f"each process draws {size} numbers ahead, of segments of {record.segment}",
-            "The next segment is fetched when a fifth of one is used: leases that are longer use segments up before "
-            "that, so that callers wait for the store.",
-            f"{{do:configure step={_rounded(size * LEASES // record.ahead + 1)}}}",
+            f"each process draws {size:,} numbers ahead, from segments of {record.segment:,}",
+            "The next segment is loaded when 20 % of the current one is used. Larger leases use up the segment before "
+            "it is there, so callers wait for the store.",
+            f"Run {{do:configure step={_rounded(size * LEASES // record.ahead + 1)}}}.",
         )
 
 
@@ -178,13 +180,13 @@ def two_stores(facts: Facts) -> Iterator[Finding]:
     for tag, hash in _hashes(facts):
         if hash.names_store and facts.store_id is not None and hash.store != facts.store_id:
             yield Check("tag-two-stores", f"tag {tag.record.tag}", tag.record.tag).weak(
-                f"its hash belongs to the store {hash.store}; this one is {facts.store_id}",
-                "The numbers in it were reserved in the other store, and this one would hand them out again. So draws "
-                "on this store are refused with ForeignHash, but for those of a process that began while it was away. "
-                "If Redis is emptied, each store repeats the other's numbers.",
-                "Give each store its own prefix. Before a number is drawn under the new one, raise the tag there above "
-                "those that were drawn here by mistake, or that the other store gave if this one replaces it: "
-                f"{{do:prefix='NEW' recover at_least=N}}, with the other store's max as N ({hash.top} or more).",
+                f"its Redis hash belongs to the store {hash.store}; the configured store is {facts.store_id}",
+                "Two stores use the same prefix in this Redis, so both would reserve the same numbers. Draws with this "
+                "store are rejected with ForeignHash, except in a process that started while its store was "
+                "unavailable.",
+                "Give each store its own prefix. If numbers were drawn from this hash for users of this store, or if "
+                "this store replaces the other one, first run {do:prefix='NEW' recover at_least=N}. N is the max of "
+                f"the other store, {hash.top} or more.",
             )
 
 
@@ -194,10 +196,10 @@ def behind(facts: Facts) -> Iterator[Finding]:
         top = max(hash.max or 0, hash.next_max or 0)
         if tag.store_max is not None and tag.store_max < top and hash.store in (None, facts.store_id):
             yield Check("tag-store-behind", f"tag {tag.record.tag}", tag.record.tag).weak(
-                f"the store stands at max {tag.store_max}, and Redis holds numbers up to {top}",
-                "The store went back in time: it was restored from a backup, or lost writes. If Redis is lost now it "
-                "hands out numbers again.",
-                "{do:recover}",
+                f"max is {tag.store_max} in the store, but Redis has numbers up to {top}",
+                "The store has gone back in time: it was restored from a backup, or lost writes. If Redis lost its "
+                "data now, the store would reserve the same numbers again.",
+                "Run {do:recover}.",
             )
 
 
@@ -206,10 +208,10 @@ def in_turns(facts: Facts) -> Iterator[Finding]:
     for tag in facts.tags:
         if tag.hashes is not None and tag.record.order == "strict":
             yield Check("tag-two-hashes", f"tag {tag.record.tag}", tag.record.tag).weak(
-                f"it is strict, and its segments go to two hashes in turns: {'; '.join(map(told, tag.hashes))}",
-                "Services draw it from two Redis servers, databases or prefixes, or from two masters after a split: "
-                "its numbers are unique, but a later call may get a lower one.",
-                "Have all name the same Redis, database and prefix: `issuer config` shows what a service names.",
+                f"the tag is strict, but its segments are loaded into two hashes: {'; '.join(map(told, tag.hashes))}",
+                "Services draw from two Redis servers, databases or prefixes, or from two masters after a network "
+                "split. The numbers are unique, but a later call can get a lower number.",
+                "Set the same Redis, database and prefix for all services. `issuer config` shows those of a service.",
             )
 
 
@@ -222,17 +224,17 @@ def corrupt(facts: Facts) -> Iterator[Finding]:
         name = tag.record.tag
         yield Check("tag-corrupt", f"tag {name}", name).weak(
             problem or str(tag.error),
-            "In doubt each draw is refused with CorruptState, and nothing is overwritten.",
-            "Look at it with HGETALL, then {do:recover}",
+            "To be safe, every draw is rejected with CorruptState, and the hash is left as it is.",
+            "Look at the hash with HGETALL, then run {do:recover}.",
         )
 
 
 def _problem(hash: Hash, store_id: str | None) -> str | None:
     if hash.corrupt is not None:
-        return f"field {hash.corrupt} of its hash is no whole number"
+        return f"the field {hash.corrupt} of its Redis hash is not a whole number"
     if hash.store is None or hash.names_store or store_id is None or hash.store == store_id:
         return None
-    return f"field store of its hash is no store's id: {hash.store!r}"
+    return f"the field store of its Redis hash is not the id of a store: {hash.store!r}"
 
 
 def _hashes(facts: Facts) -> Iterator[tuple[TagFacts, Hash]]:
@@ -253,8 +255,8 @@ def _rounded(step: int) -> int:
     return -(-step // unit) * unit
 
 
-def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.0f} min"  # noqa: PLR2004 - a minute
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.2g}"  # noqa: PLR2004 - two digits
 
 
 CHECKS = (looked_at, halted, blanks, limit, runway, lease, two_stores, behind, in_turns, corrupt)
