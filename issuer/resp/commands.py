@@ -45,7 +45,7 @@ def tag_of(argument: bytes) -> str:
     try:
         return argument.decode()
     except UnicodeDecodeError:
-        raise InvalidArgument("a tag is text in UTF-8", value=argument) from None
+        raise InvalidArgument("a tag must be UTF-8 text", value=argument) from None
 
 
 def wrong_number(name: str) -> bytes:
@@ -70,7 +70,9 @@ async def incrby(session: Session, look_ups: LookUps, arguments: Sequence[bytes]
     if not digits.removeprefix(b"-").isdigit() or len(digits) > len(str(sys.maxsize)) + 1:
         raise InvalidArgument("value is not an integer or out of range", tag=tag, value=digits)
     if not 1 <= int(digits) <= TAKE_MOST:
-        raise InvalidArgument(f"INCRBY takes 1..{TAKE_MOST} numbers: none is given back", tag=tag, value=int(digits))
+        raise InvalidArgument(
+            f"INCRBY takes 1..{TAKE_MOST} numbers; they cannot be returned", tag=tag, value=int(digits)
+        )
     caller.spend(int(digits), tag)
     await look_ups.look_up(tag)
     return number((await look_ups.door.contiguous(tag, int(digits)))[-1])
@@ -162,7 +164,7 @@ def echo(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
 
 def select(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
     """Choose database 0, which is the only one."""
-    return OK if arguments[0] == b"0" else error("ERR DB index is out of range: there is database 0 only")
+    return OK if arguments[0] == b"0" else error("ERR DB index is out of range: 0 is the only database")
 
 
 def client(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
@@ -234,7 +236,9 @@ def command(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
 def config(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
     """Return the settings of a Redis that clients ask for; of others, which there aren't, nothing."""
     if arguments[0].upper() != b"GET" or len(arguments) == 1:
-        return error("ERR unknown subcommand or wrong number of arguments for 'config' command: there is CONFIG GET")
+        return error(
+            "ERR unknown subcommand or wrong number of arguments for 'config' command: only CONFIG GET is supported"
+        )
     asked = [name.lower() for name in arguments[1:]]
     found = {name.decode(): text(value) for name, value in _SETTINGS.items() if name in asked}
     return pairs(found, session.protocol)
@@ -284,7 +288,7 @@ def discard(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
 
 def watch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
     """Refuse to watch a tag: a client that relied on it would wait in vain for EXEC to be refused."""
-    return error("ERR WATCH is not supported: a number that was drawn is the caller's alone, so leave WATCH out")
+    return error("ERR WATCH is not supported, and not needed: each number is issued to one caller only")
 
 
 def unwatch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:

@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_stranger(self) -> None:
         if self._session.stranger and self._farewell is None:
-            self._dismiss(error(f"NOAUTH no token came within {AUTHENTICATING:g} s"))
+            self._dismiss(error(f"NOAUTH no token was sent within {AUTHENTICATING:g} s"))
 
     def abort(self) -> None:
         """Close it now."""
@@ -331,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unknown(self, given: bytes) -> None:
         if given.upper() in OF_BROWSERS:
-            told = "a request of HTTP came to the RESP server, perhaps of a page in a browser: it is closed"
+            told = "an HTTP request reached the Redis protocol port, perhaps from a web page: its connection was closed"
             self._shared.sparing.say(log.warning, "http", "", told)
             self._pending.clear()
             self._replies.clear()

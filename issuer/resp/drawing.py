@@ -23,7 +23,7 @@ QUIET_MOST: Final = 1000
 
 def ending(tag: str | None = None) -> IssuerError:
     """Return the error for those that wait for a number when the server ends."""
-    return Unavailable("the server ends", tag=tag)
+    return Unavailable("the server is stopping", tag=tag)
 
 
 class Client(Protocol):

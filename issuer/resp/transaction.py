@@ -62,5 +62,5 @@ class Transaction:
             return error(f"ERR {name} is not allowed inside a transaction")
         self._size += sum(map(len, request))
         if len(self.queue) >= COMMANDS_MOST or self._size > REQUEST_MOST:
-            return error(f"ERR too many commands in a transaction: {COMMANDS_MOST} and {REQUEST_MOST} bytes at most")
+            return error(f"ERR transaction too large: the limits are {COMMANDS_MOST} commands and {REQUEST_MOST} bytes")
         return None

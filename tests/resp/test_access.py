@@ -153,7 +153,7 @@ def test_beyond_its_rate_a_token_is_told_when_to_ask_again(guarded: Served) -> N
 def test_numbers_of_one_command_count_for_the_rate_as_those_of_many_do(guarded: Served) -> None:
     with guarded.client() as client:
         client.ask("AUTH", SLOW)
-        assert "has 3 numbers at once by its rate, not 4" in str(client.ask("INCRBY", "c", 4))
+        assert "may draw up to 3 numbers at once by its rate, not 4" in str(client.ask("INCRBY", "c", 4))
         until(lambda: client.ask("INCRBY", "c", 3) == 3)
         # Sent at once: on a machine that stands still between two commands the rate would grant each.
         client.send(packed("INCRBY", "c", 3) * 50)
@@ -212,7 +212,7 @@ def test_a_client_that_does_not_authenticate_is_closed_soon(
 ) -> None:
     monkeypatch.setattr("issuer.resp.connection.AUTHENTICATING", 0.2)
     with serve().client() as free, guarded.client() as stranger:
-        assert [str(reply) for reply in stranger.rest()] == ["NOAUTH no token came within 0.2 s"]
+        assert [str(reply) for reply in stranger.rest()] == ["NOAUTH no token was sent within 0.2 s"]
         assert free.ask("PING") == b"PONG"
     monkeypatch.undo()
     with guarded.client() as known:

@@ -255,7 +255,10 @@ async def test_closing_fails_what_waits(bench: Bench) -> None:
     assert bench.drawing.waiting == 3
     await bench.drawing.close()
     replies = await bench.answered(*demands)
-    assert [reply and reply.count(b"-UNAVAILABLE the server ends; retry in 1 s\r\n") for reply in replies] == [1, 2]
+    assert [reply and reply.count(b"-UNAVAILABLE the server is stopping; retry in 1 s\r\n") for reply in replies] == [
+        1,
+        2,
+    ]
     assert bench.drawing.waiting == 0
 
 
