@@ -79,7 +79,7 @@ class Caller:
         if bucket is None or n <= 1:
             return
         if n > bucket.most:
-            problem = f"token {self.name!r} has {bucket.most} numbers at once by its rate, not {n}: ask for fewer"
+            problem = f"token {self.name!r} may draw up to {bucket.most} numbers at once by its rate, not {n}"
             raise InvalidArgument(problem, tag=tag, value=n, argument="n")
         if wait := bucket.take(n - 1):
             bucket.give_back()  # else a client that asks again too soon would never get as many as n
@@ -196,7 +196,7 @@ class Access:
             if hmac.compare_digest(known[0], digest):
                 found = known
         if found is None:
-            raise Unauthenticated("the token isn't known")
+            raise Unauthenticated("the token is unknown")
         if found[2] is None:
             raise Unauthenticated(f"token {found[1].name!r} has expired")
         return found[2]
@@ -237,7 +237,7 @@ class Access:
     def _complain(self, complaint: str) -> None:
         if complaint != self._complaint:
             self._complaint = complaint
-            log.error("%s; the tokens read before stay in force", complaint)
+            log.error("%s; the tokens that were read before stay valid", complaint)
 
     def _read(self, path: Path) -> tuple[int, ...]:
         """Put the file in force; return the state that it had. Raises ConfigurationError."""
@@ -251,7 +251,7 @@ class Access:
         self._published.put(content)
         self._complaint = ""
         if status.st_mode & _OTHERS:
-            log.warning("tokens file %s can be written by others than its owner: chmod go-w it", path)
+            log.warning("tokens file %s is writable for other users: run chmod go-w on it", path)
         return _state(status)
 
     def _take(self, content: bytes, entries: list[Entry]) -> None:

@@ -71,14 +71,14 @@ class LookUps:
                         return
                 await self._look_up(tag, min(WITHIN, within / 2))  # the draw wants time as well
         except TimeoutError:
-            raise Unavailable(f"tag {tag!r}: too many names are being looked up", tag=tag) from None
+            raise Unavailable(f"tag {tag!r}: too many unknown tags are being looked up", tag=tag) from None
 
     async def _look_up(self, tag: str, within: float) -> None:
         until, missed = self._missed.get(tag, (0.0, None))
         if missed is not None and until > monotonic():
             raise UnknownTag(tag, store=missed.store)
         if len(self._under_way) >= AT_ONCE + WAITING_MOST:
-            raise TooManyRequests("too many names are being looked up", tag=tag)
+            raise TooManyRequests("too many unknown tags are being looked up", tag=tag)
         done = self._under_way[tag] = asyncio.get_running_loop().create_future()
         try:
             async with self._free:

@@ -72,7 +72,7 @@ class Rates:
                 if self._names[place] in (0, key):
                     self._names[place] = key
                     return place
-        raise ConfigurationError(f"there have been {NAMES_MOST} names with a rate since the server was started")
+        raise ConfigurationError(f"more than {NAMES_MOST} names have had a rate since the server started: restart it")
 
     def take(self, place: int, rate: float, n: int, *, some: bool = False) -> tuple[int, float]:
         """Take n of a place's bucket, all or none; `some`: as many as there are. Below 0: give back.

@@ -65,7 +65,7 @@ def line_for(token: str, name: str, scopes: Sequence[Scope], tags: Sequence[str]
     except ConfigurationError as error:
         raise InvalidArgument(str(error)) from error
     except UnicodeEncodeError as error:
-        raise InvalidArgument("tags is a list of patterns in UTF-8") from error
+        raise InvalidArgument("tags must be a list of patterns in UTF-8") from error
     lists = (f"{key} = [{', '.join(map(_quoted, values))}]" for key, values in (("scopes", scopes), ("tags", tags)))
     fields = [f"hash = {_quoted(hash_)}", *lists]
     if rate is not None:
@@ -95,13 +95,13 @@ def parsed(content: bytes, path: Path) -> list[Entry]:
         text = content.decode()
     except UnicodeDecodeError as error:
         at = content.count(b"\n", 0, error.start) + 1
-        raise ConfigurationError(f"tokens file {path}, line {at}: this is no UTF-8") from None
+        raise ConfigurationError(f"tokens file {path}, line {at}: not valid UTF-8") from None
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         said = re.search(r"at line (\d+)", str(error))
         at = int(said[1]) if said else text.count("\n") + 1
-        raise ConfigurationError(f"tokens file {path}, line {at}: this is no TOML") from None
+        raise ConfigurationError(f"tokens file {path}, line {at}: not valid TOML") from None
     entries: dict[bytes, Entry] = {}
     for name, fields in table.items():
         try:
@@ -111,7 +111,7 @@ def parsed(content: bytes, path: Path) -> list[Entry]:
         for digest in entry.digests:
             if digest in entries:
                 raise ConfigurationError(
-                    f"tokens file {path}, line {_line_of(name, text)}: token {entries[digest].name!r} is this one"
+                    f"tokens file {path}, line {_line_of(name, text)}: token {entries[digest].name!r} has the same hash"
                 )
             entries[digest] = entry
     return list(dict.fromkeys(entries.values()))
@@ -126,20 +126,24 @@ def _line_of(name: str, text: str) -> int:
 def _entry(name: str, fields: Any) -> Entry:
     """Return a line's entry; ConfigurationError says what is wrong with it, without what may be a secret."""
     if not _NAME.fullmatch(name) or name.startswith(PREFIX):
-        raise ConfigurationError(f"a name has 1..64 letters, digits, - and _, and doesn't begin with {PREFIX}")
+        raise ConfigurationError(
+            f"a token's name has 1 to 64 letters, digits, - and _, and does not begin with {PREFIX}"
+        )
     if not isinstance(fields, dict) or set(fields) - {*_KEYS} or not {"hash", "scopes", "tags"} <= set(fields):
         raise ConfigurationError(
-            f"a token has {', '.join(_KEYS[:3])}, a rate and expires if you like, and nothing else"
+            f"a token needs {', '.join(_KEYS[:3])}, may have {' and '.join(_KEYS[3:])}, and has nothing else"
         )
     hash_, scopes, tags, rate, expires = (fields.get(key) for key in _KEYS)
     if not isinstance(scopes, list) or not scopes or not all(each in SCOPES for each in scopes):
-        raise ConfigurationError(f"scopes is a list of one or more of {', '.join(SCOPES)}")
+        raise ConfigurationError(f"scopes must be a list with one or more of {', '.join(SCOPES)}")
     if not isinstance(tags, list) or not tags or not all(isinstance(each, str) and each for each in tags):
-        raise ConfigurationError('tags is a list of patterns, as in ["orders", "invoice-*"]; ["*"] is all tags')
+        raise ConfigurationError(
+            'tags must be a list of patterns, such as ["orders", "invoice-*"]; ["*"] means all tags'
+        )
     if rate is not None and (
         isinstance(rate, bool) or not isinstance(rate, int | float) or not isfinite(rate) or rate <= 0
     ):
-        raise ConfigurationError(f"rate is a number of requests and numbers a second, above 0, not {brief(rate)}")
+        raise ConfigurationError(f"rate (requests and numbers per second) must be a number above 0, not {brief(rate)}")
     return Entry(name, _digests(hash_), frozenset(scopes), tuple(tags), rate, _expiry(expires))
 
 
@@ -148,8 +152,8 @@ def _digests(given: Any) -> tuple[bytes, ...]:
     found = [_HASH.fullmatch(each) if isinstance(each, str) else None for each in hashes]
     if not 1 <= len(found) <= _HASHES_MOST or len(set(map(str, hashes))) < len(hashes) or not all(found):
         raise ConfigurationError(
-            f'hash is "sha256:" and 64 digits, as `issuer token` prints it, or a list of up to {_HASHES_MOST} such '
-            "texts, each another one; never the token itself"
+            f'hash must be "sha256:" and 64 hexadecimal digits, as `issuer token` prints it, or a list of up to '
+            f"{_HASHES_MOST} different ones; never the token itself"
         )
     return tuple(bytes.fromhex(each[1]) for each in found if each)
 
@@ -158,5 +162,7 @@ def _expiry(given: Any) -> float | None:
     if given is None:
         return None
     if not isinstance(given, datetime) or given.tzinfo is None:
-        raise ConfigurationError("expires is a date and time with its zone, as in 2027-01-31T00:00:00Z, without quotes")
+        raise ConfigurationError(
+            "expires must be a date and time with a time zone, such as 2027-01-31T00:00:00Z, without quotes"
+        )
     return given.timestamp()

@@ -32,12 +32,20 @@ def test_it_is_json_for_programs_and_another_one_each_time(cli: Cli) -> None:
 
 def test_what_makes_no_line_is_an_error_of_usage(cli: Cli) -> None:
     for arguments, said in {
-        ("a b", "--scope", "issue", "--tag", "x"): "a name has 1..64 letters",
+        ("a b", "--scope", "issue", "--tag", "x"): "name has 1 to 64 letters",
         ("a", "--scope", "write", "--tag", "x"): "'write' is not one of",
         ("a", "--scope", "issue"): "--tag",
         ("a", "--tag", "x"): "--scope",
-        ("a", "--scope", "issue", "--tag", ""): "tags is a list of patterns",
-        ("a", "--scope", "issue", "--tag", "x", "--rate", "0"): "rate is a number of requests and numbers a second",
+        ("a", "--scope", "issue", "--tag", ""): "tags must be a list of patterns",
+        (
+            "a",
+            "--scope",
+            "issue",
+            "--tag",
+            "x",
+            "--rate",
+            "0",
+        ): "rate (requests and numbers per second) must be a number",
     }.items():
         done = cli("token", *arguments)
         assert (done.code, done.out) == (2, ""), arguments

@@ -437,7 +437,10 @@ def test_tokens_are_read_again_by_each_worker(serve: Serve, home: Path) -> None:
     tokens.write_text(line_for(token, "a", ["issue"], ["orders"]))
     until(lambda: answers() == {200}, message="each worker has read it again")
     tokens.write_text("a = {")
-    until(lambda: answers() == {200} and "the tokens read before stay in force" in server.log, message="still in force")
+    until(
+        lambda: answers() == {200} and "the tokens that were read before stay valid" in server.log,
+        message="still in force",
+    )
     # Also for workers that are started now.
     for pid in server.children()[:2]:
         os.kill(pid, signal.SIGKILL)

@@ -268,7 +268,7 @@ def test_a_file_that_cannot_be_used_leaves_the_last_good_one_in_force_and_is_tol
     (told,) = caplog.records
     assert told.levelno == logging.ERROR
     assert str(tokens.path) in told.getMessage()
-    assert "stay in force" in told.getMessage()
+    assert "stay valid" in told.getMessage()
     tokens.lines.clear()
     other = tokens.add("b", ["issue"], ["*"])
     looked(access)
@@ -327,32 +327,32 @@ def line(old: str = "", new: str = "", more: str = "") -> str:
 
 #: What stands in the third line of a file, and what is said of it.
 WRONG = [
-    ("b = {", "this is no TOML"),
-    (f'b = "{SECRET}', "this is no TOML"),
-    (f'b = "{SECRET}"', "a token has hash, scopes, tags"),
-    (f'b = {{ token = "{SECRET}" }}', "a token has hash, scopes, tags"),
-    (line(more=f', "{SECRET}" = 1'), "a token has hash, scopes, tags"),
-    ('b = { scopes = ["issue"], tags = ["*"] }', "a token has hash, scopes, tags"),
-    (f'"{SECRET}" = {{ {GOOD} }}', "a name has 1..64 letters"),
-    (f'"b c" = {{ {GOOD} }}', "a name has 1..64 letters"),
-    (line(f"sha256:{'0' * 64}", SECRET), "hash is "),
-    (line("0" * 64, "0" * 63), "hash is "),
-    (line("0" * 64, "G" * 64), "hash is "),
-    (line("issue", SECRET), "scopes is a list of one or more of read, issue, admin"),
-    (line('"issue"', ""), "scopes is a list"),
-    (line('"issue"', "[]"), "scopes is a list"),
-    (line('["issue"]', '"issue"'), "scopes is a list"),
-    (line('"*"', ""), "tags is a list"),
-    (line('"*"', '""'), "tags is a list"),
-    (line('["*"]', '"*"'), "tags is a list"),
-    (line(f'"sha256:{"0" * 64}"', "[]"), "hash is "),
-    (line(f'"sha256:{"0" * 64}"', f'["sha256:{"0" * 64}", "sha256:{"0" * 64}"]'), "hash is "),
+    ("b = {", "not valid TOML"),
+    (f'b = "{SECRET}', "not valid TOML"),
+    (f'b = "{SECRET}"', "a token needs hash, scopes, tags"),
+    (f'b = {{ token = "{SECRET}" }}', "a token needs hash, scopes, tags"),
+    (line(more=f', "{SECRET}" = 1'), "a token needs hash, scopes, tags"),
+    ('b = { scopes = ["issue"], tags = ["*"] }', "a token needs hash, scopes, tags"),
+    (f'"{SECRET}" = {{ {GOOD} }}', "name has 1 to 64 letters"),
+    (f'"b c" = {{ {GOOD} }}', "name has 1 to 64 letters"),
+    (line(f"sha256:{'0' * 64}", SECRET), "hash must be "),
+    (line("0" * 64, "0" * 63), "hash must be "),
+    (line("0" * 64, "G" * 64), "hash must be "),
+    (line("issue", SECRET), "scopes must be a list with one or more of read, issue, admin"),
+    (line('"issue"', ""), "scopes must be a list"),
+    (line('"issue"', "[]"), "scopes must be a list"),
+    (line('["issue"]', '"issue"'), "scopes must be a list"),
+    (line('"*"', ""), "tags must be a list"),
+    (line('"*"', '""'), "tags must be a list"),
+    (line('["*"]', '"*"'), "tags must be a list"),
+    (line(f'"sha256:{"0" * 64}"', "[]"), "hash must be "),
+    (line(f'"sha256:{"0" * 64}"', f'["sha256:{"0" * 64}", "sha256:{"0" * 64}"]'), "hash must be "),
     *(
-        (line(more=f", expires = {when}"), "expires is a date and time with its zone")
+        (line(more=f", expires = {when}"), "expires must be a date and time with a time zone")
         for when in ("2027-01-31", "2027-01-31T00:00:00", '"2027-01-31T00:00:00Z"', "1")
     ),
-    *((line(more=f", rate = {rate}"), "rate is a number") for rate in ("0", "-1", "true", "nan", "inf", '"1"')),
-    (f"b = {{ {GOOD} }}\nc = {{ {GOOD} }}", "token 'b' is this one"),
+    *((line(more=f", rate = {rate}"), "must be a number above 0") for rate in ("0", "-1", "true", "nan", "inf", '"1"')),
+    (f"b = {{ {GOOD} }}\nc = {{ {GOOD} }}", "token 'b' has the same hash"),
 ]
 
 
@@ -363,7 +363,7 @@ def test_a_file_with_a_fault_is_refused_at_the_start_with_its_line_and_without_w
     tokens.lines["first"] = f"# first\n{line_for(new_token(), 'first', ['issue'], ['*'])}"
     tokens.write("\n".join([tokens.lines["first"], line, ""]))
     error = refused(ConfigurationError, said, tokens.access)
-    at = 4 if "this one" in said else 3
+    at = 4 if "same hash" in said else 3
     assert f"tokens file {tokens.path}, line {at}: " in str(error) or "TOML" in said
     assert "secret" not in str(error) + repr(error) + str(error.__cause__)
 
@@ -372,7 +372,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused_at_the_start(tokens: Tok
     refused(ConfigurationError, r"tokens file .*tokens\.toml: No such file", tokens.access)
     refused(ConfigurationError, "tokens file .*: Is a directory", Access, tmp_path)
     tokens.path.write_bytes(b"# good\n# \xff\n")
-    refused(ConfigurationError, r"line 2: this is no UTF-8", tokens.access)
+    refused(ConfigurationError, r"line 2: not valid UTF-8", tokens.access)
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o640, 0), (0o644, 0), (0o660, 1), (0o602, 1)])
@@ -432,7 +432,7 @@ def test_a_rate_counts_numbers_and_refuses_what_it_never_grants(tokens: Tokens) 
     error = error_of(lambda: caller.spend(4, "orders"))
     assert isinstance(error, TooManyRequests)
     assert error.retry_after == pytest.approx(0.2)
-    refused(InvalidArgument, "has 10 numbers at once by its rate, not 11", caller.spend, 11, "orders")
+    refused(InvalidArgument, "may draw up to 10 numbers at once by its rate, not 11", caller.spend, 11, "orders")
     tokens.clock.now += 0.5
     granted, problem = caller.need_some("issue", "orders", 100)
     assert (granted, isinstance(problem, TooManyRequests)) == (7, True)
@@ -483,13 +483,13 @@ def test_errors_of_access_are_copied_and_pickled_whole(tokens: Tokens) -> None:
 
 def test_a_line_that_would_not_be_read_is_not_made() -> None:
     for name, scopes, tags, rate, said in [
-        ("a b", ["issue"], ["*"], None, "a name has"),
-        (new_token(), ["issue"], ["*"], None, "a name has"),
-        ("a", [], ["*"], None, "scopes is"),
-        ("a", ["issue"], [], None, "tags is"),
-        ("a", ["issue"], [""], None, "tags is"),
-        ("a", ["issue"], ["*"], 0.0, "rate is"),
-        ("a", ["issue"], ["*"], float("inf"), "rate is"),
+        ("a b", ["issue"], ["*"], None, "name has"),
+        (new_token(), ["issue"], ["*"], None, "name has"),
+        ("a", [], ["*"], None, "scopes must be"),
+        ("a", ["issue"], [], None, "tags must be"),
+        ("a", ["issue"], [""], None, "tags must be"),
+        ("a", ["issue"], ["*"], 0.0, "must be a number above 0"),
+        ("a", ["issue"], ["*"], float("inf"), "must be a number above 0"),
         ("a", ["issue"], ["\udcff"], None, "in UTF-8"),
     ]:
         refused(InvalidArgument, said, line_for, new_token(), name, scopes, tags, rate)
