@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: How gauges of several processes are put together: added up, the highest, or the one that was set last. The values of
-#: a process that has ended count no more.
+#: How the gauges of several processes are merged: by sum, by maximum, or by most recent value. Those of ended processes
+#: are dropped.
 Joined = Literal["livesum", "livemax", "livemostrecent"]
 
 #: In seconds: a store near by takes 1 to 5 ms, and a call of it ends after `store_timeout`, 3 s unless it is set.
@@ -39,56 +39,76 @@ def _gauge(name: str, joined: Joined, help: str, *labels: str) -> Definition:
     return Definition(f"issuer_{name}", "gauge", help, labels, joined)
 
 
-ISSUED = _counter("issued", "Numbers given to callers, out of memory as well")
-DRAWS = _counter("draws", "Draws from Redis that brought numbers to callers")
+ISSUED = _counter("issued", "Numbers issued to callers, including those from process memory")
+DRAWS = _counter("draws", "Draws from Redis that returned numbers for callers")
 ELECTIONS = _counter("elections_won", "Draws that elected this process to load the next segment")
-RESERVATIONS = _counter("reservations", "Reservations asked of the store, by reason and result", "reason", "result")
+RESERVATIONS = _counter(
+    "reservations", "Requests to the store to reserve numbers, by reason and result", "reason", "result"
+)
 RESERVATION = Definition(
-    "issuer_reservation_seconds", "histogram", "Time that the store took for a reservation", ("reason", "result")
+    "issuer_reservation_seconds", "histogram", "Duration of such a request, in seconds", ("reason", "result")
 )
 SEGMENTS = _counter("segments_loaded", "Segments loaded into Redis")
-LATE = _counter("extensions_late", "Times that all segments were used up before the next one was there")
-NEAR = _counter("limits_near", "Times that a tag's numbers were found to be nearly used up")
-FENCE = _counter("fence_trips", "Losses of a tag's numbers in Redis, by cause", "cause")
-LOST = _counter("numbers_lost", "Numbers that nobody will get since Redis lost them, at most")
-NOT_GIVEN_BACK = _counter("give_backs_failed", "Times that unused numbers could not be given back, and stay a gap")
-WENT_DIRECT = _counter("direct_begun", "Times that a process began to serve a tag without Redis")
-REJOINED = _counter("direct_ended", "Times that a process went back to Redis with a tag")
+LATE = _counter("extensions_late", "Times that all segments were used up before the next one was loaded")
+NEAR = _counter("limits_near", "Times that a tag was found to be near its limit")
+FENCE = _counter("fence_trips", "Times that Redis lost a tag's numbers, by cause", "cause")
+LOST = _counter("numbers_lost", "Numbers that were lost in Redis and are never issued, at most")
+NOT_GIVEN_BACK = _counter("give_backs_failed", "Times that unused numbers could not be returned and became a gap")
+WENT_DIRECT = _counter("direct_begun", "Times that a process began to serve a tag in direct mode, without Redis")
+REJOINED = _counter("direct_ended", "Times that a process ended direct mode and used Redis again")
 LEASES = _counter("leases_drawn", "Leases drawn from Redis")
-LEASES_DROPPED = _counter("leases_dropped", "Times that leases were dropped, as the tag's hash was armed again")
-REDIS_SILENCES = _counter("redis_silences", "Outages of Redis that draws ran into")
-REDIS_SECONDS = _counter("redis_silent_seconds", "Seconds that those outages lasted, once they are over")
-STORE_SILENCES = _counter("store_silences", "Outages of the store that fetches ran into")
-STORE_BACK = _counter("store_returns", "Times that the store answered again after one")
-WAITS = _counter("waits", "Times that callers waited for a second, or in vain")
-WAIT_SECONDS = _counter("wait_seconds", "Seconds that those callers waited, once they were served")
-REFUSALS = _counter("refusals", "Calls that got an error in place of a number, by its code", "code")
-FAILED = _counter("background_failures", "Work in the background that came to nothing, by kind", "work")
+LEASES_DROPPED = _counter("leases_dropped", "Times that leases were dropped after a failover or a recovery")
+REDIS_SILENCES = _counter("redis_silences", "Outages of Redis that draws noticed")
+REDIS_SECONDS = _counter("redis_silent_seconds", "Total seconds of those outages; each is added at its end")
+STORE_SILENCES = _counter("store_silences", "Outages of the store that reservations noticed")
+STORE_BACK = _counter("store_returns", "Times that the store answered again after an outage")
+WAITS = _counter("waits", "Times that callers waited for a second or longer, or got no number in time")
+WAIT_SECONDS = _counter("wait_seconds", "Total seconds of those waits; each is added at its end")
+REFUSALS = _counter("refusals", "Calls that failed with an error instead of a number, by error code", "code")
+FAILED = _counter("background_failures", "Failures of background work, by kind", "work")
 
 REQUESTS = Definition(
-    "issuer_http_requests", "counter", "Requests over HTTP, by the token's name", ("route", "status", "token")
+    "issuer_http_requests",
+    "counter",
+    "HTTP requests, by route, status and name of the token",
+    ("route", "status", "token"),
 )
-REQUEST_SECONDS = Definition("issuer_http_request_seconds", "counter", "Seconds that those requests took", ("route",))
+REQUEST_SECONDS = Definition(
+    "issuer_http_request_seconds", "counter", "Total seconds spent on HTTP requests", ("route",)
+)
 REQUESTS_WITHIN = Definition(
-    "issuer_http_requests_within", "counter", "Those that took at most `le` seconds", ("route", "le")
+    "issuer_http_requests_within", "counter", "HTTP requests that took at most `le` seconds", ("route", "le")
 )
-COMMANDS = Definition("issuer_resp_commands", "counter", "Commands over Redis's protocol", ("command",))
+COMMANDS = Definition("issuer_resp_commands", "counter", "Commands over the Redis protocol", ("command",))
 AUTH_FAILURES = Definition(
-    "issuer_authentication_failures", "counter", "Requests that had no token, or none that is known", ("protocol",)
+    "issuer_authentication_failures", "counter", "Requests with a missing or unknown token", ("protocol",)
 )
 
-REMAINING = _gauge("remaining_numbers", "livemostrecent", "Numbers left in Redis, in both segments", *TAG)
-HELD = _gauge("held_numbers", "livesum", "Numbers held in the memory of processes", *TAG)
-RUNWAY = _gauge("runway_seconds", "livemostrecent", "How long those left last at the rate of the last minute", *TAG)
-LIMIT = _gauge("limit_ratio", "livemax", "Share of the numbers up to the limit that are used", *TAG)
-DIRECT = _gauge("direct_processes", "livesum", "Processes that serve the tag without Redis, as that is away", *TAG)
-WAITING = _gauge("callers_waiting", "livesum", "Callers that wait for a number now", *TAG)
+REMAINING = _gauge(
+    "remaining_numbers", "livemostrecent", "Numbers left in Redis, in the current and the next segment", *TAG
+)
+HELD = _gauge("held_numbers", "livesum", "Numbers buffered in the memory of processes", *TAG)
+RUNWAY = _gauge(
+    "runway_seconds",
+    "livemostrecent",
+    "Seconds until the remaining numbers are used up, at the rate of the last minute",
+    *TAG,
+)
+LIMIT = _gauge("limit_ratio", "livemax", "Used share of the numbers up to the limit, 0 to 1", *TAG)
+DIRECT = _gauge(
+    "direct_processes", "livesum", "Processes that serve the tag in direct mode, because Redis is down", *TAG
+)
+WAITING = _gauge("callers_waiting", "livesum", "Callers that are waiting for a number", *TAG)
 MACHINES = _gauge("machine_numbers_held", "livesum", "Machine numbers that processes hold for the tag", *TAG)
-REDIS_SILENT = _gauge("redis_silent", "livemax", "1 while Redis gives no answer to the draws of a tag")
-STORE_SILENT = _gauge("store_silent", "livemax", "1 while the store gives no answer to the fetches of a tag")
-TAGS = _gauge("tags", "livemax", "Tags that a process knows")
-KEPT = _gauge("kept_tags", "livemax", "Tags that a keeper extends, drawn from or not")
-CONNECTIONS = _gauge("connections", "livesum", "Connections of clients", "protocol")
-BUILD = _gauge("build_info", "livemax", "1, with the versions of the issuer and of Python", "version", "python")
+REDIS_SILENT = _gauge("redis_silent", "livemax", "1 while Redis does not answer the draws of at least one tag")
+STORE_SILENT = _gauge(
+    "store_silent", "livemax", "1 while the store does not answer the reservations of at least one tag"
+)
+TAGS = _gauge("tags", "livemax", "Tags that a process uses or keeps")
+KEPT = _gauge("kept_tags", "livemax", "Tags that a keeper keeps loaded, used or not")
+CONNECTIONS = _gauge("connections", "livesum", "Open client connections", "protocol")
+BUILD = _gauge(
+    "build_info", "livemax", "Always 1; the labels have the versions of the issuer and of Python", "version", "python"
+)
 
 DEFINITIONS: Final[tuple[Definition, ...]] = tuple(each for each in globals().values() if isinstance(each, Definition))
