@@ -191,7 +191,7 @@ class Application(Starlette):
     async def _not_found(self, request: Request, error: Exception) -> Response:
         del request, error  # the only one that Starlette raises here
         self._tally.requests[OTHER, 404, ""] += 1
-        return answer(Problem(404, "not_found", "there is nothing at this path: /docs shows what there is"), "")  # type: ignore[return-value]  # any ASGI application will do
+        return answer(Problem(404, "not_found", "no route has this path; /docs lists all routes"), "")  # type: ignore[return-value]  # any ASGI application will do
 
 
 def _last(send: Send) -> Send:

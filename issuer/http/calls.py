@@ -68,10 +68,12 @@ def decoded(segment: str) -> str:
     raw = segment.encode("latin-1")
     try:
         if _BROKEN.search(raw):
-            raise Problem(400, "malformed", "a % in the path begins two hexadecimal digits; % itself is %25")
+            raise Problem(
+                400, "malformed", "the path has a % without two hexadecimal digits after it; write % itself as %25"
+            )
         return unquote_to_bytes(raw).decode()
     except UnicodeDecodeError as error:
-        raise Problem(400, "malformed", "the path is percent-encoded UTF-8") from error
+        raise Problem(400, "malformed", "the path is not percent-encoded UTF-8") from error
 
 
 def queried(scope: Scope) -> dict[str, str]:
@@ -81,13 +83,17 @@ def queried(scope: Scope) -> dict[str, str]:
         return {}
     try:
         if _BROKEN.search(raw):
-            raise Problem(400, "malformed", "a % in the query begins two hexadecimal digits; % itself is %25")
+            raise Problem(
+                400, "malformed", "the query has a % without two hexadecimal digits after it; write % itself as %25"
+            )
         pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=100)
     except (UnicodeDecodeError, ValueError) as error:
-        raise Problem(400, "malformed", "the query is percent-encoded UTF-8, of 100 parameters at most") from error
+        raise Problem(
+            400, "malformed", "the query is not percent-encoded UTF-8, or has more than 100 parameters"
+        ) from error
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise Problem(400, "malformed", "the query has a parameter twice")
+        raise Problem(400, "malformed", "the query repeats a parameter; send each one once")
     return found
 
 
@@ -97,7 +103,7 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
     for name, value in scope["headers"]:
         if name in found:
             if name in _ONCE:
-                raise Problem(400, "malformed", f"the header {name.decode('latin-1')} comes twice")
+                raise Problem(400, "malformed", f"the header {name.decode('latin-1')} is repeated; send it once")
             found[name] += b", " + value
         else:
             found[name] = value
@@ -110,7 +116,7 @@ def key_of(headers: Mapping[bytes, bytes]) -> str | None:
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError as error:
-        raise Problem(400, "malformed", "Idempotency-Key is UTF-8") from error
+        raise Problem(400, "malformed", "the header Idempotency-Key is not UTF-8") from error
 
 
 async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str, Any]:
@@ -122,7 +128,7 @@ async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str,
         async with asyncio.timeout(BODY_WITHIN):
             body = await _whole_body(receive)
     except TimeoutError:
-        raise Problem(408, "body_late", f"a body comes within {BODY_WITHIN:g} s", headers=_LAST) from None
+        raise Problem(408, "body_late", f"the body did not arrive within {BODY_WITHIN:g} s", headers=_LAST) from None
     _check_type(headers.get(b"content-type"), body)
     return parsed(bytes(body)) if body else {}
 
@@ -134,7 +140,7 @@ async def _whole_body(receive: Receive) -> bytearray:
         message = await receive()
         if message["type"] == "http.disconnect":
             # The client has gone, or what it sends is cut up as no body is: granian wants an answer all the same.
-            raise Problem(400, "malformed", "the body ended before it was there")
+            raise Problem(400, "malformed", "the body is incomplete, or its chunks are malformed")
         body += message.get("body", b"")
         if len(body) > BODY_MOST:
             raise _too_large()
@@ -143,7 +149,7 @@ async def _whole_body(receive: Receive) -> bytearray:
 
 
 def _too_large() -> Problem:
-    return Problem(413, "too_large", f"a body has {BODY_MOST} bytes at most", headers=_LAST)
+    return Problem(413, "too_large", f"the body is larger than {BODY_MOST} bytes", headers=_LAST)
 
 
 def _check_type(said: bytes | None, body: bytearray) -> None:
@@ -152,7 +158,7 @@ def _check_type(said: bytes | None, body: bytearray) -> None:
     charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
     if (said is None and not body) or (media.strip() == JSON and charset in (b"", b"utf-8")):
         return
-    raise Problem(415, "unsupported_media_type", "a body is of Content-Type: application/json, in UTF-8")
+    raise Problem(415, "unsupported_media_type", "the body must be sent as Content-Type: application/json, in UTF-8")
 
 
 def parsed(body: bytes) -> dict[str, Any]:
@@ -163,28 +169,30 @@ def parsed(body: bytes) -> dict[str, Any]:
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()  # refuses halves of characters, which no text has
     except (UnicodeError, RecursionError) as error:
-        raise Problem(400, "malformed", "the body is no JSON in UTF-8, or is nested too deeply") from error
+        raise Problem(400, "malformed", "the body is not valid JSON in UTF-8, or is nested too deeply") from error
     except json.JSONDecodeError as error:
-        raise Problem(400, "malformed", f"the body is no JSON: {error.msg} at character {error.pos}") from error
+        raise Problem(400, "malformed", f"the body is not valid JSON: {error.msg} at character {error.pos}") from error
     if not isinstance(found, dict):
-        raise Problem(400, "malformed", "the body is an object of JSON")
+        raise Problem(400, "malformed", "the body must be a JSON object")
     return found
 
 
 def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise Problem(400, "malformed", "the body has a member twice")
+        raise Problem(400, "malformed", "the body repeats a member; send each one once")
     return found
 
 
 def _no_number(text: str) -> float:
-    raise Problem(400, "malformed", f"{text} is no JSON")
+    raise Problem(400, "malformed", f"{text} is not valid JSON")
 
 
 def _integer(text: str) -> int:
     if len(text) > _DIGITS_MOST:
-        raise InvalidArgument(f"an integer of {len(text)} digits is none that a tag has", value=brief(text))
+        raise InvalidArgument(
+            f"an integer of {len(text)} digits is too long: numbers of a tag have up to 19", value=brief(text)
+        )
     return int(text)
 
 

@@ -20,4 +20,4 @@ def place(cursor: str) -> Any:
     try:
         return json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (NoBase64, UnicodeError, ValueError, RecursionError) as error:
-        raise InvalidArgument("is the `next` of a page", value=cursor, argument="cursor") from error
+        raise InvalidArgument("must be the `next` of a page", value=cursor, argument="cursor") from error

@@ -159,12 +159,12 @@ def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, An
     if strange:
         named = ", ".join(map(brief, strange[:5]))
         raise Problem(
-            422, "unknown_member", f"the body has no member {named} here; it has {', '.join(known) or 'none'}"
+            422, "unknown_member", f"unknown member {named} in the body; this route takes {', '.join(known) or 'none'}"
         )
     for field in fields:
         if field.name not in found:
             if field.required:
-                raise Problem(422, "missing_member", f"the body lacks {field.name}", member=field.name)
+                raise Problem(422, "missing_member", f"the body lacks the member {field.name}", member=field.name)
         elif not field.kind.fits(found[field.name]):
             problem = f"{field.name} must be {field.kind.said}, not {brief(found[field.name])}"
             raise Problem(422, "wrong_type", problem, member=field.name)
@@ -186,7 +186,7 @@ def read_query(found: Mapping[str, str], fields: Sequence[Field]) -> dict[str, A
     strange = sorted(found.keys() - known.keys())
     if strange:
         named = ", ".join(map(brief, strange[:5]))
-        problem = f"the query has no parameter {named} here; it has {', '.join(known) or 'none'}"
+        problem = f"unknown parameter {named} in the query; this route takes {', '.join(known) or 'none'}"
         raise Problem(422, "unknown_parameter", problem)
     values = {name: known[name].kind.read(text) for name, text in found.items()}
     for field in fields:

@@ -61,11 +61,11 @@ class Guard:
         """Raise Problem for another server's name, or for a page of another site."""
         host = headers.get(b"host")
         if not self.serves(host):
-            raise Problem(403, "wrong_host", "this server isn't known by that name; `allowed_hosts` has those that are")
+            raise Problem(403, "wrong_host", "the Host header is no name of this server; add it to `allowed_hosts`")
         origin = headers.get(b"origin")
         own = host is not None and origin is not None and origin.lower().partition(b"://")[2] == host.lower()
         if (origin is not None and not own) or headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
-            raise Problem(403, "cross_origin", "pages of other sites are not served")
+            raise Problem(403, "cross_origin", "cross-origin requests are rejected")
 
 
 def _name_of(host: str) -> str:
@@ -90,5 +90,5 @@ def identified(access: Access, authorization: bytes | None) -> Caller:
     if authorization[:7].lower() != _BEARER:
         if access.is_open:
             return access.identify(None)
-        raise Unauthenticated("a token is sent as `Authorization: Bearer TOKEN`")
+        raise Unauthenticated("the Authorization header must be `Bearer TOKEN`")
     return access.identify(authorization[7:].strip().decode("latin-1"))

@@ -29,7 +29,7 @@ async def next_number(service: Service, call: Call) -> Reply:
     limits = service.limits
     ttl = seconds(said.get("ttl", min(TTL, limits.longest_ttl)), "ttl", zero=False)
     if ttl > limits.longest_ttl:
-        problem = f"is {limits.longest_ttl:g} s at most on this server (longest_ttl), not {ttl:g}"
+        problem = f"must be at most {limits.longest_ttl:g} s on this server (longest_ttl), not {ttl:g}"
         raise InvalidArgument(problem, tag=tag, value=ttl, argument="ttl")
     how = DrawOptions(
         call.key,
@@ -120,7 +120,7 @@ async def who(service: Service, call: Call) -> Reply:
     ids, tag, value = service.ids, call.tag, _whole(call.tag, call.path["number"])
     decoded = await ids.decode(tag, value, timeout=call.timeout)
     if decoded.counter is None:
-        problem = f"{value} of {tag!r} stands for no one counter, so that the ledger doesn't tell who reserved it"
+        problem = f"{value} of {tag!r} has no single counter value, so the ledger does not show who reserved it"
         raise NotDecodable(problem, tag=tag, value=value)
     part = decoded.part or tag
     content: dict[str, Any] = view(await ids.who(part, decoded.counter, timeout=call.timeout))
@@ -131,5 +131,5 @@ async def who(service: Service, call: Call) -> Reply:
 
 def _whole(tag: str, text: str) -> int:
     if not re.fullmatch(rf"[0-9]{{1,{DIGITS_MOST}}}", text, re.ASCII):
-        raise NotDecodable(f"{brief(text)} is no whole number", tag=tag, value=text)
+        raise NotDecodable(f"{brief(text)} is not a whole number", tag=tag, value=text)
     return int(text)

@@ -13,24 +13,24 @@ from issuer.http.schemas import SCHEMAS
 
 #: What else a status means here.
 _TOLD: Final[Mapping[int, str]] = {
-    400: "malformed, or an argument out of its range",
-    401: "no token, or none that the server knows",
-    403: "the token may not do this, a plugin refuses it, or it comes from a page of another site",
-    404: "no such tag",
-    409: "the tag is there already, or has no number left",
-    408: "the body didn't come in time",
-    413: "the body is larger than 64 KB",
-    415: "the body is no application/json",
-    422: "a member that isn't known or of another type, or settings that contradict each other",
-    429: "the token's requests of this second are used up",
-    500: "a person has to look",
-    503: "Redis or the store is away, or the tag is halted; again after Retry-After",
+    400: "The request is malformed, or an argument is out of range",
+    401: "The token is missing or unknown",
+    403: "The token lacks the scope, a plugin rejected the call, or the request is cross-origin",
+    404: "The tag does not exist",
+    409: "The tag exists already, or has no number left",
+    408: "The body did not arrive in time",
+    413: "The body is larger than 64 KB",
+    415: "The body is not application/json",
+    422: "A member is unknown or has the wrong type, or settings contradict each other",
+    429: "The token's rate is used up; retry after Retry-After",
+    500: "An operator must act",
+    503: "Redis or the store does not answer, or the tag is halted; retry after Retry-After",
 }
 
-_ABOUT: Final = """Unique, increasing 64-bit numbers per tag. Nothing that draws is a GET.
+_ABOUT: Final = """Unique, increasing 64-bit numbers per tag. Every request that draws a number is a POST.
 
-Tags are percent-encoded: `a/b` is `a%2Fb`. Numbers are JSON integers, up to 2^63-1; with `?as=string` they are strings.
-Errors are problems of RFC 9457: `code` says which, and stays the same for ever."""
+Percent-encode tags in paths: `a/b` is `a%2Fb`. Numbers are JSON integers up to 2^63-1. With `?as=string` they are
+strings. Errors are problem details (RFC 9457): programs check `code`, which never changes."""
 
 
 def document() -> dict[str, Any]:
@@ -45,7 +45,7 @@ def document() -> dict[str, Any]:
         "components": {
             "schemas": dict(SCHEMAS),
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "where the server has tokens"}
+                "token": {"type": "http", "scheme": "bearer", "description": "Required if the server has tokens"}
             },
         },
     }
@@ -60,7 +60,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "security": [{"token": []}, {}] if route.scope else [{}],
     }
     if route.scope:
-        operation["description"] = f"Scope of the token: {' or '.join(route.scope)}."
+        operation["description"] = f"Required scope: {' or '.join(f'`{each}`' for each in route.scope)}."
     if route.body is not None:
         schema = _members(route.members)
         needed = any(field.required for field in route.members)
@@ -79,14 +79,14 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
     found = []
     if route.of_tag:
         tag = {"type": "string", "minLength": 1, "maxLength": 200}
-        found.append(_parameter("tag", "path", tag, "the tag, of 1 to 200 bytes"))
+        found.append(_parameter("tag", "path", tag, "Name of the tag, 1 to 200 bytes"))
     if "{shown}" in route.path:
-        found.append(_parameter("shown", "path", {"type": "string", "minLength": 1}, "a number or a text of the tag"))
+        found.append(_parameter("shown", "path", {"type": "string", "minLength": 1}, "Number or text to decode"))
     if "{number}" in route.path:
-        found.append(_parameter("number", "path", {"type": "string", "pattern": "^[0-9]{1,100}$"}, "a number"))
+        found.append(_parameter("number", "path", {"type": "string", "pattern": "^[0-9]{1,100}$"}, "Number to look up"))
     found += [_parameter(each.name, "query", each.described, each.about) for each in route.parameters]
     if route.key:
-        about = "a key of the caller's: asked again, it has the same number"
+        about = "Key chosen by the caller: a retry with the same key returns the same number"
         found.append(
             _parameter("Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": 200}, about)
         )
@@ -123,7 +123,7 @@ def _good(route: Route, status: int) -> dict[str, Any]:
     elif route.reply:
         response["content"] = {route.reply: {"schema": {"type": "object" if "json" in route.reply else "string"}}}
     if route.name == "create":
-        response["headers"] = {"Location": {"schema": {"type": "string"}, "description": "the tag's path"}}
+        response["headers"] = {"Location": {"schema": {"type": "string"}, "description": "Path of the tag"}}
     return response
 
 
@@ -131,7 +131,7 @@ def _bad(status: int) -> dict[str, Any]:
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     response: dict[str, Any] = {"description": _TOLD[status], "content": content}
     if status in (429, 503):
-        response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "seconds"}}
+        response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until a retry"}}
     if status == 401:  # noqa: PLR2004 - Unauthorized
         response["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
     return response

@@ -8,6 +8,8 @@ from hashlib import sha256
 from html import escape
 from typing import Any, Final
 
+from issuer.persistence.records import HIGHEST
+
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8882; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem 1rem 4rem; }
@@ -37,7 +39,7 @@ def page(document: Mapping[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title><style>{_STYLE}</style></head><body><header><h1>{title}</h1>",
         *(f"<p>{_inline(each)}</p>" for each in info["description"].split("\n\n")),
-        '<p>For programs: <a href="/openapi.json">/openapi.json</a></p></header><nav><ul>',
+        '<p>OpenAPI document: <a href="/openapi.json">/openapi.json</a></p></header><nav><ul>',
     ]
     each_operation = [(path, method, each) for path, each in document["paths"].items() for method, each in each.items()]
     for path, method, operation in each_operation:
@@ -57,14 +59,14 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator
     yield f"<p>{_inline(operation['summary'])} {_inline(operation.get('description', ''))}</p>"
     rows = [(each["name"], each["in"], each["schema"], each["description"]) for each in operation["parameters"]]
     if rows:
-        yield "<h3>Parameters</h3><table><tr><th>name</th><th>in</th><th>type</th><th></th></tr>"
+        yield "<h3>Parameters</h3><table><tr><th>name</th><th>in</th><th>type</th><th>meaning</th></tr>"
         for name, place, schema, about in rows:
             yield f"<tr><td>{escape(name)}</td><td>{place}</td><td>{_kind(schema)}</td><td>{_inline(about)}</td></tr>"
         yield "</table>"
     if "requestBody" in operation:
         yield "<h3>Body</h3>"
         yield from _properties(operation["requestBody"]["content"]["application/json"]["schema"])
-    yield "<h3>Replies</h3><table><tr><th>status</th><th>content</th><th></th></tr>"
+    yield "<h3>Responses</h3><table><tr><th>status</th><th>content</th><th>meaning</th></tr>"
     for status, response in operation["responses"].items():
         content = "<br>".join(
             f"{escape(media)}: {_kind(each['schema'])}" for media, each in response.get("content", {}).items()
@@ -76,10 +78,10 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator
 def _properties(schema: Mapping[str, Any]) -> Iterator[str]:
     if "description" in schema:
         yield f"<p>{_inline(schema['description'])}</p>"
-    yield "<table><tr><th>member</th><th>type</th><th></th></tr>"
+    yield "<table><tr><th>member</th><th>type</th><th>meaning</th></tr>"
     for name, each in schema["properties"].items():
-        needed = "" if name in schema.get("required", ()) else "optional; "
-        about = _inline(f"{needed}{each.get('description', '')}".removesuffix("; "))
+        needed = "" if name in schema.get("required", ()) else "Optional. "
+        about = _inline(f"{needed}{each.get('description', '')}".rstrip())
         yield f"<tr><td>{escape(name)}</td><td>{_kind(each)}</td><td>{about}</td></tr>"
     yield "</table>"
 
@@ -97,8 +99,10 @@ def _kind(schema: Mapping[str, Any]) -> str:
     named = escape(" or ".join(kind) if isinstance(kind, list) else kind)
     if kind == "array":
         return f"list of {_kind(schema.get('items', {}))}"
-    low, high = (schema.get(bound, "") for bound in ("minimum", "maximum"))
-    return f"{named} {low}..{high}".rstrip(".") if low != "" or high != "" else named
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is None:
+        return named
+    return f"{named}, {low} or more" if high is None else f"{named} {low}..{'2^63-1' if high == HIGHEST else high}"
 
 
 def _inline(text: str) -> str:

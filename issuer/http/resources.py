@@ -61,7 +61,7 @@ class Resource:
 
     def _not_allowed(self) -> Problem:
         allow = (b"allow", self._allowed.encode())
-        return Problem(405, "method_not_allowed", f"here are {self._allowed}", headers=[allow])
+        return Problem(405, "method_not_allowed", f"this path allows {self._allowed}", headers=[allow])
 
     async def _answered(self, route: Route, scope: Scope, receive: Receive, asked: Asked) -> Reply:
         headers = calls.headers_of(scope)
@@ -120,6 +120,8 @@ def _tag(path: Mapping[str, str], query: Mapping[str, str]) -> str:
         return query["tag"]
     if tag and "tag" in query:
         raise Problem(
-            422, "unknown_parameter", f"`tag` is said in the query where the path has {calls.ELSEWHERE} for it"
+            422,
+            "unknown_parameter",
+            f"`tag` is allowed in the query only if the path has {calls.ELSEWHERE} in its place",
         )
     return tag

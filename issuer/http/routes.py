@@ -36,38 +36,38 @@ def _to(lowest: int, highest: int) -> dict[str, int]:
     return {"minimum": lowest, "maximum": highest}
 
 
-_TIMEOUT: Final = Field("timeout", SECONDS, "how long the call may wait, in seconds; the server caps it")
+_TIMEOUT: Final = Field("timeout", SECONDS, "Longest time the call may wait, in seconds; the server allows 30 at most")
 _AS: Final = Field(
-    "as", words("string"), '"string": a tag\'s numbers as JSON strings, for clients whose integers end at 2^53'
+    "as", words("string"), "Return the tag's numbers as JSON strings: for clients without exact integers above 2^53"
 )
-_TAG: Final = Field("tag", TEXT, "the tag, where the path has - for it: for the tags . and .., which clients resolve")
-_SHARD_KEY: Final = Field("shard_key", TEXT, "its key, for a tag with shards")
-_RESTART_KEY: Final = Field("restart_key", TEXT, "the key whose series it is, for a tag with a series for each key")
-_CURSOR: Final = Field("cursor", TEXT, "the `next` of the page before")
-_LIMIT: Final = Field("limit", WHOLE, "entries of the page; 100 if not given", schema=_to(1, tags.PAGE_MOST))
+_TAG: Final = Field("tag", TEXT, "The tag, if the path has `-` in its place: for `.` and `..`, which clients resolve")
+_SHARD_KEY: Final = Field("shard_key", TEXT, "Key that selects the shard; only for tags with shards")
+_RESTART_KEY: Final = Field("restart_key", TEXT, "Key that selects the series; only for keyed tags")
+_CURSOR: Final = Field("cursor", TEXT, "`next` of the previous page")
+_LIMIT: Final = Field("limit", WHOLE, "Entries per page; default 100", schema=_to(1, tags.PAGE_MOST))
 
 _CHANGEABLE: Final = (
-    Field("step", STEP, 'how many numbers a segment has; "auto": the server chooses'),
-    Field("limit", LIMIT, "the last number there is"),
-    Field("start", NUMBER, "the first number; of a tag that is there, skips those below it"),
-    Field("above", NUMBER, "the number below the first one, in place of start"),
-    Field("lease", WHOLE, "how many numbers each process draws ahead, of a trend tag", schema=_to(0, LEASE_MOST)),
-    Field("ahead", WHOLE, "how many segments are reserved at once", schema=_to(1, AHEAD_MOST)),
-    Field("description", TEXT, "a text for people, of 1000 bytes at most"),
-    Field("format", TEXT, "the look of texts, as in B{date:%y}-{seq:06d}{check}"),
-    Field("restart", words(*get_args(Restart)), "when numbers begin at 1 again"),
-    Field("timezone", TEXT, "the time zone of days, as Europe/Vienna"),
-    Field("keyed", FLAG, "a series of its own for each restart_key"),
-    Field("scramble", SCRAMBLE, "the name of the server's key to scramble with, or [from number, name] of several"),
-    Field("scramble_strict", FLAG, "scramble though the order is strict"),
-    Field("stride", WHOLE, "every n-th number, for n sites", schema={"minimum": 1}),
-    Field("offset", WHOLE, "which of these sites, 1..stride", schema={"minimum": 1}),
-    Field("stride_above", NUMBER, "change the stride above this number, which no site has reached"),
-    Field("shards", SHARDS, "a sequence for each shard"),
-    Field("app", WHOLE, "the application of a tag with shards", schema={"minimum": 0}),
-    Field("cycle", FLAG, "begin again after the limit"),
-    Field("strategy", TEXT, "segment, snowflake, or the server's own"),
-    Field("options", OPTIONS, "options of the strategy"),
+    Field("step", STEP, 'Numbers per segment; "auto": 1000'),
+    Field("limit", LIMIT, "Last number that may be issued"),
+    Field("start", NUMBER, "First number; for an existing tag, numbers below it are skipped"),
+    Field("above", NUMBER, "Number below the first one; use it or `start`"),
+    Field("lease", WHOLE, "Numbers that each process draws ahead; only for trend tags", schema=_to(0, LEASE_MOST)),
+    Field("ahead", WHOLE, "Steps per segment; more of them bridge a longer store outage", schema=_to(1, AHEAD_MOST)),
+    Field("description", TEXT, "Text for people, up to 1000 bytes"),
+    Field("format", TEXT, "Template of the tag's texts, such as `B{date:%y}-{seq:06d}{check}`"),
+    Field("restart", words(*get_args(Restart)), "How often numbers begin at 1 again"),
+    Field("timezone", TEXT, "Time zone used for day boundaries, such as Europe/Vienna"),
+    Field("keyed", FLAG, "true: each `restart_key` has a series of its own"),
+    Field("scramble", SCRAMBLE, "Name of the server's scramble key, or a list of [first number, name of the key]"),
+    Field("scramble_strict", FLAG, "true: allow scrambling for a strict tag"),
+    Field("stride", WHOLE, "Issue every n-th number only, so that n sites share no number", schema={"minimum": 1}),
+    Field("offset", WHOLE, "Position of this site among them, 1..stride", schema={"minimum": 1}),
+    Field("stride_above", NUMBER, "Number above which a changed stride applies; no site may have reached it"),
+    Field("shards", SHARDS, "true, or bit widths: each shard has a sequence of its own"),
+    Field("app", WHOLE, "Application number within the numbers; only for tags with shards", schema={"minimum": 0}),
+    Field("cycle", FLAG, "true: begin again after the limit; numbers are then issued twice"),
+    Field("strategy", TEXT, "Algorithm that makes the numbers: segment, snowflake, or one installed on the server"),
+    Field("options", OPTIONS, "Options of the strategy"),
 )  # fmt: skip
 
 
@@ -132,82 +132,87 @@ _OF: Final = "/v1/tags/{tag}"
 
 ROUTES: Final = (
     Route(
-        "POST", f"{_OF}/next", "next", "Draw the next number. The same one again under the same Idempotency-Key.",
+        "POST", f"{_OF}/next", "next", "Draw the next number. A repeated Idempotency-Key returns the same number.",
         numbers.next_number, ISSUE, "Number", plain=True, key=True,
         body=(
             _SHARD_KEY, _RESTART_KEY,
-            Field("ttl", SECONDS, "for how long the number of an Idempotency-Key is kept, in seconds; a day"),
+            Field("ttl", SECONDS, "How long the number of the Idempotency-Key is kept, in seconds; default one day"),
         ),
     ),
     Route(
-        "POST", f"{_OF}/take", "take", "Draw n numbers, all or an error.", numbers.take, ISSUE, "Numbers", plain=True,
-        body=(Field("n", WHOLE, "how many", required=True, schema=_to(1, TAKE_MOST)),),
+        "POST", f"{_OF}/take", "take", "Draw exactly n numbers.", numbers.take, ISSUE, "Numbers", plain=True,
+        body=(Field("n", WHOLE, "Count of numbers", required=True, schema=_to(1, TAKE_MOST)),),
     ),
     Route(
-        "POST", f"{_OF}/reserve", "reserve", "Reserve n contiguous numbers of a trend tag straight from the store.",
+        "POST", f"{_OF}/reserve", "reserve", "Reserve n contiguous numbers of a trend tag, directly from the store.",
         numbers.reserve, ISSUE, "Range",
-        body=(Field("n", WHOLE, "how many", required=True, schema=_to(1, HIGHEST)),),
+        body=(Field("n", WHOLE, "Count of numbers", required=True, schema=_to(1, HIGHEST)),),
     ),
     Route(
-        "POST", f"{_OF}/warm", "warm", "Have numbers in hand, so that the first draw needs no store.",
+        "POST", f"{_OF}/warm", "warm", "Load numbers now, so that the first draw does not wait for the store.",
         numbers.warm, ISSUE, body=(), statuses=(204,),
     ),
     Route(
-        "GET", f"{_OF}/peek", "peek", "Show the number that comes next if no other caller draws before.",
+        "GET", f"{_OF}/peek", "peek", "Show the number that the next draw will return. Nothing is drawn.",
         numbers.peek, EITHER, "Number", plain=True, query=(_SHARD_KEY, _RESTART_KEY),
     ),
     Route(
-        "GET", f"{_OF}/decode/{{shown}}", "decode", "Take a number, or its text, apart.",
+        "GET", f"{_OF}/decode/{{shown}}", "decode", "Decode a number or a text: its counter, period, shard and so on.",
         numbers.decode, EITHER, "Decoded",
         query=(
-            Field("number", FLAG, "true: it is a number, though it may look like a text of the tag's format"),
-            Field("holder", FLAG, "true: tell the process that holds the machine number of a snowflake number"),
+            Field("number", FLAG, "true: read `shown` as a number, even if it could be a text of the tag's format"),
+            Field("holder", FLAG, "true: add the process that holds the machine number; only for snowflake tags"),
         ),
     ),
     Route(
-        "GET", f"{_OF}/who/{{number}}", "who", "Show which process reserved a number, and when.",
+        "GET", f"{_OF}/who/{{number}}", "who", "Show which process reserved the number, and when.",
         numbers.who, READ, "Provenance",
     ),
     Route(
-        "GET", f"{_OF}/segments", "segments", "Show the ledger: the reserved segments, the highest first.",
+        "GET", f"{_OF}/segments", "segments", "List the tag's ledger: its reserved segments, the highest first.",
         tags.segments, READ, "SegmentPage",
-        query=(_LIMIT, _CURSOR, Field("upward", FLAG, "true: the lowest first")),
+        query=(_LIMIT, _CURSOR, Field("upward", FLAG, "true: list the lowest first")),
     ),
-    Route("GET", "/v1/tags", "tags", "List the tags that the caller may read, by name.", tags.tags, READ, "TagPage",
+    Route("GET", "/v1/tags", "tags", "List the tags that the token may read, by name.", tags.tags, READ, "TagPage",
           query=(_LIMIT, _CURSOR), checked=True),
     Route(
-        "POST", "/v1/tags", "create", "Make a tag. A deleted one, made again, goes on above its numbers.",
+        "POST", "/v1/tags", "create", "Create a tag. A deleted tag, created again, continues above its old numbers.",
         tags.create, ADMIN, "Tag", statuses=(201, 200),
         body=(
-            Field("tag", TEXT, "its name", required=True),
+            Field("tag", TEXT, "Name of the tag", required=True),
             *_CHANGEABLE,
-            Field("order", words(*get_args(Order)), "strict: by time, over all processes; trend: per process"),
-            Field("exist_ok", FLAG, "true: take one that is there and makes these numbers"),
+            Field("order", words(*get_args(Order)), "strict: ordered over all processes; trend: within each process"),
+            Field("exist_ok", FLAG, "true: return an existing tag if it makes the same numbers"),
         ),
     ),
-    Route("GET", _OF, "show", "Show all that the store and Redis know of the tag.", tags.show, READ, "Inspection"),
-    Route("PATCH", _OF, "change", "Change the tag while it is in use.", tags.change, ADMIN, "Tag", body=_CHANGEABLE),
-    Route("DELETE", _OF, "delete", "Retire the tag and its parts.", tags.delete, ADMIN, statuses=(204,)),
-    Route("POST", f"{_OF}/halt", "halt", "Stop the tag's reservations at once, until recover.", upkeep.halt, ADMIN,
+    Route("GET", _OF, "show", "Show the tag's settings and its state in the store and Redis.", tags.show, READ,
+          "Inspection"),
+    Route("PATCH", _OF, "change", "Change settings of the tag while it is in use.", tags.change, ADMIN, "Tag",
+          body=_CHANGEABLE),
+    Route("DELETE", _OF, "delete", "Delete the tag and its parts.", tags.delete, ADMIN, statuses=(204,)),
+    Route("POST", f"{_OF}/halt", "halt", "Stop all reservations of the tag until it is recovered.", upkeep.halt, ADMIN,
           body=(), statuses=(204,)),
     Route(
         "POST", f"{_OF}/recover", "recover",
-        "Show what it takes that no number known anywhere is issued again; do it if dry_run is false.",
+        "Raise the tag above the highest recorded number. With `dry_run`, the default, only show what would change.",
         upkeep.recover, ADMIN, "Recoveries",
         body=(
-            Field("dry_run", FLAG, "false: do it; else nothing is changed"),
-            Field("at_least", NUMBER, "counter N is taken, even if no server knows it"),
+            Field("dry_run", FLAG, "false: carry out the recovery; default true: change nothing"),
+            Field("at_least", NUMBER, "Counter value to raise the tag to, even if no server has recorded it"),
         ),
     ),
-    Route("GET", "/v1/verify", "verify", "Prove that no number was reserved twice.", upkeep.verify, READ,
-          "Discrepancies", query=(Field("tag", TEXT, "the tag; all of them if not given"),)),
-    Route("GET", "/v1/doctor", "doctor", "Say what weakens the promise, and what to do.", upkeep.doctor, READ,
-          "Findings", query=(Field("most", WHOLE, "how many tags to look at closely", schema={"minimum": 0}),)),
-    Route("GET", "/livez", "livez", "Say that this process runs; nothing is asked.", upkeep.alive, (), "Health"),
+    Route("GET", "/v1/verify", "verify", "Check the ledgers for numbers that were reserved twice.", upkeep.verify, READ,
+          "Discrepancies", query=(Field("tag", TEXT, "Tag to check; default all tags"),)),
+    Route("GET", "/v1/doctor", "doctor", "Check Redis, the store, the settings and the tags; list risks and remedies.",
+          upkeep.doctor, READ, "Findings",
+          query=(Field("most", WHOLE, "Tags to check in detail; default 1000", schema={"minimum": 0}),)),
+    Route("GET", "/livez", "livez", "Liveness probe: 200 while this process runs.", upkeep.alive, (), "Health"),
     Route("GET", "/healthz", "healthz", "The same as /livez.", upkeep.alive, (), "Health"),
-    Route("GET", "/readyz", "readyz", "Say whether this process serves, and what is seen of Redis and the store.",
+    Route("GET", "/readyz", "readyz",
+          "Readiness probe: 503 once a stop has begun. Shows whether Redis and the store answer.",
           upkeep.readyz, (), "Readiness"),
-    Route("GET", "/metrics", "metrics", "Show the metrics, for Prometheus.", upkeep.metrics, READ, "text/plain"),
-    Route("GET", "/openapi.json", "openapi", "Show this document.", upkeep.document, (), "application/json"),
-    Route("GET", "/docs", "docs", "Show this document to people.", upkeep.page, (), "text/html"),
+    Route("GET", "/metrics", "metrics", "Metrics in the Prometheus text format.", upkeep.metrics, READ, "text/plain"),
+    Route("GET", "/openapi.json", "openapi", "This API as an OpenAPI 3.1 document.", upkeep.document, (),
+          "application/json"),
+    Route("GET", "/docs", "docs", "This API as a page for people.", upkeep.page, (), "text/html"),
 )  # fmt: skip

@@ -86,17 +86,17 @@ _NAMES: Final[Mapping[Any, str]] = {
 
 #: What numbers that come of no counter have no use for.
 _COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "ahead")
-_CODE: Final = _or_null({"type": "string", "description": "the code of the error; null: it answers"})
-_NEXT: Final = _or_null({"type": "string", "description": "the cursor of the page after; null: this is the last"})
+_CODE: Final = _or_null({"type": "string"}) | {"description": "Error code; null: it answers, or there is none"}
+_NEXT: Final = _or_null({"type": "string"}) | {"description": "`cursor` of the next page; null on the last page"}
 
 SCHEMAS: Final[Mapping[str, Schema]] = {
     "Number": _shape(
         {
             "tag": _TEXT,
             "number": NUMBER,
-            "text": {"type": "string", "description": "where the tag has a format, periods or shards"},
-            "period": {"type": "string", "description": "where the tag has periods, as in 2026-11-21"},
-            "shard": {"type": "integer", "description": "where the tag has shards"},
+            "text": {"type": "string", "description": "The number in the tag's format"},
+            "period": {"type": "string", "description": "Such as 2026-11-21; only for tags with `restart`"},
+            "shard": {"type": "integer", "description": "Only for tags with shards"},
         },
         ["tag", "number"],
     ),
@@ -143,7 +143,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             **dict.fromkeys(("check", "subject", "what", "why", "remedy"), _TEXT),
             "level": {"enum": ["weak", "advice", "unknown", "ok"]},
             "tag": _or_null(_TEXT),
-            "error": _or_null({"type": "string", "description": "the name of the error"}),
+            "error": _or_null(_TEXT) | {"description": "Class of the error that the check met"},
         }
     ),
     "Findings": _shape({"findings": _list("Finding")}),
@@ -153,8 +153,8 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "ready": _PLAIN[bool],
             "store": _CODE,
             "redis": _CODE,
-            "halted": {"type": "integer", "description": "how many tags are halted"},
-            "halted_tags": {"type": "array", "items": _TEXT, "description": "those that the caller may read"},
+            "halted": {"type": "integer", "description": "Count of halted tags"},
+            "halted_tags": {"type": "array", "items": _TEXT, "description": "Halted tags that the token may read"},
         }
     ),
     "Problem": {
@@ -163,14 +163,14 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
                 "type": {"const": "about:blank"},
                 "title": _TEXT,
                 "status": {"type": "integer", "minimum": 400, "maximum": 599},
-                "code": {"type": "string", "description": "which problem it is; stays the same for ever"},
-                "detail": {"type": "string", "description": "what is wrong, then what to do"},
+                "code": {"type": "string", "description": "Identifies the problem; never changes"},
+                "detail": {"type": "string", "description": "What is wrong, and what to do"},
                 "tag": _or_null(_TEXT),
-                "retry_after": {"type": "number", "description": "seconds"},
+                "retry_after": {"type": "number", "description": "Seconds until a retry can succeed"},
             },
             ["type", "title", "status", "code", "detail"],
             closed=False,
         ),
-        "description": "RFC 9457, with all that the error carries as further members.",
+        "description": "Problem details (RFC 9457), with the values of the error as further members.",
     },
 }

@@ -80,7 +80,7 @@ class Service:
         if bucket is None:  # no token has this name
             bucket = self._keys[owner] = self.rates.bucket(f"{owner}: keys", self.limits.keys_per_second)
         if wait := bucket.take():
-            problem = f"{bucket.most} new Idempotency-Keys a second are kept at most (keys_per_second)"
+            problem = f"more than {bucket.most} new Idempotency-Keys in a second (keys_per_second)"
             raise TooManyRequests(problem, retry_after=wait)
         return bucket.give_back
 
@@ -118,4 +118,4 @@ class Service:
 
 
 def _not_seen(within: float) -> Readiness:
-    return Readiness(store=StoreUnavailable(f"not looked at within {within:g} s"))
+    return Readiness(store=StoreUnavailable(f"no answer within {within:g} s"))

@@ -33,7 +33,7 @@ async def tags(service: Service, call: Call) -> Reply:
     if "cursor" in call.query:
         beyond = place(call.query["cursor"])
         if not isinstance(beyond, str):
-            raise InvalidArgument("is the `next` of a page", value=call.query["cursor"], argument="cursor")
+            raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
     refusal: Forbidden | None = None
     try:
         call.caller.need("read")
@@ -87,7 +87,7 @@ async def segments(service: Service, call: Call) -> Reply:
     """Show a page of a tag's ledger."""
     beyond = place(call.query["cursor"]) if "cursor" in call.query else None
     if beyond is not None and not _is_position(beyond):
-        raise InvalidArgument("is the `next` of a page", value=call.query["cursor"], argument="cursor")
+        raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
     upward = bool(call.query.get("upward"))
     page = await service.ids.segments(call.tag, _limit(call.query), beyond=beyond, upward=upward, timeout=call.timeout)
     if page.last is not None and not _is_position(page.last):

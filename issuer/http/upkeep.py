@@ -51,7 +51,7 @@ async def readyz(service: Service, call: Call) -> Reply:
     halted. All servers have the same Redis and store, so a load balancer would take every one of them out at once.
     """
     if service.stopping:
-        detail = "this server is stopping, and serves until its load balancer has noticed"
+        detail = "this server is stopping: send new requests to another one"
         raise Problem(503, "stopping", detail, headers=[(b"retry-after", b"1")], ready=False)
     content = view(await service.beneath())
     halted = content.pop("halted")
@@ -65,7 +65,7 @@ async def metrics(service: Service, call: Call) -> Reply:
     """Show the metrics that the server counts."""
     del call
     if service.metrics is None:
-        raise Problem(404, "not_found", "this server counts no metrics")
+        raise Problem(404, "not_found", "this server has no metrics")
     media, body = await in_thread(service.metrics)  # it may read other workers' files
     return Reply(body, media.encode())
 

@@ -97,7 +97,7 @@ def test_the_commands_of_a_page_print_what_it_shows(
     page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = None
-    if HTTP in "".join(blocks(page, "console")):
+    if any(each in "".join(blocks(page, "console")) for each in (HTTP, RESP)):
         monkeypatch.setenv("ISSUER_REDIS_URL", request.getfixturevalue("redis_url"))
         monkeypatch.setenv("ISSUER_STORE_URL", "sqlite:///issuer.db")
     for typed, shown in commands("".join(blocks(page, "console"))):

@@ -1,0 +1,94 @@
+"""docs/reference/http.md has each route with its scope and parameters, and each problem with its status: no more."""
+
+import ast
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+import issuer
+from issuer.errors import IssuerError
+from issuer.http.openapi import document
+from issuer.http.page import page
+from issuer.http.problems import STATUSES
+from issuer.http.routes import ROUTES, Route
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+SECTION = re.compile(r"^### [^\n]+\n\n`([A-Z]+) (/\S*)`\n\n(.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+ROW = re.compile(r"^\| (path|query|header|body|query or body) \| `(\S+)` \| (.*) \| (.*) \|$", re.MULTILINE)
+PROBLEM = re.compile(r"^\| ([45]\d\d) \| `(\w+)` \| .+ \|$", re.MULTILINE)
+COMMON = PAGE.partition("### Parameters of many routes")[2].partition("\n## ")[0]
+
+Row = tuple[str, str, str, str]
+
+
+def rows_of(route: Route) -> list[Row]:
+    """Return where each parameter of a route is sent, its name, type and meaning, as /docs shows them."""
+    (section,) = re.findall(rf'<section id="{route.name}">(.*?)</section>', page(document()), re.DOTALL)
+    sent = re.findall(r"<tr><td>(\S+?)</td><td>(path|query|header)</td><td>(.*?)</td><td>(.*?)</td></tr>", section)
+    found = [(place, name, kind, about) for name, place, kind, about in sent]
+    body = section.partition("<h3>Body</h3>")[2].partition("<h3>")[0]
+    for name, kind, about in re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", body):
+        found.append(
+            ("body", name, kind, about.removeprefix("Optional. ") if "Optional. " in about else f"Required. {about}")
+        )
+    return [(place, name, as_markdown(kind), as_markdown(about)) for place, name, kind, about in found]
+
+
+def as_markdown(html: str) -> str:
+    return unescape(re.sub(r"</?code>", "`", html))
+
+
+def scopes(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"`(\w+)`", text))
+
+
+def test_the_overview_has_each_route_with_its_scope_and_purpose() -> None:
+    rows = re.findall(r"^\| \[`([A-Z]+) (\S+)`\]\(#\S+\) \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert [(method, path, scopes(scope), purpose) for method, path, scope, purpose in rows] == [
+        (route.method, route.path, route.scope, route.told) for route in ROUTES
+    ]
+
+
+def test_each_route_has_a_section_with_its_purpose_and_scope_and_none_has_another() -> None:
+    sections = {(method, path): text for method, path, text in SECTION.findall(PAGE)}
+    assert set(sections) == {(route.method, route.path) for route in ROUTES}
+    for route in ROUTES:
+        text = sections[route.method, route.path]
+        scope = re.search(r"Scope: (.*?)\.$", text, re.MULTILINE)
+        assert text.startswith(route.told), route.name
+        assert scope, route.name
+        assert scopes(scope[1]) == route.scope, route.name
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_a_route_has_the_parameters_that_it_takes_with_their_type_and_meaning(route: Route) -> None:
+    """Those of many routes stand once, and are those that their rules say."""
+    (text,) = [text for method, path, text in SECTION.findall(PAGE) if (method, path) == (route.method, route.path)]
+    rules = {("path", "tag"): route.of_tag, ("query", "tag"): route.of_tag, ("query", "as"): bool(route.scope)}
+    rules["query" if route.body is None else "body", "timeout"] = bool(route.scope)
+    shown = {(place, name): (kind, about) for place, name, kind, about in ROW.findall(COMMON)}
+    expected = list(ROW.findall(text))
+    for (place, name), holds in rules.items():
+        if holds:
+            kind, about = shown["query or body" if name == "timeout" else place, name]
+            expected.append((place, name, kind, about))
+    assert sorted(expected) == sorted(rows_of(route))
+
+
+def test_the_page_has_each_problem_with_its_status() -> None:
+    errors = [each for each in vars(issuer).values() if isinstance(each, type) and issubclass(each, IssuerError)]
+    expected = {
+        each.code: next((status for kind, status in STATUSES if issubclass(each, kind)), 500) for each in errors
+    }
+    for file in (ROOT / "issuer" / "http").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Problem", "_reply"):
+                status, code, *_ = node.args
+                if isinstance(status, ast.Constant) and isinstance(code, ast.Constant):
+                    expected[str(code.value)] = int(str(status.value))
+    rows = PROBLEM.findall(PAGE)
+    assert len(rows) == len({code for _, code in rows})
+    assert {code: int(status) for status, code in rows} == expected
