@@ -1,4 +1,4 @@
-"""The log as an observer of events."""
+"""The log as an observer of events: it writes one line for each kind of event in LINES."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from issuer.times import lasting
 
 log = logging.getLogger("issuer.extension")
 
-#: What has happened to the tag's numbers in Redis, by the cause of a loss; what is missing, by the work that failed.
-_LOSSES = {"empty": "Redis has lost its hash", "fenced": "Redis failed over, was restarted or went back in time"}
-_FAILED = {"fetch": "nothing came", "check": "leases not checked", "rejoin": "Redis is still away"}
+#: Texts for the causes of a loss in Redis, and for the kinds of work that failed.
+_LOSSES = {"empty": "Redis has lost its data", "fenced": "Redis failed over, was restarted or went back in time"}
+_FAILED = {"fetch": "no segment or lease fetched", "check": "leases not checked", "rejoin": "Redis is still down"}
 
 #: The events that are logged: level, text behind the tag, and the text's values, by name or made of the event.
 LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], ...]]] = {
@@ -35,25 +35,33 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
         "limit",
         lambda event: without_raising(event.scheme, event.limit) or "raise it in time",
     ),
-    events.LeaseDropped: (WARNING, "its hash was armed again; what is left of the leases from before is dropped"),
-    events.WentDirect: (WARNING, "Redis is away, serving from segments of this process"),
-    events.Rejoined: (WARNING, "Redis is back, above %d", "above"),
-    events.NotGivenBack: (WARNING, "numbers above %d could not be given back and stay a gap: %s", "above", "error"),
+    events.LeaseDropped: (
+        WARNING,
+        "Redis failed over or the tag was recovered; the rest of the leases becomes a gap",
+    ),
+    events.WentDirect: (WARNING, "Redis is down; serving in direct mode, from segments of this process"),
+    events.Rejoined: (WARNING, "Redis is back; numbers continue above %d", "above"),
+    events.NotGivenBack: (
+        WARNING,
+        "unused numbers above %d could not be returned and become a gap: %s",
+        "above",
+        "error",
+    ),
     events.NumbersLost: (
         WARNING,
-        "%s; numbers go on above %d, so those since %d, %d at most, are a gap",
+        "%s; numbers continue above %d, and those after %d, %d at most, are a gap",
         lambda event: _LOSSES[event.cause],
         "above",
         "seen",
         "most",
     ),
-    events.StoreSilent: (WARNING, "no segment comes, and what is in hand is all there is: %s", "error"),
+    events.StoreSilent: (WARNING, "no segment can be reserved, and only buffered numbers are left: %s", "error"),
     events.StoreBack: (
         WARNING,
         "%s",
-        lambda event: f"the store answers again: {event.error}" if event.error else "segments come again",
+        lambda event: f"the store answers again: {event.error}" if event.error else "segments are reserved again",
     ),
-    events.CallersWait: (WARNING, "callers wait, and get no number so far: %s", "cause"),
+    events.CallersWait: (WARNING, "callers are waiting for a number: %s", "cause"),
     events.CallersServed: (WARNING, "callers get numbers again, after %s", lambda event: lasting(event.seconds)),
     events.Failed: (DEBUG, "%s: %s", lambda event: _FAILED[event.work], "error"),
 }

@@ -1,6 +1,7 @@
-"""Events: what an issuer has seen happen to its tags and servers, for observers: the log, metrics, a program's own.
+"""Events of an issuer's tags, Redis and store. Observers receive them: the log, the metrics, functions of the program.
 
-A number in hand and a plain draw from Redis make none: how many were issued is read from the buffers' positions.
+Ordinary draws make no event. Ranges are half-open: (low, high] has the numbers from low + 1 to high. They are values of
+the tag's counter.
 """
 
 from __future__ import annotations
@@ -18,21 +19,29 @@ log = logging.getLogger("issuer")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a tag. Times are in seconds."""
+    """Base class of all events.
+
+    Attributes:
+        tag: Name of the tag.
+    """
 
     tag: str
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionWon(Event):
-    """A draw has reached the mark, and Redis has elected this process to load the next segment."""
+    """Redis has elected this process to load the next segment, because a draw reached the 20 % threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Event):
-    """The store has reserved (low, high] for this process.
+    """The store has reserved a range of numbers for this process.
 
-    `reason`: "load" into Redis, "direct" for itself, "reserve" for a caller. `seconds`: how long the store took.
+    Attributes:
+        reason: Purpose: "load" into Redis, "direct" for direct mode, "reserve" for a caller.
+        low: The number before the first one of the range.
+        high: Last number of the range.
+        seconds: Duration of the request to the store.
     """
 
     reason: str
@@ -43,7 +52,13 @@ class Reserved(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReservationFailed(Event):
-    """The store has reserved nothing for this process, or didn't say so. `reason` and `seconds` as in Reserved."""
+    """A reservation failed, or the store did not confirm it.
+
+    Attributes:
+        reason: Purpose, as in Reserved.
+        error: The error of the store.
+        seconds: Duration of the request to the store.
+    """
 
     reason: str
     error: Exception
@@ -52,9 +67,13 @@ class ReservationFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class SegmentLoaded(Event):
-    """This process has loaded the segment (low, high] into Redis.
+    """This process has loaded a segment into Redis.
 
-    `cur`: the last number issued when the extension began. `scheme`: the tag's, which makes numbers of its counter.
+    Attributes:
+        low: The number before the first one of the segment.
+        high: Last number of the segment.
+        cur: Last number that was issued when the loading began.
+        scheme: The tag's number format, which turns its counter into the numbers that users see.
     """
 
     low: int
@@ -65,9 +84,10 @@ class SegmentLoaded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ExtensionLate(Event):
-    """A caller found all segments used up, and waits for the next one. Once for each end that is run into.
+    """All segments were used up before the next one was loaded, so callers wait. Once each time.
 
-    `after`: the highest number that this process has seen.
+    Attributes:
+        after: Highest number that this process has seen.
     """
 
     after: int
@@ -75,9 +95,14 @@ class ExtensionLate(Event):
 
 @dataclass(frozen=True, slots=True)
 class LimitNear(Event):
-    """Few numbers are left: `used` of `most`, in the present period if `in_period`. Once for each limit.
+    """At least 80 % of the tag's numbers are used. Once for each limit.
 
-    `limit`: the last number, as users see it. `scheme` as in SegmentLoaded.
+    Attributes:
+        used: Count of numbers that are used.
+        most: Count of all numbers up to the limit.
+        limit: Last number that may be issued, as users see it.
+        in_period: True if the counts are those of the current period.
+        scheme: The tag's number format, as in SegmentLoaded.
     """
 
     used: int
@@ -89,9 +114,11 @@ class LimitNear(Event):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
-    """Work in the background came to nothing, and will be tried again.
+    """Background work failed. It is retried.
 
-    `work`: "fetch" of a segment or lease, "check" of the leases against Redis, "rejoin" of Redis by a direct tag.
+    Attributes:
+        work: "fetch" of a segment or lease, "check" of the leases, or "rejoin" of Redis after direct mode.
+        error: The error.
     """
 
     work: Literal["fetch", "check", "rejoin"]
@@ -100,7 +127,12 @@ class Failed(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseDrawn(Event):
-    """This process has drawn (low, high] from Redis ahead of need, for itself."""
+    """This process has drawn a lease from Redis: numbers that it serves from memory.
+
+    Attributes:
+        low: The number before the first one of the lease.
+        high: Last number of the lease.
+    """
 
     low: int
     high: int
@@ -108,24 +140,33 @@ class LeaseDrawn(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseDropped(Event):
-    """The tag's hash was armed again since its leases were drawn: what was left of them is a gap."""
+    """This process has dropped its leases, because Redis failed over or the tag was recovered. Their rest is a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class WentDirect(Event):
-    """Redis is away, and this process serves the tag from segments of its own from now on."""
+    """Redis is down. This process serves the tag in direct mode from now on: from segments of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejoined(Event):
-    """Redis is back, and this process draws the tag from it again: numbers above `above`."""
+    """Redis is back. This process has ended direct mode and draws from Redis again.
+
+    Attributes:
+        above: The numbers from Redis are above this one.
+    """
 
     above: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotGivenBack(Event):
-    """Numbers above `above` that this process held could not be given back, and stay a gap."""
+    """This process could not return unused numbers. They are a gap.
+
+    Attributes:
+        above: The unused numbers are above this one.
+        error: The reason.
+    """
 
     above: int
     error: Exception
@@ -133,23 +174,34 @@ class NotGivenBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class RedisSilent(Event):
-    """A draw of the tag got no answer from Redis. Once until one gets numbers again, or the tag rejoins Redis."""
+    """A draw got no answer from Redis. Once for each outage.
+
+    Attributes:
+        error: The error of the draw.
+    """
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class RedisBack(Event):
-    """Redis answers draws of the tag again, after `seconds`."""
+    """Redis answers draws of the tag again.
+
+    Attributes:
+        seconds: Duration of the outage.
+    """
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class FenceTripped(Event):
-    """Redis refuses draws, as the tag's numbers there can't be trusted any more, or are lost. Once for each loss.
+    """Redis has lost the tag's numbers, or may have gone back in time. Once for each loss.
 
-    `cause`: "fenced" if Redis failed over, was restarted or went back in time; "empty" if the tag's hash is gone.
+    Draws are rejected until a new segment is loaded.
+
+    Attributes:
+        cause: "fenced" if Redis failed over, restarted or went back in time; "empty" if Redis has no data of the tag.
     """
 
     cause: str
@@ -157,7 +209,14 @@ class FenceTripped(Event):
 
 @dataclass(frozen=True, slots=True)
 class NumbersLost(Event):
-    """Numbers come again after a FenceTripped, above `above`; those since `seen`, `most` of them at most, are a gap."""
+    """Numbers are issued again after a FenceTripped. The numbers that Redis lost are a gap.
+
+    Attributes:
+        cause: As in FenceTripped.
+        above: The new numbers are above this one.
+        seen: The gap begins above this number, the highest one that this process has seen.
+        most: Upper bound of the gap's size.
+    """
 
     cause: str
     above: int
@@ -167,9 +226,11 @@ class NumbersLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreSilent(Event):
-    """A fetch found the store away: what is in hand is all there is. Once an outage.
+    """The store is down. Only the buffered numbers can still be issued. Once for each outage.
 
-    `scheduled`: whether the scheduler goes on asking; else only callers do, and get the error.
+    Attributes:
+        error: The error of the store.
+        scheduled: True if the scheduler retries; otherwise only callers retry, and they get the error.
     """
 
     error: Exception
@@ -178,33 +239,51 @@ class StoreSilent(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreBack(Event):
-    """The store answers again; `error`: what it says, None if segments come again."""
+    """The store answers again after a StoreSilent.
+
+    Attributes:
+        error: None if segments are reserved again; otherwise the error that the store returned.
+    """
 
     error: Exception | None
 
 
 @dataclass(frozen=True, slots=True)
 class CallersWait(Event):
-    """Callers have waited for a second, or one of them up to its deadline, and got no number. Once until they do."""
+    """Callers have waited for a second, or one of them until its timeout, and got no number.
+
+    Once until they are served.
+
+    Attributes:
+        cause: The reason, as text.
+    """
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallersServed(Event):
-    """Callers get numbers again after a CallersWait; they had waited for `seconds`."""
+    """Callers get numbers again after a CallersWait.
+
+    Attributes:
+        seconds: How long they had waited.
+    """
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected(Event):
-    """A call was given no number, but this error."""
+    """A call failed: it raised this error instead of returning a number.
+
+    Attributes:
+        error: The error.
+    """
 
     error: Exception
 
 
-#: Called with each event, in the thread or task that saw it: it must be quick, and draw no number.
+#: Called with each event, in the thread or task where it happened. It must be fast, and must not draw numbers.
 Observer = Callable[[Event], object]
 
 Emit = Callable[[Event], None]

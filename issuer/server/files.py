@@ -36,7 +36,7 @@ def connections(protocols: int, to_redis: int) -> int:
     if each < CONNECTIONS_LEAST:
         least = _OWN + to_redis + CONNECTIONS_LEAST * protocols
         raise ConfigurationError(
-            f"a process may have {files} files open here, and at least {least} are needed: raise the limit "
+            f"the limit of open files is {files}, and at least {least} are needed: raise it "
             "(ulimit -n; LimitNOFILE= in a unit of systemd), or lower redis_connections"
         )
     return min(CONNECTIONS_MOST, each)

@@ -97,7 +97,7 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
 
 
 def _unraisable(failure: sys.UnraisableHookArgs) -> None:
-    log.error("%s in %r", failure.err_msg or "an error that nobody could be given", failure.object,
+    log.error("%s in %r", failure.err_msg or "an error that could not be raised", failure.object,
               exc_info=failure.exc_value)  # fmt: skip
 
 

@@ -64,19 +64,19 @@ class ServerOptions:
         named = (("http", settings.http), ("resp", settings.resp))
         endpoints = tuple(_endpoint(name, each.value, each.source) for name, each in named if each.value)
         if not endpoints:
-            raise ConfigurationError("neither http nor resp is served: name where to listen for one of them")
+            raise ConfigurationError("http and resp are both off: give an address for at least one of them")
         tokens, is_open = settings.tokens.value, settings.open.value
         if tokens and is_open:
             raise ConfigurationError(
-                f"open ({settings.open.source}) serves everybody, and tokens ({settings.tokens.source}) only those who "
-                "have one: leave one of them out"
+                f"open ({settings.open.source}) and tokens ({settings.tokens.source}) contradict each other: "
+                "remove one of them"
             )
         for each in endpoints:
             if not (tokens or is_open or each.is_loopback):
                 raise ConfigurationError(
-                    f"{each.name} {each.address[0]} ({each.source}) is reached from other machines, and without tokens "
-                    "any program there could draw: make a token with `issuer token`, and name its file with --tokens; "
-                    "or listen on 127.0.0.1; or say --open if the network keeps strangers away"
+                    f"{each.name} {each.address[0]} ({each.source}) can be reached from other machines, and without "
+                    "tokens any program there could draw: create a token with `issuer token` and name its file with "
+                    "--tokens; or listen on 127.0.0.1; or set --open if the network keeps strangers away"
                 )
         return cls(
             given=dict(given),

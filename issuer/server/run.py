@@ -85,8 +85,8 @@ def _counting_together() -> Iterator[None]:
         made = TemporaryDirectory(prefix="issuer-metrics-", ignore_cleanup_errors=True)
     except OSError as error:
         raise ConfigurationError(
-            f"no temporary folder can be made for the metrics of the processes ({error.strerror}): set TMPDIR to a "
-            "folder in which this user may write, or mount one at /tmp"
+            f"cannot create a temporary folder for the metrics ({error.strerror}): set TMPDIR to a folder that this "
+            "user can write, or mount one at /tmp"
         ) from error
     with made as folder:
         os.environ[FOLDER] = folder

@@ -168,12 +168,12 @@ class Supervisor:
                     self._heed(at)
                 self._look()
                 if (second := self._signals()) is not None:
-                    self._kill("asked twice")
+                    self._kill("received a second signal")
                     return 128 + second
                 if self._drained is not None and self._end is None and monotonic() >= self._drained:
                     self._stop()
                 if self._end is not None and monotonic() >= self._end and not self._killed:
-                    self._kill(f"not ended after {STOPPING:g} s")
+                    self._kill(f"it did not end within {STOPPING:g} s")
         if self._error is not None:
             raise self._error
         return 1 if self._killed else 0
@@ -202,14 +202,16 @@ class Supervisor:
             for number in os.read(self._signalled, 64):
                 name = signal.Signals(number).name
                 if number in MEANINGLESS:
-                    log.warning("%s came, which means nothing to this server: it goes on", name)
+                    log.warning("received %s, which has no effect on this server", name)
                 elif self._drained is not None or self._end is not None:
                     return number
                 else:
                     # SIGTERM comes from what starts and stops services. The others come from a terminal, where a
                     # person waits.
                     delay = self._drain_delay if number == signal.SIGTERM else 0.0
-                    log.info("stopping, as %s came%s", name, f": serving for another {delay:g} s" if delay else "")
+                    log.info(
+                        "received %s: stopping%s", name, f" after serving for another {delay:g} s" if delay else ""
+                    )
                     self._lifeline.begin_stop()
                     self._drained = monotonic() + delay
         return None
@@ -236,14 +238,16 @@ class Supervisor:
             child.silent += 1
             if child.silent == SILENT_LOOKS:
                 silence = SILENT_LOOKS * ALIVE_EVERY
-                log.error("%s (process %s) hangs: no sign of life for %g s", child.name, child.process.pid, silence)
+                log.error(
+                    "%s (process %s) has not responded for %g s: killing it", child.name, child.process.pid, silence
+                )
                 child.process.kill()
 
     def _kill(self, why: str) -> None:
         self._killed = True
         for child in self._children:
             if child.process is not None:
-                log.warning("%s is killed: %s", child.name, why)
+                log.warning("killing %s: %s", child.name, why)
                 child.process.kill()
 
     # ------------------------------------------------------------------ children
@@ -289,7 +293,7 @@ class Supervisor:
             os._exit(1)
         except BaseException as error:
             log.exception("%s failed", child.name)
-            report(IssuerError(f"{child.name} failed, and the log says where: {type(error).__name__}"))
+            report(IssuerError(f"{child.name} failed with {type(error).__name__}; the log says where"))
             os._exit(1)
         # Threads that still wait for a server that hangs must not keep the process.
         logging.shutdown()
@@ -361,4 +365,4 @@ class Supervisor:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(child.deaths - 1, 10)) if child.deaths else 0.0
         child.due = now + pause
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-        log.error("%s (process %s) ended %s: another one is started in %.3g s", child.name, pid, how, pause)
+        log.error("%s (process %s) ended %s: starting a new one in %.3g s", child.name, pid, how, pause)

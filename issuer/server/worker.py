@@ -137,7 +137,7 @@ class _Worker:
             if looking is not None:
                 looking.cancel()
             if not self._stop.is_set():
-                raise IssuerError("a server has ended by itself")
+                raise IssuerError("the HTTP server ended unexpectedly")
             for each in self._sockets.values():
                 each.close()
             await asyncio.gather(*(door.close(DRAINING) for door in doors))
@@ -176,7 +176,7 @@ class _Worker:
         except ConfigurationError as error:
             self._report(error)
         except IssuerError as error:
-            log.warning("the store can't be asked yet: %s", error)
+            log.warning("the store does not answer yet: %s", error)
 
 
 async def _looking(access: Access) -> None:

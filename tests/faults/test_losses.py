@@ -39,5 +39,5 @@ def test_a_redis_that_has_lost_its_data_is_warned_of_with_the_size_of_the_gap(
         [told] = [each for each in caplog.records if "gap" in each.message]
         assert (told.levelname, told.message) == (
             "WARNING",
-            "tag 'a': Redis has lost its hash; numbers go on above 1000, so those since 30, 970 at most, are a gap",
+            "tag 'a': Redis has lost its data; numbers continue above 1000, and those after 30, 970 at most, are a gap",
         )

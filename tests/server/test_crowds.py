@@ -55,4 +55,4 @@ def test_a_crowd_at_one_protocol_leaves_the_other_its_files(serve: Serve) -> Non
 def test_a_limit_that_is_too_low_is_told_at_the_start(serve: Serve) -> None:
     server = serve("--resp", "127.0.0.1:0", files=200)
     assert server.process.wait(120) == 2
-    assert "a process may have 200 files open here, and at least 300 are needed: raise the limit" in server.log
+    assert "the limit of open files is 200, and at least 300 are needed: raise it" in server.log

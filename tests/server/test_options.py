@@ -41,8 +41,8 @@ def test_others_are_served_with_tokens_or_if_it_is_said_so(name: str, host: str)
 
 
 def test_what_contradicts_itself_is_refused() -> None:
-    refused(ConfigurationError, "leave one of them out", options, open=True, tokens="tokens.toml")
-    refused(ConfigurationError, "neither http nor resp is served", options, http="none")
+    refused(ConfigurationError, "contradict each other", options, open=True, tokens="tokens.toml")
+    refused(ConfigurationError, "http and resp are both off", options, http="none")
     refused(ConfigurationError, "there is no host 'no.such.host.invalid'", options, http="no.such.host.invalid:80")
     refused(ConfigurationError, "there is no host", options, http=f"{'a' * 64}.example:80")
 

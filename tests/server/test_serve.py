@@ -162,7 +162,7 @@ def test_a_signal_lets_requests_under_way_be_answered_and_gives_unused_numbers_b
             drawn = [pool.submit(server.next, "orders", each) for each in clients]
             until(lambda: _callers(server, "orders") == 8, message="all of them wait for Redis")
             server.process.send_signal(number)
-            server.told(f"stopping, as {number.name} came")
+            server.told(f"received {number.name}: stopping")
         finally:
             beneath.resume()
         assert sorted(each.result() for each in drawn) == list(range(3, 11))
@@ -284,7 +284,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(serve: Serve) -> None:
     assert answer.status_code == 503
     assert answer.json()["code"] == "store_unavailable"
     assert "retry-after" in answer.headers
-    server.told("the store can't be asked yet")
+    server.told("the store does not answer yet")
     assert server.stop() == 0
 
 
@@ -444,7 +444,7 @@ def test_tokens_are_read_again_by_each_worker(serve: Serve, home: Path) -> None:
     # Also for workers that are started now.
     for pid in server.children()[:2]:
         os.kill(pid, signal.SIGKILL)
-    server.told("another one is started", 2)
+    server.told("starting a new one", 2)
     assert answers() == {200}
     tokens.write_text("# revoked\n")
     until(lambda: answers() == {401}, message="each worker has revoked it")

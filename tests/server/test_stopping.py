@@ -105,7 +105,7 @@ def test_connections_that_nobody_has_accepted_yet_are_served(serve: Serve, schem
             for each in clients:
                 each.sendall(sent)
             server.process.terminate()
-            server.told("stopping, as SIGTERM came")
+            server.told("received SIGTERM: stopping")
         finally:
             os.kill(worker, signal.SIGCONT)
         for each in clients:
@@ -124,7 +124,7 @@ def test_a_stop_shows_as_not_ready_first_and_everything_is_served_meanwhile(serv
         assert (database.incr("orders"), quiet.ping()) == (1, True)
         assert [server.next("orders", client) for _ in range(2)] == [2, 3]
         server.process.terminate()
-        server.told("stopping, as SIGTERM came: serving for another 3600 s")
+        server.told("received SIGTERM: stopping after serving for another 3600 s")
         until(lambda: client.get("/readyz").status_code != 200, message="not ready")
         found = client.get("/readyz")
         assert (found.status_code, found.json()["code"], found.json()["ready"]) == (503, "stopping", False)
@@ -163,6 +163,6 @@ def test_a_worker_that_stands_still_is_replaced(serve: Serve) -> None:
     os.kill(worker, signal.SIGSTOP)
     with server.fresh() as client:
         assert server.next("orders", client) > 1
-    assert f"worker 1 (process {worker}) hangs: no sign of life for 5 s" in server.log
+    assert f"worker 1 (process {worker}) has not responded for 5 s: killing it" in server.log
     assert not lives(worker)
     assert server.stop() == 0

@@ -125,7 +125,7 @@ jobs = [("it", failing)]
         assert program.poll() is None
         program.terminate()
         assert program.wait(120) == 0
-    assert "with code 1: another one is started in 0.1 s" in (tmp_path / "err").read_text()
+    assert "with code 1: starting a new one in 0.1 s" in (tmp_path / "err").read_text()
 
 
 def test_the_pause_grows_with_each_death_up_to_its_longest(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def dies(lifeline, report):
 jobs = [("it", dies)]
 """
     with supervised(jobs, tmp_path) as program:
-        err = told(tmp_path, "another one is started in 0.05 s", 2, stream="err")
+        err = told(tmp_path, "starting a new one in 0.05 s", 2, stream="err")
         program.terminate()
         assert program.wait(120) == 0
     assert re.findall(r"started in (\S+) s", err)[:5] == ["0.01", "0.02", "0.04", "0.05", "0.05"]
@@ -170,7 +170,7 @@ jobs = [("deaf", deaf)]
         pid = began(told(tmp_path, "began"))
         program.terminate()
         assert program.wait(120) == 1
-    assert "deaf is killed: not ended after 0.2 s" in (tmp_path / "err").read_text()
+    assert "killing deaf: it did not end within 0.2 s" in (tmp_path / "err").read_text()
     assert not lives(pid)
 
 
@@ -186,9 +186,9 @@ jobs = [("it", hangs)]
     with supervised(jobs, tmp_path) as program:
         pid = began(told(tmp_path, "began", 2))
         assert f"gone {pid}\n" in told(tmp_path, "gone")
-        err = told(tmp_path, "another one is started", stream="err")
-        assert f"it (process {pid}) hangs: no sign of life for 0.3 s" in err
-        assert f"it (process {pid}) ended by SIGKILL: another one is started in 0.1 s" in err
+        err = told(tmp_path, "starting a new one", stream="err")
+        assert f"it (process {pid}) has not responded for 0.3 s: killing it" in err
+        assert f"it (process {pid}) ended by SIGKILL: starting a new one in 0.1 s" in err
         program.kill()
 
 
@@ -217,7 +217,7 @@ def test_signals_that_mean_nothing_end_nothing(tmp_path: Path, number: signal.Si
         pid = began(told(tmp_path, "began"))
         for each in (pid, program.pid):
             os.kill(each, number)
-        told(tmp_path, f"{number.name} came, which means nothing to this server: it goes on", stream="err")
+        told(tmp_path, f"received {number.name}, which has no effect on this server", stream="err")
         program.terminate()
         assert program.wait(120) == 0
     assert (tmp_path / "out").read_text().count("began") == 1
@@ -230,7 +230,7 @@ def test_a_signal_to_one_process_leaves_its_end_to_the_supervisor(tmp_path: Path
             os.kill(pid, number)
         program.send_signal(signal.SIGQUIT)
         assert program.wait(120) == 0
-    assert "stopping, as SIGQUIT came" in (tmp_path / "err").read_text()
+    assert "received SIGQUIT: stopping" in (tmp_path / "err").read_text()
     out = (tmp_path / "out").read_text()
     assert (out.count("began"), out.count("ended")) == (1, 1)
 
@@ -246,4 +246,4 @@ jobs = [("it", steady)]
         program.send_signal(signal.SIGHUP)
         program.send_signal(signal.SIGTERM)
         assert program.wait(120) == 0
-    assert "stopping, as SIGTERM came" in (tmp_path / "err").read_text()
+    assert "received SIGTERM: stopping" in (tmp_path / "err").read_text()

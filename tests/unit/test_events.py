@@ -43,6 +43,6 @@ def test_what_is_logged_says_what_the_log_always_said() -> None:
     assert set(LINES) <= set(EVENTS.values())
     assert line_of(issuer.events.RedisBack("a", 1.0)) is None
     level, text, arguments = line_of(issuer.events.StoreBack("a", None)) or (0, "", ())
-    assert (level, text % arguments) == (logging.WARNING, "tag 'a': segments come again")
+    assert (level, text % arguments) == (logging.WARNING, "tag 'a': segments are reserved again")
     silent = [line_of(issuer.events.StoreSilent("a", OSError("why"), scheduled)) for scheduled in (True, False)]
     assert [line is not None for line in silent] == [True, False]

@@ -92,11 +92,11 @@ def test_an_outage_is_told_once_and_so_is_its_end(made: World, mode: str, caplog
         ids.take("a", 50)
         made.turns.sleep(30.0)
         assert ids._registry.combiner("a").supply.refill.segments.flights.failures > 2
-        assert [each.levelname for each in caplog.records if "no segment comes" in each.message] == ["WARNING"]
+        assert [each.levelname for each in caplog.records if "no segment can be" in each.message] == ["WARNING"]
         made.store.resume()
-        made.turns.until(lambda: "segments come again" in caplog.text)
+        made.turns.until(lambda: "segments are reserved again" in caplog.text)
         ids.take("a", 300)
-        assert caplog.text.count("no segment comes") == caplog.text.count("segments come again") == 1
+        assert caplog.text.count("no segment can be") == caplog.text.count("segments are reserved again") == 1
 
 
 @pytest.mark.covers("3.26", "3.27")
@@ -125,7 +125,7 @@ def test_past_what_a_caller_insists_on_it_is_refused_at_once_until_the_store_is_
         assert ids.next("a") > numbers[-1]
         told = [each.message for each in caplog.records if "callers" in each.message]
         assert len(told) == 2
-        assert "callers wait, and get no number so far: store: no answer within" in told[0]
+        assert "callers are waiting for a number: store: no answer within" in told[0]
         assert "callers get numbers again, after" in told[1]
 
 
@@ -197,7 +197,7 @@ def test_a_caller_whom_another_process_keeps_waiting_logs_it(made: World, caplog
         caplog.clear()
         waiting = made.draws(ids, "a")
         made.turns.sleep(10.0)
-        assert [each.message for each in caplog.records if "callers wait" in each.message]
+        assert [each.message for each in caplog.records if "callers are waiting" in each.message]
         made.store.resume()
         assert waiting.number > 20
         assert "callers get numbers again" in caplog.text
