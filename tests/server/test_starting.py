@@ -87,5 +87,5 @@ def test_without_a_temporary_folder_it_names_the_variable(home: Path) -> None:
     code = "import tempfile; from issuer.cli import main\ntempfile._candidate_tempdir_list = lambda: ['/proc']\nmain()"
     done = programs.run("-c", code, "serve", "--http", "127.0.0.1:0", "--workers", "2", cwd=home)
     assert done.returncode == 2
-    assert "set TMPDIR to a folder in which this user may write" in done.stderr
+    assert "set TMPDIR to a folder that this user can write" in done.stderr
     assert "Traceback" not in done.stderr

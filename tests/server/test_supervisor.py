@@ -74,7 +74,7 @@ def test_serving_is_told_once_when_all_serve_and_a_signal_ends_each_job(tmp_path
     ("raised", "said"),
     [
         ('IssuerError("no way")', "IssuerError: no way"),
-        ('KeyError("a bug")', "IssuerError: bad failed, and the log says where: KeyError"),
+        ('KeyError("a bug")', "IssuerError: bad failed with KeyError; the log says where"),
     ],
 )
 def test_a_job_that_cannot_begin_ends_all_with_its_error(tmp_path: Path, raised: str, said: str) -> None:
@@ -139,7 +139,7 @@ jobs = [("it", dies)]
         err = told(tmp_path, "starting a new one in 0.05 s", 2, stream="err")
         program.terminate()
         assert program.wait(120) == 0
-    assert re.findall(r"started in (\S+) s", err)[:5] == ["0.01", "0.02", "0.04", "0.05", "0.05"]
+    assert re.findall(r"new one in (\S+) s", err)[:5] == ["0.01", "0.02", "0.04", "0.05", "0.05"]
 
 
 def test_settings_that_are_found_wrong_once_it_serves_end_it(tmp_path: Path) -> None:
