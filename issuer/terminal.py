@@ -9,20 +9,17 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import zip_longest
 from typing import Any, Literal
 
 import click
 
-from issuer.times import in_utc, lasting
+from issuer.times import in_utc, lasting, utc
 
-#: Narrowest that a column is shortened to.
-NARROWEST = 6
+#: Narrowest that a flexible column becomes, in cells.
+NARROWEST = 10
 #: Blanks between two columns.
 GAP = 2
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def color() -> bool | None:
@@ -128,23 +125,25 @@ def screen_width() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading; numbers go to the right; only what is flexible is shortened, or goes on in the next line: `wraps`."""
+    """A column of a table. A long cell of a flexible one continues on the next line, so that the table fits."""
 
     heading: str
     align: Literal["left", "right"] = "left"
     flexible: bool = False
-    wraps: bool = False
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int | None) -> str:
-    """Return the rows under their headings, aligned; flexible columns are made narrower to fit `room` cells."""
+    """Return the rows under their headings, aligned, in lines of at most `room` cells.
+
+    Flexible columns become narrower to fit. If that isn't enough, each row is a block with a line for each cell.
+    """
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     widths = [
         max(width(column.heading), *(width(row[at]) for row in cells)) if cells else width(column.heading)
         for at, column in enumerate(columns)
     ]
-    if room is not None:
-        _squeeze(columns, widths, room)
+    if room is not None and not _squeezed(columns, widths, room):
+        return "\n".join(line for row in cells for line in _block(columns, row, room))
     lines = [[column.heading for column in columns], *(line for row in cells for line in _lines(row, widths, columns))]
     return "\n".join(_line(line, widths, columns, bold=at == 0) for at, line in enumerate(lines))
 
@@ -152,9 +151,19 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[object]], room: int
 def _lines(row: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> Iterator[tuple[str, ...]]:
     """Yield the lines that a row takes: several if a cell wraps."""
     split = [
-        folded(cell, size) if column.wraps else [cell] for cell, size, column in zip(row, widths, columns, strict=True)
+        folded(cell, size) if column.flexible else [cell]
+        for cell, size, column in zip(row, widths, columns, strict=True)
     ]
     yield from zip_longest(*split, fillvalue="")
+
+
+def _block(columns: Sequence[Column], row: Sequence[str], room: int) -> Iterator[str]:
+    """Yield the lines of a row where the columns don't fit side by side: the first cell, then the others by heading."""
+    yield from (click.style(line, bold=True) for line in folded(row[0], room))
+    lead = max(width(column.heading) for column in columns[1:]) + 2 * GAP
+    for column, cell in zip(columns[1:], row[1:], strict=True):
+        for at, line in enumerate(folded(cell, max(room - lead, NARROWEST)) if cell else []):
+            yield f"{'' if at else ' ' * GAP + column.heading:{lead}}{line}"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column], *, bold: bool) -> str:
@@ -167,46 +176,38 @@ def _line(cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column]
     return (" " * GAP).join(padded).rstrip()
 
 
-def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> None:
-    """Take cells from the widest flexible column, one by one, until the row fits or nothing is left to take.
+def _squeezed(columns: Sequence[Column], widths: list[int], room: int) -> bool:
+    """Take cells from the widest flexible column, one by one, until the row fits; return False if it never does.
 
-    The first column, which says what the row is about, gives only what the others can't.
+    The first column, the subject of the row, gives only what the others can't.
     """
     while sum(widths) + GAP * (len(widths) - 1) > room:
         loose = [at for at, column in enumerate(columns) if column.flexible and widths[at] > NARROWEST]
         if not loose:
-            return
+            return False
         widths[max(loose, key=lambda at: (at > 0, widths[at]))] -= 1
+    return True
 
 
 # ---------------------------------------------------------------------- times
 
 
 def moment(milliseconds: int, now: int) -> str:
-    """Return a time (ms since 1970) as local ISO time and how long ago that is."""
-    return f"{stamp(milliseconds)}, {ago(milliseconds, now)}"
-
-
-def stamp(milliseconds: int) -> str:
-    """Return a time (ms since 1970) as local ISO time; the number itself if no calendar has it."""
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(sep=" ", timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return str(milliseconds)
+    """Return a time (ms since 1970) as ISO time in UTC, and how long ago that is."""
+    return f"{utc(milliseconds)}, {ago(milliseconds, now)}"
 
 
 def stamp_utc(milliseconds: int) -> str:
-    """Return a time (ms since 1970) as a date in UTC, with the time of day if it has one."""
-    moment = in_utc(milliseconds)
-    if moment is None:
+    """Return a time (ms since 1970) as an ISO date, with the time in UTC if it isn't midnight."""
+    if in_utc(milliseconds) is None:
         return "after the year 9999"
-    return f"{moment:%Y-%m-%d}" if milliseconds % (_DAY * 1000) == 0 else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return utc(milliseconds).removesuffix("T00:00:00Z")
 
 
 def stamp_ms(milliseconds: int) -> str:
     """Return a time (ms since 1970) as ISO time in UTC, to the ms."""
     moment = in_utc(milliseconds)
-    return str(milliseconds) if moment is None else moment.isoformat(sep=" ", timespec="milliseconds")
+    return str(milliseconds) if moment is None else f"{utc(milliseconds)[:-1]}.{milliseconds % 1000:03}Z"
 
 
 def ago(milliseconds: int, now: int) -> str:

@@ -176,7 +176,7 @@ def _repeats(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> Missin
             twice = min(call.last, highest) - call.first + 1
             verdict.repeats += twice
             numbers = f"{call.first}..{call.first + twice - 1}" if twice > 1 else call.first
-            _example(verdict, f"{tag.name}: {numbers} came again")
+            _example(verdict, f"{tag.name}: {numbers} was issued twice")
         highest = max(highest, call.last)
         missing.told(call, worker)
     return missing
@@ -193,7 +193,7 @@ def _above(verdict: Verdict, tag: Watched, callers: Iterable[Calls]) -> None:
             at = min(bisect_left(times, call.ended), len(times) - 1)
             if call.last > highest[at]:
                 verdict.above += call.last - max(call.first - 1, highest[at])
-                _example(verdict, f"{tag.name}: {call.last} was issued when max had never been above {highest[at]}")
+                _example(verdict, f"{tag.name}: {call.last} was issued while max had never been above {highest[at]}")
 
 
 def _promised(calls: Calls, splits: Sequence[Strike]) -> Iterator[Call]:
@@ -212,7 +212,7 @@ def _disorder(verdict: Verdict, tag: Watched, callers: Sequence[Calls], splits: 
             highest = max(highest, heapq.heappop(ended)[1])
         if call.first < highest:
             verdict.disorder += 1
-            _example(verdict, f"{tag.name}: {call.first} came to a call that began after {highest} was returned")
+            _example(verdict, f"{tag.name}: {call.first} was issued to a call that began after {highest} was returned")
         heapq.heappush(ended, (call.ended, call.last))
 
 

@@ -109,25 +109,25 @@ def _killed_at(world: World, name: str, point: str) -> None:
             world.crew.lost(worker)
 
 
-@fault("F1a", "a process killed after `open`, before it reserved")
+@fault("F1a", "a loading process is killed after `open`, before it reserves")
 def killed_after_open(world: World) -> None:
     """Kill a loader that is elected and has not reserved."""
     _killed_at(world, "F1a", POINTS[0])
 
 
-@fault("F1b", "a process killed after it reserved, before `load`")
+@fault("F1b", "a loading process is killed after it reserved, before `load`")
 def killed_after_reserve(world: World) -> None:
     """Kill a loader that has reserved and not loaded."""
     _killed_at(world, "F1b", POINTS[1])
 
 
-@fault("F1c", "a process killed after `load`")
+@fault("F1c", "a loading process is killed after `load`")
 def killed_after_load(world: World) -> None:
     """Kill a loader that has loaded."""
     _killed_at(world, "F1c", POINTS[2])
 
 
-@fault("F8", "a process stopped for a second")
+@fault("F8", "a process is stopped for a second")
 def stopped(world: World) -> None:
     """SIGSTOP a process wherever it stands, while the others draw."""
     worker = some(world)
@@ -142,7 +142,7 @@ def stopped(world: World) -> None:
 # ---------------------------------------------------------------------- Redis goes back in time
 
 
-@fault("F2a", "Redis killed, back from a snapshot")
+@fault("F2a", "Redis is killed and restarted from a snapshot")
 def back_from_a_snapshot(world: World) -> None:
     """Kill -9; what was drawn since the snapshot is forgotten."""
     snapshot = world.master.snapshot()
@@ -151,7 +151,7 @@ def back_from_a_snapshot(world: World) -> None:
         world.master.restore(snapshot)
 
 
-@fault("F2b", "Redis killed, the tail of its AOF cut")
+@fault("F2b", "Redis is killed and restarted without the end of its AOF")
 def aof_tail_cut(world: World) -> None:
     """Kill -9 under an AOF whose last writes never reached the disk."""
     master = world.master
@@ -170,7 +170,7 @@ def aof_tail_cut(world: World) -> None:
         master.appendonly = False
 
 
-@fault("F2c", "Redis killed and wiped")
+@fault("F2c", "Redis is killed and restarted without data")
 def wiped(world: World) -> None:
     """Kill -9, and everything is gone."""
     with world.fault("F2c wiped", hits=len(world.crew.workers)):
@@ -180,7 +180,7 @@ def wiped(world: World) -> None:
 # ---------------------------------------------------------------------- failovers
 
 
-@fault("F3a", "failover to a replica that lagged, by hand")
+@fault("F3a", "an operator fails over to a replica that lags")
 def failover_by_hand(world: World) -> None:
     """Let the master die, and its replica, which lacks the last draws, take over."""
     world.lag()
@@ -190,7 +190,7 @@ def failover_by_hand(world: World) -> None:
         world.swap()
 
 
-@fault("F4", "A -> B -> A, connections kept")
+@fault("F4", "master A follows B and is master again; connections stay open")
 def there_and_back(world: World) -> None:
     """Let A follow B, so forget what B never had, and be master again, in one process that keeps its clients."""
     world.lag()
@@ -204,7 +204,7 @@ def there_and_back(world: World) -> None:
 # ---------------------------------------------------------------------- the store
 
 
-@fault("F6a", "the store locked until nothing is left in Redis")
+@fault("F6a", "the store is locked until Redis has no number left")
 def store_locked(world: World) -> None:
     """Lock the store, for longer than what is in hand lasts."""
     with closing(sqlite3.connect(world.folder / "store" / "issuer.db", timeout=10, isolation_level=None)) as store:
@@ -239,19 +239,19 @@ def on_the_wire(world: World, name: str, manner: str, scripts: Sequence[str] = S
         world.more()
 
 
-@fault("F9a", "a request to Redis dropped")
+@fault("F9a", "a request to Redis is lost")
 def request_dropped(world: World) -> None:
     """Lose what a caller sent."""
     on_the_wire(world, "F9a", "request dropped")
 
 
-@fault("F9b", "a reply of Redis dropped, the script having run")
+@fault("F9b", "a reply of Redis is lost after the script has run")
 def reply_dropped(world: World) -> None:
     """Let the script run, and its caller never hear of it."""
     on_the_wire(world, "F9b", "reply dropped")
 
 
-@fault("F9c", "replies of Redis 300 ms late")
+@fault("F9c", "replies of Redis are 300 ms late")
 def replies_late(world: World) -> None:
     """Keep replies back."""
     on_the_wire(world, "F9c", "300 ms late")
@@ -265,7 +265,7 @@ def insisted(world: World, tag: str) -> None:
     until(lambda: world.ids.recover(tag), world.crew.patience, f"{tag} is recovered", ignoring=(Unavailable,))
 
 
-@fault("F10", "eight `recover` at once, under load")
+@fault("F10", "eight `recover` run at once, under load")
 def recovered_at_once(world: World) -> None:
     """Recover each tag eight times at once, then one of them by eight processes; say it again where Redis was late."""
     one = random.choice(world.counted)  # noqa: S311 - no secret
@@ -276,7 +276,7 @@ def recovered_at_once(world: World) -> None:
         world.commanded(8, "recover", one, "--yes")
 
 
-@fault("F12a", "FLUSHALL, with a load on its way")
+@fault("F12a", "FLUSHALL while a load is under way")
 def flushed(world: World) -> None:
     """Take everything away, the scripts too; then a load arrives that was sent before."""
     release = world.hold_load()
@@ -286,7 +286,7 @@ def flushed(world: World) -> None:
         release()
 
 
-@fault("F12b", "SCRIPT FLUSH, with a load on its way")
+@fault("F12b", "SCRIPT FLUSH while a load is under way")
 def scripts_flushed(world: World) -> None:
     """Take the scripts away, not the numbers; then a load arrives that names one of them."""
     release = world.hold_load()
@@ -296,7 +296,7 @@ def scripts_flushed(world: World) -> None:
         release()
 
 
-@fault("F12c", "a tag's key deleted, with a load on its way")
+@fault("F12c", "the key of a tag is deleted while a load is under way")
 def key_deleted(world: World) -> None:
     """Do what an eviction does too."""
     release = world.hold_load()
@@ -306,7 +306,7 @@ def key_deleted(world: World) -> None:
         release()
 
 
-@fault("F12d", "the reply of a load dropped, then the key deleted")
+@fault("F12d", "the reply of a load is lost, then the key is deleted")
 def load_in_doubt(world: World) -> None:
     """Execute a load, draw its numbers, delete the hash: a driver that sends that load again now repeats them."""
     for front in world.fronts:
@@ -328,7 +328,7 @@ def load_in_doubt(world: World) -> None:
                 front.release()
 
 
-@fault("F12e", "everything evicted, with a load on its way")
+@fault("F12e", "Redis evicts all keys while a load is under way")
 def evicted(world: World) -> None:
     """Let Redis run out of memory; the load arrives when its hash has been armed again."""
     release = world.hold_load()
@@ -374,7 +374,7 @@ def _forking(workers: Iterable[Worker]) -> list[Worker]:
     return [worker for worker in workers if any(job.manner == "run" for job in worker.setup.jobs)]
 
 
-@fault("F18a", "a fork in mid-lease")
+@fault("F18a", "a process with a lease forks")
 def forked(world: World) -> None:
     """Let processes fork; child and parent draw on, each for itself."""
     forking = _forking(world.crew.workers)
@@ -382,7 +382,7 @@ def forked(world: World) -> None:
         _fork(world, forking, [TREND])
 
 
-@fault("F18b", "a fork while half of the processes are cut off from Redis")
+@fault("F18b", "processes that are cut off from Redis fork")
 def forked_direct(world: World) -> None:
     """Let a process fork that draws from segments of its own; so does its child then."""
     cut, _ = world.halves()
@@ -394,7 +394,7 @@ def forked_direct(world: World) -> None:
         world.fronts[0].pass_through()
 
 
-@fault("F21", "half of the processes cut off from Redis")
+@fault("F21", "half of the processes are cut off from Redis")
 def cut_off(world: World) -> None:
     """See trend tags go on, direct, on the side that is cut off, while the other side draws from Redis."""
     cut, others = world.halves()

@@ -57,7 +57,7 @@ _CEILING = ("local floor = math.max(last, since + hold)\n", "local floor = 0\n")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`what` it sees to. Taking it out changes these scripts, and then calls `patch`.
+    """`what` it ensures. Taking it out changes these scripts, and then calls `patch`.
 
     `shown`: whether a fault of `issuer chaos` can show the harm; else only those of `make chaos` do.
     """
@@ -132,34 +132,40 @@ def _serve_in_doubt() -> None:
 
 
 GUARDS: Mapping[str, Guard] = {
-    "fence": Guard("a draw in another reign is refused", {"next": [_FENCE], "lease": [_FENCE]}),
-    "role": Guard("a server that is no master is refused", {name: [_ROLE] for name in NAMES}, shown=False),
-    "prefix": Guard("the reign is master_replid, not master_replid2", {"next": [_PREFIX], "lease": [_PREFIX]}),
-    "replid": Guard("the reign is master_replid, not run_id", {name: [_RUN_ID] for name in NAMES}),
-    "arming": Guard("arming a hash drops its numbers", {"open": [(_ARM, _ARMED_WITH_NUMBERS + _ARM)]}),
-    "born": Guard("a load for a hash that was armed again is refused", {"load": [_BORN]}),
-    "below": Guard("a load below what was issued is refused", {"load": [_BELOW]}, _ignore_what_is_taken),
-    "reserved": Guard("only the store hands out numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
-    "load-once": Guard("a load goes out once", None, _load_again),
-    "version": Guard("a segment is handed back once, as its version tells", None, _ignore_version, shown=False),
-    "forgotten": Guard(
-        "what was handed back is served no more, whatever the reply", None, _serve_in_doubt, shown=False
+    "fence": Guard("a draw in another term of the Redis master is rejected", {"next": [_FENCE], "lease": [_FENCE]}),
+    "role": Guard("a server that isn't a master is rejected", {name: [_ROLE] for name in NAMES}, shown=False),
+    "prefix": Guard(
+        "the term is identified by master_replid, not by master_replid2", {"next": [_PREFIX], "lease": [_PREFIX]}
     ),
-    "unmoved": Guard("a lease comes back only if no number was drawn since", {"giveback": [_UNMOVED]}, shown=False),
-    "backs": Guard("a lease comes back once", {"giveback": [_BACKS]}, shown=False),
-    "skips": Guard("a floor never puts the hash back", {"floor": [_SKIPS]}, shown=False),
+    "replid": Guard("the term is identified by master_replid, not by run_id", {name: [_RUN_ID] for name in NAMES}),
+    "arming": Guard(
+        "a hash that is prepared for a new term loses its numbers", {"open": [(_ARM, _ARMED_WITH_NUMBERS + _ARM)]}
+    ),
+    "born": Guard("a load is rejected if the hash was prepared again in the meantime", {"load": [_BORN]}),
+    "below": Guard("a load of numbers below those issued is rejected", {"load": [_BELOW]}, _ignore_what_is_taken),
+    "reserved": Guard("only the store reserves numbers", {"next": [_EXHAUSTED], "lease": [_EXHAUSTED]}),
+    "load-once": Guard("a load is sent only once", None, _load_again),
+    "version": Guard("a segment is returned only once, checked by its version", None, _ignore_version, shown=False),
+    "forgotten": Guard(
+        "a process issues no number that it has returned, whatever the reply", None, _serve_in_doubt, shown=False
+    ),
+    "unmoved": Guard("a lease is returned only if no number was drawn after it", {"giveback": [_UNMOVED]}, shown=False),
+    "backs": Guard("a lease is returned only once", {"giveback": [_BACKS]}, shown=False),
+    "skips": Guard("skipping numbers never lowers the counter of a hash", {"floor": [_SKIPS]}, shown=False),
     "set-back": Guard(
-        "an election in the future is none",
+        "an election with a time in the future is ignored",
         {name: [_SET_BACK] for name in ("next", "lease", "once", "open")},
         shown=False,
     ),
-    "kept": Guard("a key keeps its number", {"once": [_KEPT]}, shown=False),
-    "held": Guard("a machine number that is held isn't leased again", {"machine_claim": [_HELD]}, shown=False),
+    "kept": Guard("an idempotency key keeps its number", {"once": [_KEPT]}, shown=False),
+    "held": Guard("a machine number in use is not leased to another process", {"machine_claim": [_HELD]}, shown=False),
     "ceiling": Guard(
-        "the next holder of a machine number starts above the last", {"machine_claim": [_CEILING]}, shown=False
+        "the next holder of a machine number starts above the last time used",
+        {"machine_claim": [_CEILING]},
+        shown=False,
     ),
-    "rejoin": Guard("what was issued direct is skipped in Redis", None, _forget_rejoin),
-    "fork": Guard("a forked child drops what its parent holds", None, _forget_fork),
+    "rejoin": Guard("Redis skips the numbers that processes issued without it", None, _forget_rejoin),
+    "fork": Guard("a forked child drops the numbers that its parent holds", None, _forget_fork),
 }
 
 
@@ -168,7 +174,7 @@ def scripts_without(names: Sequence[str]) -> Mapping[str, Script]:
     texts = {name: script(name).text for name in NAMES}
     for name in names:
         if name not in GUARDS:
-            raise ConfigurationError(f"no guard {name!r}; there are {', '.join(GUARDS)}")
+            raise ConfigurationError(f"unknown guard {name!r}; the guards are {', '.join(GUARDS)}")
         for at, changes in (GUARDS[name].scripts or {}).items():
             for old, new in changes:
                 if texts[at].count(old) != 1:

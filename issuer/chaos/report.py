@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from issuer.chaos.checker import Verdict
+from issuer.times import lasting
 
 
 def _grouped(number: float) -> str:
-    return f"{number:,.0f}".replace(",", " ")
+    return f"{number:,.0f}"
 
 
 def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
@@ -18,26 +19,26 @@ def rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
     yield "faults", _grouped(verdict.struck)
     for name, times in sorted(verdict.faults.items()):
         yield "", f"{name}: {times}"
-    yield "numbers", f"{_grouped(verdict.acknowledged)} acknowledged, of {_grouped(verdict.attempted)} asked for"
+    yield "numbers", f"{_grouped(verdict.acknowledged)} acknowledged, of {_grouped(verdict.attempted)} requested"
     if verdict.errors:
         told = ", ".join(f"{name} {times}" for name, times in verdict.errors.most_common())
         yield "errors", told
-    yield "repeats", _grouped(verdict.repeats)
+    yield "duplicates", _grouped(verdict.repeats)
     yield "above max", _grouped(verdict.above)
     yield "order violations", _grouped(verdict.disorder)
     if verdict.changed:
         yield "keys with two numbers", _grouped(verdict.changed)
     each = verdict.gap / verdict.struck if verdict.struck else 0
-    yield "gaps", f"{_grouped(verdict.gap)}, {_grouped(each)} a fault; {_grouped(verdict.allowed_gap)} allowed"
+    yield "gaps", f"{_grouped(verdict.gap)}, {_grouped(each)} per fault; {_grouped(verdict.allowed_gap)} allowed"
     for name, cost in sorted(verdict.costs.items()):
         if cost.gap:
-            worst = f"worst {_grouped(cost.worst)} of {_grouped(cost.allowed)} a tag"
+            worst = f"largest {_grouped(cost.worst)} per tag, allowed {_grouped(cost.allowed)}"
             yield "", f"{name}: {_grouped(cost.gap)}, {worst}{f', {cost.over} OVER' * bool(cost.over)}"
-    yield "without service", f"{verdict.without_service:.2f} s at most{f', {verdict.slowest}' * bool(verdict.slowest)}"
-    late = verdict.latest
-    yield "past a deadline", f"{late:.2f} s at most" if late > 0 else "never"
+    outage = "none" if verdict.without_service <= 0 else f"at most {lasting(verdict.without_service)}"
+    yield "outages", f"{outage}{f', {verdict.slowest}' * bool(verdict.slowest)}"
+    yield "past a deadline", f"at most {lasting(verdict.latest)}" if verdict.latest > 0 else "never"
     for example in verdict.examples:
-        yield "harm", example
+        yield "example", example
     for reason in verdict.stuck:
         yield "stuck", reason.replace("\n", "; ")
 

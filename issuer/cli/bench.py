@@ -26,6 +26,7 @@ from issuer.errors import IssuerError, RedisUnavailable
 from issuer.persistence.urls import mask
 from issuer.settings import Settings
 from issuer.terminal import Column, plain, say, screen_width, show, show_json, table
+from issuer.times import lasting
 
 #: Numbers a segment of the scratch tag: enough that its reservations are not what is measured.
 STEP = 10_000_000
@@ -50,7 +51,7 @@ class _Measured:
         return self.took[place] / self.each / 1e3
 
     def row(self) -> tuple[str, ...]:
-        rate = "" if self.rate is None else f"{self.rate:,.0f}/s".replace(",", " ")
+        rate = "" if self.rate is None else f"{self.rate:,.0f}/s"
         return self.name, rate, _time(self.at(0.5)), _time(self.at(0.99)), _time(self.at(1))
 
     def content(self) -> dict[str, float | None]:
@@ -92,15 +93,18 @@ def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: 
     scratch = f"{tag}-{secrets.token_hex(4)}"
     with _made(issuer, scratch):
         where = mask(settings.store_url.value) if direct else mask(settings.redis_url.value)
-        say(f"drawing from {plain(scratch)} in {plain(where)} for {seconds:g} s; it is deleted at the end")
+        say(f"drawing from {plain(scratch)} in {plain(where)} for {lasting(seconds)}; the tag is deleted at the end")
         measured |= _all(issuer, scratch, share, threads)
     if as_json:
         show_json(_content(settings, scratch, threads, measured))
         return
-    columns = [Column("MEASURED"), *(Column(name, "right") for name in ("RATE", "MEDIAN", "P99", "MAX"))]
+    columns = [Column("MEASURED", flexible=True), *(Column(name, "right") for name in ("RATE", "MEDIAN", "P99", "MAX"))]
     show(table(columns, [each.row() for each in measured.values() if each], screen_width()))
     if not direct:
-        say("a caller of next polls for a reply that comes soon; redis-py's PING sleeps, and has to be woken")
+        say(
+            "`next` can be faster than PING: it polls for the reply, while redis-py sleeps until the reply arrives and "
+            "wakes up later."
+        )
 
 
 def _all(issuer: Issuer, tag: str, share: float, threads: int) -> dict[str, _Measured]:
@@ -135,7 +139,7 @@ def _made(issuer: Issuer, tag: str) -> Iterator[None]:
         try:
             issuer.delete(tag)
         except IssuerError:
-            complain(f"{plain(tag)} could not be deleted: `issuer delete {plain(tag)}` does it later")
+            complain(f"{plain(tag)} could not be deleted: run `issuer delete {plain(tag)}` later")
             raise
 
 

@@ -8,7 +8,7 @@ from issuer.cli.exits import PROBLEM
 from issuer.cli.options import Seconds
 from issuer.terminal import Column, say, screen_width, show, show_json, table
 
-_UNSHOWN = "No fault of this command can show what these guards are for, only those of `make chaos` can: {}."
+_UNSHOWN = "No fault of this command shows the harm without these guards, only faults of `make chaos` do: {}."
 
 
 @click.command(
@@ -58,7 +58,7 @@ def chaos(
             return
         show(table([Column("FAULT"), Column("WHAT HAPPENS", flexible=True)], lines[: len(FAULTS)], screen_width()))
         show("")
-        show(table([Column("GUARD"), Column("WHAT IT SEES TO", flexible=True)], lines[len(FAULTS) :], screen_width()))
+        show(table([Column("GUARD"), Column("WHAT IT ENSURES", flexible=True)], lines[len(FAULTS) :], screen_width()))
         show("")
         show(click.wrap_text(_UNSHOWN.format(", ".join(unshown)), screen_width() or 80))
         return
@@ -70,11 +70,11 @@ def chaos(
     if as_json:
         show_json(content(verdict))
     else:
-        columns = [Column("FOUND"), Column("HOW MUCH", flexible=True, wraps=True)]
+        columns = [Column("FOUND"), Column("HOW MUCH", flexible=True)]
         show(table(columns, [*rows(verdict)], screen_width()))
-        good, bad = "Every promise was kept.", "A PROMISE IS BROKEN."
+        good, bad = "Every promise was kept.", "A PROMISE WAS BROKEN."
         show(click.style(good if verdict.kept else bad, fg="green" if verdict.kept else "red", bold=True))
         if verdict.kept and blind:
-            show(f"That tells nothing of: {blind}.")
+            show(f"This says nothing about the guards {blind}.")
     if not verdict.kept:
         context.exit(PROBLEM)

@@ -127,7 +127,7 @@ def _one(finding: Finding, room: int | None) -> list[str]:
 
 
 def _in_short(findings: list[Finding], room: int | None) -> str:
-    columns = [Column("CHECK"), Column("OF", flexible=True, wraps=True), Column("SEEN", flexible=True, wraps=True)]
+    columns = [Column("CHECK"), Column("OF", flexible=True), Column("SEEN", flexible=True)]
     return table(columns, [(finding.check, finding.subject, finding.what) for finding in findings], room)
 
 

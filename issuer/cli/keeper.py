@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -16,9 +15,11 @@ from issuer.cli.session import Session
 from issuer.core.event_log import line_of
 from issuer.core.events import Event, SegmentLoaded
 from issuer.errors import ConfigurationError, Unavailable
+from issuer.persistence.records import now_ms
 from issuer.persistence.urls import mask
 from issuer.server.watch import EVERY, Watch
 from issuer.terminal import say
+from issuer.times import utc
 
 
 @click.command(
@@ -62,7 +63,7 @@ def keeper(session: Session) -> None:
 
 
 def _tell(message: str) -> None:
-    say(f"{time.strftime('%H:%M:%S')} {message}")
+    say(f"{utc(now_ms())} {message}")
 
 
 def _tell_segment(event: Event) -> None:

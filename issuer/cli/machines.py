@@ -54,12 +54,12 @@ def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json:
         ahead = issuer.set_aside(tag)
     if as_json:
         show_json([view(each) for each in ahead])
-    say(f"set aside: {numbered(len(ahead), 'machine number')}; now start the processes")
+    say(f"set aside: {numbered(len(ahead), 'machine number')}; start the processes now")
 
 
 def _print(found: MachineNumbers) -> None:
     if not found.used:
-        say("no machine number was ever used")
+        say("no machine number has been used yet")
         return
     columns = [Column("MACHINE", "right"), Column("HOLDER", flexible=True), Column("LEASE"), Column("USED UP TO")]
     columns.append(Column("AHEAD"))
@@ -74,8 +74,8 @@ def _print(found: MachineNumbers) -> None:
 
 def _question(tag: str, ahead: list[MachineNumber], of: int) -> str:
     until, left = stamp_utc(max(each.last for each in ahead)), of - len(ahead)
-    rest = f"{left} of {of} are left" if left else "none is left, so that processes wait all the same"
+    rest = f"{left:,} of {of:,} are left" if left else "none is left, so processes still have to wait"
     return (
-        f"Set aside {numbered(len(ahead), 'machine number')} of {plain(tag)} until {until}? Then {rest}, and new "
-        "numbers lie below those of the future. Have its processes been stopped?"
+        f"Set aside {numbered(len(ahead), 'machine number')} of {plain(tag)} until {until}? Then {rest}, and until "
+        "then new numbers are lower than those with future times. Are all processes of the tag stopped?"
     )

@@ -45,7 +45,7 @@ class _Outcome:
             self.tag,
             "lost" if self.recovery.old is None else self.recovery.old_in_period or self.recovery.old,
             self.recovery.new_in_period or self.recovery.new,
-            self.recovery.gap,
+            f"{self.recovery.gap:,}",
         )
 
     def content(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def recover(
             _say_nodes(planned)
             one = len(names) == 1 and not everything
             alone = _say_unvouched(planned)
-            trusting = f", {numbered(alone, 'tag')} by the store's word alone" if alone else ""
+            trusting = f", {numbered(alone, 'tag')} from the record of the store alone" if alone else ""
             what = plain(names[0]) if one else numbered(len(names), "tag")
             asked(f"Recover {what}{trusting}?", yes=False)
     if not dry_run:
@@ -212,7 +212,7 @@ def _tags_of(journals: Journals) -> set[str]:
 def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *, dry_run: bool) -> Iterator[_Outcome]:
     """Recover one tag after the other; one that fails is reported and doesn't keep the others waiting."""
     hidden = len(names) < MANY or not sys.stderr.isatty()
-    label = "looking" if dry_run else "recovering"
+    label = "checking" if dry_run else "recovering"
     done: set[str] = set()
     with click.progressbar(names, label=label, file=sys.stderr, hidden=hidden) as bar:
         for name in bar:
@@ -222,7 +222,7 @@ def _each(issuer: Issuer, names: list[str], at_least: int, journals: Journals, *
                 for each in issuer.recover(name, at_least=at_least, from_journal=journals, dry_run=dry_run):
                     done.add(each.tag)
                     away = each.redis_error and RedisUnavailable(
-                        f"Redis was not asked: {each.redis_error}", tag=each.tag
+                        f"Redis was not checked: {each.redis_error}", tag=each.tag
                     )
                     if away:
                         complain(away)
@@ -252,13 +252,13 @@ def _say_sound(outcomes: list[_Outcome], *, spare: bool) -> list[_Outcome]:
     gap = sum(each.recovery.gap for each in sound if each.recovery is not None)
     if spare and sound:
         names = ", ".join(plain(each.tag) for each in sound)
-        say(f"left alone, as nothing that can be seen is wrong with them: {names}")
+        say(f"left as they are, because they have no visible problem: {names}")
         return [each for each in outcomes if each not in sound]
     if gap:
         say(
-            f"nothing that can be seen is wrong with {numbered(len(sound), 'tag')}, which lose at most {gap} numbers "
-            "by this. It is needed all the same if Redis's data was put back to an earlier state; if not, --all "
-            "--spare-sound leaves them alone"
+            f"{numbered(len(sound), 'tag')} without a visible problem: at most {gap:,} numbers of these are skipped as "
+            "well. That is necessary if the data of Redis was put back to an earlier state. If it was not, --all "
+            "--spare-sound leaves these tags as they are."
         )
     return outcomes
 
@@ -268,10 +268,10 @@ def _say_nodes(outcomes: list[_Outcome]) -> None:
     done = [outcome.recovery for outcome in outcomes if outcome.recovery is not None]
     asked = dict.fromkeys(node for each in done for node in each.asked)
     if asked:
-        say(f"asked as well: {', '.join(map(plain, asked))}")
+        say(f"also checked: {', '.join(map(plain, asked))}")
     unasked = {text.partition(": ")[0]: text for each in done for text in each.unasked}
     for text in unasked.values():
-        say(f"{click.style('warning:', fg='yellow')} not asked: {plain(text)}")
+        say(f"{click.style('warning:', fg='yellow')} not checked: {plain(text)}")
 
 
 def _say_unvouched(outcomes: list[_Outcome]) -> int:
@@ -280,17 +280,17 @@ def _say_unvouched(outcomes: list[_Outcome]) -> int:
     if tags:
         named = ", ".join(map(plain, tags[:NAMED])) + (", ..." if len(tags) > NAMED else "")
         say(
-            f"{click.style('warning:', fg='yellow')} only the store vouches for {numbered(len(tags), 'tag')}: "
-            f"{named}. Redis holds nothing of them, no journal knows them, and the ledger is as old as its store. If "
-            "the store was restored from a backup, numbers issued since would come again: name the journals with "
-            "--from-journal, or recover each tag with --at-least N, the highest counter that your own tables hold"
+            f"{click.style('warning:', fg='yellow')} only the store has a record of {numbered(len(tags), 'tag')}: "
+            f"{named}. Redis and the journals given have none. If the store was restored from a backup, numbers issued "
+            "since the backup would be issued twice. To be safe, name the journals with --from-journal, or recover "
+            "each tag with --at-least N, where N is the highest counter in your own tables."
         )
     return len(tags)
 
 
 def _table(outcomes: list[_Outcome]) -> str:
     columns = [
-        Column("TAG", flexible=True, wraps=True),
+        Column("TAG", flexible=True),
         *(Column(heading, "right") for heading in ("OLD", "NEW", "GAP")),
     ]
     return table(columns, [outcome.row() for outcome in outcomes], screen_width())

@@ -11,7 +11,11 @@ from issuer.cli.session import Session
 from issuer.gateway.scripts import NAMES, script
 from issuer.persistence.urls import mask
 from issuer.settings import DEFINITIONS
-from issuer.terminal import Column, screen_width, shortened, show, show_json, table
+from issuer.terminal import Column, screen_width, show, show_json, table
+from issuer.times import lasting
+
+#: From this many seconds on a duration is shown in larger units as well.
+LONG = 120
 
 _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
 
@@ -34,12 +38,14 @@ def lua(name: str | None) -> None:
     if name is not None:
         click.echo(script(name).text.rstrip("\n"))
         return
-    room, wide = screen_width(), max(map(len, NAMES)) + 1
-    for each in NAMES:
-        found = _PURPOSE.match(script(each).text)
-        purpose = " ".join(found[1].split()) if found else ""
-        shown = purpose if room is None else shortened(purpose, room - wide - 1)
-        show(f"{click.style(f'{each:{wide}}', bold=True)} {shown}")
+    columns = [Column("SCRIPT"), Column("PURPOSE", flexible=True)]
+    show(table(columns, [(each, _purpose(each)) for each in NAMES], screen_width()))
+
+
+def _purpose(name: str) -> str:
+    """Return what a script is for: the first paragraph of its contract."""
+    found = _PURPOSE.match(script(name).text)
+    return " ".join(found[1].split()) if found else ""
 
 
 @click.command(
@@ -63,7 +69,7 @@ def config(session: Session, *, as_json: bool) -> None:
     if as_json:
         show_json({name: {"value": value, "source": source} for name, (value, source) in settings.items()})
         return
-    columns = [Column("SETTING"), Column("VALUE", flexible=True, wraps=True), Column("SOURCE", flexible=True)]
+    columns = [Column("SETTING"), Column("VALUE", flexible=True), Column("SOURCE", flexible=True)]
     rows = [(name, _shown(name, value), source)
             for name, (value, source) in settings.items()]  # fmt: skip
     show(table(columns, rows, screen_width()))
@@ -76,7 +82,7 @@ def _shown(name: str, value: object) -> str:
         case list():
             return ", ".join(map(str, value))
         case float():
-            return f"{value:g} s"
+            return f"{value:g} s" if value < LONG else f"{value:g} s ({lasting(value)})"
     return f"{value} {DEFINITIONS[name].unit}".rstrip()
 
 

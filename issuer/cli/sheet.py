@@ -11,7 +11,7 @@ from issuer.core.inspect.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import counted
 from issuer.persistence.records import HIGHEST
-from issuer.terminal import ago, folded, moment, plain
+from issuer.terminal import ago, folded, moment, numbered, plain
 from issuer.times import lasting
 from issuer.views import counts
 
@@ -24,9 +24,9 @@ def sheet(seen: Inspection, *, direct: bool, now: int, room: int | None) -> str:
     lines = [(seen.tag, ""), *([("", seen.description)] if seen.description else []), *described(seen.scheme)]
     counter = seen.parts is None and counts(seen.scheme)
     if seen.parts is not None:
-        lines.append(("parts", f"{seen.parts}, as `issuer tags --all` lists them"))
+        lines.append(("parts", f"{seen.parts:,}; `issuer tags --all` lists them"))
     if seen.period is not None:
-        lines.append(("period", f"{seen.period} at present"))
+        lines.append(("period", seen.period))
     halted = ", HALTED: run `issuer recover`" if seen.store.halted else ""
     if counter or seen.parts is not None:
         lines += [("order", f"{seen.order}, limit {_limit(seen)}"), ("step", _step(seen)), ("lease", _lease(seen))]
@@ -66,21 +66,22 @@ def _limit(seen: Inspection) -> str:
 
 
 def _waste(waste: Waste, now: int) -> str:
-    return f"at least {waste.numbers} of the last {waste.of}, reserved since {ago(waste.since, now)}"
+    last = numbered(waste.of, "number")
+    return f"at least {waste.numbers:,} of the last {last}, first reserved {ago(waste.since, now)}"
 
 
 def _step(seen: Inspection) -> str:
     step, ahead = seen.store.step, seen.store.ahead
     shown = f"{step}, auto" if seen.store.step_mode == "auto" else str(step)
-    return shown if ahead == 1 else f"{shown}, {ahead} ahead: segments of {step * ahead}"
+    return shown if ahead == 1 else f"{shown}, ahead {ahead}: segments of {step * ahead} numbers"
 
 
 def _lease(seen: Inspection) -> str:
     if seen.order == "strict":
-        return "never: strict"
+        return "none: the tag is strict"
     if seen.lease is None:
-        return "as each process is set"
-    return f"{seen.lease} ahead in each process" if seen.lease else "never"
+        return "the setting of each process"
+    return f"{seen.lease} in each process" if seen.lease else "none"
 
 
 def _redis(seen: Inspection, *, direct: bool) -> list[tuple[str, str]]:
@@ -104,7 +105,7 @@ def _buffer(seen: Inspection, cur: int | None, last: int | None) -> str:
     if cur is None or last is None:
         return "empty"
     end = counted(last, seen.scheme)
-    return f"{_short(seen, cur + 1)}..{end}, {last - cur} left" if cur < last else f"used up to {end}"
+    return f"{_short(seen, cur + 1)}..{end}, {last - cur:,} left" if cur < last else f"used up to {end}"
 
 
 def _short(seen: Inspection, number: int) -> str:
@@ -121,11 +122,11 @@ def _marked(seen: Inspection, state: RedisState) -> str:
 def _rate(per_second: float | None) -> str:
     if per_second is None:
         return "unknown"
-    return f"{per_second:.2g} per second" if per_second < 10 else f"{per_second:.0f} per second"  # noqa: PLR2004 - one digit
+    return f"{per_second:.2g} per second" if per_second < 10 else f"{per_second:,.0f} per second"  # noqa: PLR2004 - one digit
 
 
 def _or_unknown(value: int | None) -> str:
-    return "unknown" if value is None else str(value)
+    return "unknown" if value is None else f"{value:,}"
 
 
 def _fitted(name: str, value: str, room: int | None) -> Iterator[str]:

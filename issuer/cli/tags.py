@@ -71,19 +71,19 @@ def tags(session: Session, *, everything: bool, as_json: bool) -> None:
     if as_json:
         show_json([view(tag) for tag in found])
     elif not found:
-        say("no tags yet: make one with `issuer create`")
+        say("no tags yet: create one with `issuer create`")
     else:
         shown = [tag for tag in found if everything or tag.tag not in belongs]
         show_data(_listing(shown, Counter(belongs.values())))
         if any(has_blanks(tag.tag) for tag in shown):
-            say("no number is given of a tag with blanks around its name: `issuer doctor` says what to do")
+            say("no number is issued of a tag with blanks around its name: see `issuer doctor`")
         if len(shown) < len(found):
-            say(f"not shown: {numbered(len(found) - len(shown), 'part')}, which --all shows")
+            say(f"not shown: {numbered(len(found) - len(shown), 'part')}; --all shows them")
 
 
 def _listing(found: list[Tag], parts: Mapping[str, int]) -> str:
     columns = [
-        Column("TAG", flexible=True, wraps=True),
+        Column("TAG", flexible=True),
         Column("MAX", "right"),
         Column("STEP", "right"),
         Column("ORDER"),
@@ -273,7 +273,7 @@ def _ask_to_skip(issuer: Issuer, tag: str, below: int, *, yes: bool) -> None:
     segment = found.store.step * found.store.ahead
     if skipped > _FAR * segment and not found.scheme:
         share = min(100, skipped * 100 // max(1, found.limit - found.store.max))
-        cost = f": {skipped} numbers are lost, {skipped // segment} segments, {share} % of all that are left"
+        cost = f": {skipped:,} numbers ({skipped // segment:,} segments, {share} % of all that are left)"
     asked(f"Skip the numbers of {plain(tag)} up to {below} for ever{cost}?", yes=yes)
 
 

@@ -189,7 +189,6 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
             lines += [
                 f"segment   {entry.low + 1}..{entry.high}",
                 f"reserved  {moment(entry.time, now)}",
-                f"utc       {utc(entry.time)}",
                 *([f"service   {plain(entry.application)}"] if entry.application else []),
                 f"by        {plain(entry.host)}, pid {entry.pid}",
                 f"for       {plain(entry.reason)}",

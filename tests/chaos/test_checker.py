@@ -312,8 +312,8 @@ def test_the_costs_of_two_worlds_are_added_and_the_worst_one_is_kept() -> None:
 def test_the_report_tells_what_each_fault_has_cost(tmp_path: Path) -> None:
     found = charged(tmp_path, [(1, 50, 1, 2), (81, 200, 101, 102), (216, 230, 201, 202)], APART)
     told = [text for _, text in rows(found)]
-    assert "F1: 30, worst 30 of 20 a tag, 1 OVER" in told
-    assert "F2: 15, worst 15 of 20 a tag" in told
+    assert "F1: 30, largest 30 per tag, allowed 20, 1 OVER" in told
+    assert "F2: 15, largest 15 per tag, allowed 20" in told
     assert content(found)["gaps"]["F1"] == {"strikes": 1, "gap": 30, "worst": 30, "allowed": 20, "over": 1}
     assert content(found)["gaps"]["F3"]["strikes"] == 1
     assert all(len(text) < 100 for text in told)

@@ -32,7 +32,7 @@ def test_without_redis_it_shows_what_there_is_to_show_and_leaves_a_tombstone_alo
     direct("create", "bench")
     before = direct("tags", "--json").json()
     ended = direct(*QUICK)
-    assert (ended.code, "it is deleted at the end" in ended.err) == (0, True)
+    assert (ended.code, "the tag is deleted at the end" in ended.err) == (0, True)
     lines = ended.out.splitlines()
     assert lines[0].split() == ["MEASURED", "RATE", "MEDIAN", "P99", "MAX"]
     assert [line.partition("  ")[0] for line in lines[1:]] == [

@@ -1,5 +1,6 @@
 """Every command without any server."""
 
+import re
 import shlex
 import sqlite3
 from contextlib import closing
@@ -87,12 +88,12 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
     for said in (
         "direct (no Redis)",
         "limit 500",
-        "step         10, 6 ahead: segments of 60\n",
-        "lease        7 ahead",
+        "step         10, ahead 6: segments of 60 numbers\n",
+        "lease        7 in each process",
     ):
         assert said in sheet
     direct("create", "users")
-    assert "lease        as each process is set\n" in direct("show", "users").out
+    assert "lease        the setting of each process\n" in direct("show", "users").out
     listed = direct("tags").out.splitlines()
     assert listed[0].split() == ["TAG", "MAX", "STEP", "ORDER", "CHANGED", "DESCRIPTION"]
     assert [line.split()[:4] for line in listed[1:]] == [
@@ -121,7 +122,8 @@ def test_show_and_tags_as_json_have_exactly_the_promised_keys(direct: Cli) -> No
 
 
 def test_each_script_is_printed_with_its_contract_first(cli: Cli) -> None:
-    listed = cli("lua").out.splitlines()
+    heading, *listed = cli("lua").out.splitlines()
+    assert heading.split() == ["SCRIPT", "PURPOSE"]
     assert [line.split()[0] for line in listed] == [*NAMES]
     assert all(len(line.split()) > 3 for line in listed)
     text = cli("lua", "next").out
@@ -142,8 +144,8 @@ def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(direct: Cli,
     for look in (["show", " orders"], ["verify", " orders"], ["recover", " orders", "--yes"]):
         assert direct(*look).code == 0
     (found,) = [each for each in direct("doctor", "--json").json() if each["check"] == "tag-blanks"]
-    for command in found["remedy"].split(", then "):
-        assert direct(*shlex.split(command.strip("`"))[1:], *(["--yes"] if "delete" in command else [])).code == 0
+    for command in re.findall("`(.*?)`", found["remedy"]):
+        assert direct(*shlex.split(command)[1:], *(["--yes"] if "delete" in command else [])).code == 0
     assert direct("next", "orders").out == "2\n"
     assert [tag["tag"] for tag in direct("tags", "--json").json()] == ["orders"]
 

@@ -80,7 +80,7 @@ def test_with_redis_away_a_dry_run_tells_the_rest_and_a_recovery_what_to_do(behi
     away = ("--redis", f"redis://127.0.0.1:{free_port()}")
     before = behind("tags", "--json").json()
     planned = behind(*away, "recover", "orders", "--at-least", "500", "--dry-run")
-    assert (planned.code, "Redis was not asked" in planned.err) == (5, True)
+    assert (planned.code, "Redis was not checked" in planned.err) == (5, True)
     assert planned.out.split()[-4:] == ["orders", "5", "500", "495"]
     (found,) = behind(*away, "recover", "orders", "--dry-run", "--json").json()
     assert (found["old"], found["new"], "127.0.0.1" in found["redis_error"]) == (5, 20, True)
@@ -106,8 +106,8 @@ def test_the_nodes_that_were_asked_besides_the_master_and_those_that_were_not_ar
     for how in ("--dry-run", "--yes"):
         ended = direct("--redis", master.url, "recover", "--all", how)
         first, second = ended.err.splitlines()
-        assert (ended.code, first) == (0, f"asked as well: {asked}")
-        assert second.startswith(f"warning: not asked: {unasked}: ")
+        assert (ended.code, first) == (0, f"also checked: {asked}")
+        assert second.startswith(f"warning: not checked: {unasked}: ")
     (told,) = direct("--redis", master.url, "recover", "--all", "--yes", "--json").json()
     assert (told["asked"], told["unasked"][0].startswith(f"{unasked}: ")) == ([asked], True)
 
@@ -122,10 +122,10 @@ def test_sound_tags_are_spared_if_asked_and_what_they_would_lose_is_told(
     redis_client.delete("issuer:{lost}")
     redis_client.hset("issuer:{moved}", "fence", "f" * 40)
     planned = with_redis("recover", "--all", "--dry-run")
-    assert "nothing that can be seen is wrong with 1 tag, which lose at most 70 numbers by this" in planned.err
+    assert "1 tag without a visible problem: at most 70 numbers of these are skipped as well" in planned.err
     spared = with_redis("recover", "--all", "--spare-sound", "--yes", "--json")
     assert [each["tag"] for each in spared.json()] == ["halted", "lost", "moved"]
-    assert "left alone, as nothing that can be seen is wrong with them: sound" in spared.err
+    assert "left as they are, because they have no visible problem: sound" in spared.err
     assert with_redis("next", "sound").out == "31\n"
     assert with_redis("recover", "sound", "--spare-sound", "--yes").code == 2
     assert [each["tag"] for each in with_redis("recover", "--all", "--yes", "--json").json()][-1] == "sound"
@@ -137,12 +137,12 @@ def test_what_nobody_but_the_store_vouches_for_is_named_before_the_question(
 ) -> None:
     with_redis("create", "orders")
     with_redis("next", "orders", "-n", "20")
-    assert "vouches" not in with_redis("recover", "--all", "--yes").err
+    assert "only the store" not in with_redis("recover", "--all", "--yes").err
     redis_client.flushall()
-    told = "warning: only the store vouches for 1 tag: orders."
+    told = "warning: only the store has a record of 1 tag: orders."
     planned = with_redis("recover", "--all", "--dry-run", "--json")
     assert (told in planned.err, planned.json()[0]["unvouched"]) == (True, True)
-    question = "Recover 1 tag, 1 tag by the store's word alone? [y/N]"
+    question = "Recover 1 tag, 1 tag from the record of the store alone? [y/N]"
     assert answered(question, "n\n", "--store", store, "--redis", redis_url, "recover", "--all") == 1
     assert redis_client.keys() == []
     journal = str(home / "journal")

@@ -30,7 +30,7 @@ def test_show_tells_nothing_or_both_buffers_and_a_raised_start_holds_at_once(
     assert len(state["fence"]) == REPLID
     assert (content["remaining"], content["store"]["max"], "redis_error" in content) == (180, 200, False)
     shown = with_redis("show", "orders").out
-    for said in ("21..100, 80 left", "101..200, 100 left", "lease        never: strict\n"):
+    for said in ("21..100, 80 left", "101..200, 100 left", "lease        none: the tag is strict\n"):
         assert said in shown
     assert with_redis("set", "orders", "--start", "5000", "--yes").code == 0
     assert with_redis("next", "orders").out == "5000\n"

@@ -103,10 +103,10 @@ def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(di
     assert made.err == "made users: step 10, trend, shards 4, app 0; 2 and 8 bits\n"
     listed = direct("tags")
     assert [line.split()[0] for line in listed.out.splitlines()] == ["TAG", "users"]
-    assert ("4 parts" in listed.out, listed.err) == (True, "not shown: 4 parts, which --all shows\n")
+    assert ("4 parts" in listed.out, listed.err) == (True, "not shown: 4 parts; --all shows them\n")
     everything = direct("tags", "--all")
     assert (len(everything.out.splitlines()), everything.err) == (6, "")
-    assert shown(direct("show", "users"))["parts"] == "4, as `issuer tags --all` lists them"
+    assert shown(direct("show", "users"))["parts"] == "4; `issuer tags --all` lists them"
     assert direct("show", "users", "--json").json()["parts"] == 4
     ended = direct("next", "users")
     assert (ended.code, "--shard-key is needed" in ended.err) == (2, True)
@@ -171,7 +171,7 @@ def test_a_period_is_shown_with_its_numbers(with_redis: Cli) -> None:
     assert with_redis("next", "inv", "--key", "order-778", "--ttl", "60").out == "1\n"
     assert with_redis("next", "inv", "--key", "order-778", "-n", "2").code == 2
     sheet = shown(with_redis("show", "inv"))
-    assert (sheet["period"], sheet["restart"]) == (f"{year} at present", "yearly in UTC")
+    assert (sheet["period"], sheet["restart"]) == (year, "yearly in UTC")
     assert sheet["order"] == "strict, limit 2^40-1 in each period"
     assert sheet["redis"] == f"cur    2 of {year}"
     assert f"\nbuffer 1     3..50 of {year}, 48 left, extends at 10\n" in with_redis("show", "inv").out
@@ -266,8 +266,8 @@ def test_the_future_is_shown_and_left_by_a_yes_that_knows_what_it_costs(
     assert re.search("9 days 23 h|10 days", shown.out)
     (used,) = with_redis("machines", "events", "--json").json()["used"]
     assert (used["last"], used["held"], used["ahead"] > TEN_DAYS - 600_000) == (last, False, True)
-    until = f"{datetime.fromtimestamp(last / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    question = f"Set aside 1 machine number of events until {until}? Then 15 of 16 are left, and new numbers lie below"
+    until = f"{datetime.fromtimestamp(last / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    question = f"Set aside 1 machine number of events until {until}? Then 15 of 16 are left, and until then new numbers"
     line = ("--redis", redis_url, "--store", store, "machines", "events", "--set-aside")
     for answer, code, after in (("n\n", 1, 5), ("y\n", 0, 0)):
         assert answered(question, answer, *line) == code

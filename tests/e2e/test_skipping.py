@@ -41,8 +41,8 @@ def test_numbers_are_skipped_by_a_yes_only_and_a_no_changes_nothing_else_either(
         ("--above", 500, "", "\n", 1),
         ("--start", 500, "", "n\n", 1),
         # Over more than a thousand segments it says what it costs.
-        ("--above", 10_030, ": 10010 numbers are lost, 1001 segments, 0 % of all that are left", "n\n", 1),
-        ("--above", FAR, f": {FAR - 20} numbers are lost, {FAR // 10 - 2} segments, 97 % of all", "n\n", 1),
+        ("--above", 10_030, ": 10,010 numbers (1,001 segments, 0 % of all that are left)", "n\n", 1),
+        ("--above", FAR, f": {FAR - 20:,} numbers ({FAR // 10 - 2:,} segments, 97 % of all", "n\n", 1),
         ("--above", 10_020, "? [y/N]", "y\n", 0),
     ):
         line = ("set", "orders", option, str(above + (option == "--start")), "--description", "new")

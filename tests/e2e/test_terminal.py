@@ -8,13 +8,14 @@ import sys
 from itertools import takewhile
 from pathlib import Path
 
+import click
 import pytest
 
 import issuer
 from issuer.cli import main
 from issuer.cli.exits import MEANINGS
 from issuer.cli.numbers import CHUNK
-from issuer.terminal import Column, ago, plain, shortened, stamp, table, width
+from issuer.terminal import Column, ago, moment, plain, shortened, stamp_ms, stamp_utc, table, width
 from issuer.times import lasting, utc
 from tests.e2e.conftest import KEYS, PROGRAM, Cli, Program, Start
 from tests.e2e.terminal import Terminal, answered
@@ -115,7 +116,15 @@ def test_tables_and_sheets_fit_the_terminal_and_a_pipe_gets_everything(direct: C
     direct("create", "a" * 30, "--stride", "4000000", "--offset", "7", "--format", "{seq:064d}" + "x" * 90)
     direct("create", "users", "--shards", "--shard-bits", "1", "--description", told)
     direct("create", "coupons", "--scramble", "k1")
-    seen(80, "tags", "tags --all", "config", f"show {'a' * 30}", "show users#1", "show coupons")
+    for columns in (60, 80):
+        seen(
+            columns, "tags", "tags --all", "config", f"show {'a' * 30}", "show users#1", "show coupons", "chaos --list"
+        )
+    direct("create", "snow", "--strategy", "snowflake", "--option", "machine=store")
+    direct("next", "short")
+    direct("next", "snow", env={"ISSUER_APPLICATION": "billing-" * 8})
+    for columns in (60, 80):
+        seen(columns, "machines snow", "who short 1", "verify", "lua")
     listed = direct("tags").out
     assert "订单" * 30 in listed
     assert "x" * 500 in listed
@@ -163,6 +172,19 @@ def test_a_help_fits_80_columns_on_any_terminal_and_has_two_examples_that_can_be
         main.commands[name].make_context(name, typed[at + 1 :], parent=main.make_context("issuer", typed))
 
 
+def test_a_row_that_is_too_wide_for_columns_is_a_block_of_lines() -> None:
+    columns = [Column("TAG", flexible=True), Column("OLD", "right"), Column("NEW", "right"), Column("GAP", "right")]
+    row = ("invoices" * 3, "9223372036854774807 in 2026-11-25", "9223372036854775807 in 2026-11-26", "1,000")
+    assert click.unstyle(table(columns, [row, ("users", 1, 2, "1")], 60)).splitlines() == [
+        "invoicesinvoicesinvoices",
+        "  OLD  9223372036854774807 in 2026-11-25",
+        "  NEW  9223372036854775807 in 2026-11-26",
+        "  GAP  1,000",
+        "users",
+        *("  OLD  1", "  NEW  2", "  GAP  1"),
+    ]
+
+
 def test_columns_line_up_whatever_the_letters_are_wide() -> None:
     text = table([Column("A", flexible=True), Column("N", "right")], [("订单", 5), ("e\u0301te", 12345)], None)
     assert text.splitlines() == ["\x1b[1mA\x1b[0m         \x1b[1mN\x1b[0m", "订单      5", "e\u0301te   12345"]
@@ -191,7 +213,11 @@ def test_times_are_told_in_their_largest_units_and_impossible_ones_too() -> None
     assert [utc(1795572528956), utc(2**63 - 1)] == ["2026-11-25T02:08:48Z", str(2**63 - 1)]
     ages = [ago(1_000_000, now) for now in (1_000_400, 1_180_000, 820_000)]
     assert ages == ["just now", "3 min ago", "in 3 min"]
-    assert stamp(2**63 - 1) == str(2**63 - 1)
+    assert moment(1795572528956, 1795572528956) == "2026-11-25T02:08:48Z, just now"
+    assert stamp_ms(1795572528056) == "2026-11-25T02:08:48.056Z"
+    assert [stamp_utc(each) for each in (0, 1000, 2**63 - 1)] == [
+        *("1970-01-01", "1970-01-01T00:00:01Z", "after the year 9999")
+    ]
 
 
 def completed(cli: Cli, words: str) -> list[str]:

@@ -25,6 +25,7 @@ from issuer.chaos.watched import Watched
 from issuer.chaos.worker import LOADS, Job, Setup
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
+from issuer.terminal import numbered
 from issuer.wiring import connect
 
 TAG = "orders"
@@ -90,9 +91,9 @@ def play() -> bool:
             made_here = connect(redis=front.url, store=store, timeout=10.0, scheduler=None, config=config)
             issuer = ends.enter_context(made_here)
         issuer.create(TAG, step=STEP)
-        click.secho(f"{PROCESSES} processes draw numbers of one tag. None may come twice.", bold=True)
+        click.secho(f"{PROCESSES} processes draw numbers of one tag. No number may be issued twice.", bold=True)
         click.echo(f"\n  Redis  {name}\n  store  SQLite, in a temporary folder\n"
-                   f"  tag    {TAG}, strict order, {STEP} numbers a segment\n")  # fmt: skip
+                   f"  tag    {TAG}, strict order, {STEP:,} numbers per segment\n")  # fmt: skip
         setups = [
             Setup(
                 name=f"w{at}",
@@ -173,8 +174,8 @@ class _Story:
             # Not the number itself: another process may have got a lower one, and not have told yet.
             first = min(after)
             above = next((one.first for one in [*self._segments, *loaded] if one.first <= first <= one.last), first) - 1
-            found = f"after {self._before} come numbers above {above}"
-            self._screen.say(f"the fence refuses that state: {found}", mark="✓", hue="green")
+            found = f"after {self._before}, numbers go on above {above}"
+            self._screen.say(f"the fence rejects this state: {found}", mark="✓", hue="green")
         for segment in sorted(loaded, key=lambda segment: segment.ended):
             self._extended(segment)
 
@@ -183,7 +184,7 @@ class _Story:
         current = next((one for one in self._segments if one.first <= cur < one.last), None)
         self._segments.append(loaded)
         if current is None:
-            self._screen.say(f"{name} loaded: nothing was left in hand", mark="+", hue="cyan")
+            self._screen.say(f"{name} loaded: Redis had no numbers left", mark="+", hue="cyan")
             return
         share = (cur - current.first + 1) / (current.last - current.first + 1)
         self._shares.append(share)
@@ -197,7 +198,7 @@ class _Story:
         self._screen.say("Redis writes a snapshot", mark="•")
 
     def _roll_back(self) -> None:
-        self._screen.say("kill -9 Redis, and start it again from that snapshot", mark="✗", hue="red")
+        self._screen.say("Redis is killed (kill -9) and restarted from the snapshot", mark="✗", hue="red")
         self._server.kill()
         # Else the processes would draw from it before it is asked.
         self._front.refuse()
@@ -206,13 +207,13 @@ class _Story:
             believed = int(client.hget(redis_key("issuer", TAG), "cur") or 0)
         self._back = now()
         self._front.pass_through()
-        self._screen.say(f"it is back, and believes that {believed} was the last number", mark="!", hue="yellow")
+        self._screen.say(f"Redis is back, with {believed} as the last number issued", mark="!", hue="yellow")
 
     def _recover(self) -> None:
         (recovery,) = self._issuer.recover(TAG)
         self._floor = recovery.new
-        found = f"store max {recovery.old} -> {recovery.new}, gap {recovery.gap}"
-        self._screen.say(f"issuer recover {TAG}, meanwhile: {found}", mark="✓", hue="green")
+        found = f"store max {recovery.old} -> {recovery.new}, gap {recovery.gap:,}"
+        self._screen.say(f"issuer recover {TAG}: {found}", mark="✓", hue="green")
 
     # ------------------------------------------------------------------ the end
 
@@ -224,20 +225,20 @@ class _Story:
         granted = sorted(call for calls in callers for call in calls.granted())
         missing = gaps(granted, self._back, self._floor)
         rows = [
-            ("numbers issued", f"{found.acknowledged}, by {PROCESSES} processes in {took:.1f} s"),
-            ("repeats", str(found.repeats)),
+            ("numbers issued", f"{found.acknowledged:,}, by {PROCESSES} processes in {took:.1f} s"),
+            ("duplicates", f"{found.repeats:,}"),
             ("lowest, highest", f"{granted[0].first}, {granted[-1].last}"),
             ("store max", f"{store_max}{', BELOW the highest' if found.above else ''}"),
-            ("segments", f"{len(self._segments)} loaded; {len(self._shares)} ahead of need, {self._used()}"),
-            ("gaps", f"{found.gap} numbers that nobody will ever get"),
-            *(("", f"{low}..{high}: {high - low + 1}, {cause}") for low, high, cause in missing),
-            *(("harm", example) for example in found.examples),
+            ("segments", f"{len(self._segments)} loaded; {len(self._shares)} before they were needed, {self._used()}"),
+            ("gaps", f"{numbered(found.gap, 'number')} that are never issued"),
+            *(("", f"{low}..{high}: {high - low + 1:,}, {cause}") for low, high, cause in missing),
+            *(("example", example) for example in found.examples),
         ]
         self._screen.write()
         for name, value in rows:
             self._screen.write(f"  {click.style(f'{name:17}', bold=True)}{value}")
-        kept = "No number came twice, and none lay above the store's max."
-        verdict = kept if found.sound else "THE PROMISE IS BROKEN."
+        kept = "No number was issued twice, and none above the store's max."
+        verdict = kept if found.sound else "A PROMISE WAS BROKEN."
         self._screen.write()
         self._screen.write(click.style(verdict, fg="green" if found.sound else "red", bold=True))
         return found.sound
@@ -246,4 +247,4 @@ class _Story:
         if not self._shares:
             return "none"
         low, high = f"{min(self._shares):.0%}", f"{max(self._shares):.0%}"
-        return f"at {low if low == high else f'{low} to {high}'} used"
+        return f"at {low if low == high else f'{low} to {high}'} of the one before"
