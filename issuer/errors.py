@@ -112,7 +112,7 @@ class ForeignHash(ConfigurationError, code="foreign_hash"):
 
     def __init__(self, tag: str, *, key: str, owner: str, store: str, taken: int | None = None) -> None:
         numbers = "its numbers" if taken is None else f"its numbers, up to {taken},"
-        found = f"Redis key {key} belongs to another store (id {owner}, this one is {store or 'empty'})"
+        found = f"Redis key {key} belongs to another store (id {owner}, this store is {store or 'empty'})"
         super().__init__(f"{found}, and {numbers} are that store's", tag=tag)
         self.key, self.owner, self.store, self.taken = key, owner, store, taken
 
@@ -133,7 +133,7 @@ class FormatOverflow(IssuerError, code="format_overflow"):
 
     def __init__(self, value: int, *, width: int, field: str, tag: str | None = None) -> None:
         super().__init__(
-            f"{value} doesn't fit into the {width} places of {{{field}}}: widen them with a new format", tag=tag
+            f"{value} has more digits than the {width} places of {{{field}}}: configure a wider format", tag=tag
         )
         self.value, self.width = value, width
 
@@ -204,7 +204,7 @@ class Refused(IssuerError, code="refused"):
 
     def __init__(self, tag: str, *, plugin: str = "", reason: str = "") -> None:
         super().__init__(
-            f"tag {tag!r}: the call was refused by {plugin or 'a plugin'}{reason and ': '}{reason}", tag=tag
+            f"tag {tag!r}: the call was rejected by {plugin or 'a plugin'}{reason and ': '}{reason}", tag=tag
         )
         self.plugin, self.reason = plugin, reason
 
@@ -221,8 +221,8 @@ class TransformFailed(IssuerError, code="transform_failed"):
 
     def __init__(self, tag: str, *, plugin: str, numbers: Sequence[int]) -> None:
         super().__init__(
-            f"tag {tag!r}: {plugin} could not change {len(numbers)} of the numbers drawn: they are gaps; the log "
-            "issuer.plugins says why",
+            f"tag {tag!r}: {plugin} could not change {len(numbers)} of the numbers drawn, which are gaps; the log "
+            "issuer.plugins has the cause",
             tag=tag,
         )
         self.plugin, self.numbers = plugin, numbers
@@ -245,9 +245,9 @@ class Forbidden(IssuerError, code="forbidden"):
         if {*scope.split(" or ")}.isdisjoint(scopes):
             wrong = f"token {caller!r} has no scope {scope}"
         elif tag is None:
-            wrong = f"token {caller!r} isn't for all tags, as this call is"
+            wrong = f"token {caller!r} is not valid for all tags, which this call concerns"
         else:
-            wrong = f"token {caller!r} isn't for tag {brief(tag)}"
+            wrong = f"token {caller!r} is not valid for tag {brief(tag)}"
         super().__init__(wrong, tag=tag)
         self.caller, self.scope = caller, scope
 
@@ -300,7 +300,7 @@ class CalledWithin(Unavailable, code="called_within"):
     """
 
     def __init__(self, *, tag: str | None = None) -> None:
-        wrong = "this call runs inside another call of the issuer on the same thread, and would wait for it for ever"
+        wrong = "this call was made inside another call of the issuer on the same thread, and would wait for it forever"
         super().__init__(wrong, tag=tag)
 
 
@@ -374,11 +374,11 @@ class StoreBehind(IssuerError, code="store_behind"):
 
     def __init__(self, tag: str, *, max: int, taken: int | None = None, scheme: str | None = None) -> None:
         if scheme is not None:
-            wrong = f"had a later scheme ({scheme}) than the store knows, and values would come again"
+            wrong = f"had a later scheme ({scheme}) than the store has, so values would be issued twice"
         elif taken is not None:
-            wrong = f"stands at max {max} although {taken} is taken"
+            wrong = f"has max {max}, but {taken} is taken"
         else:
-            wrong = f"is halted at max {max}, by `halt` or as the store was found to be behind"
+            wrong = f"is halted at max {max}, by `halt` or because the store was found to be behind"
         behind = "" if taken is None and scheme is None else "the store is behind: "
         super().__init__(f"{behind}tag {tag!r} {wrong}", tag=tag, advice=scheme and "store_behind.scheme")
         self.max, self.taken, self.scheme = max, taken, scheme

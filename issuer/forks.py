@@ -42,7 +42,9 @@ def _wait_for_imports() -> None:
     if _importing.acquire(timeout=IMPORTS):
         _waited.append(_importing)
     else:
-        log.error("another thread has imported for %g s and goes on: this process is forked meanwhile", IMPORTS)
+        log.error(
+            "another thread has been importing modules for %g s: the process is forked before it has finished", IMPORTS
+        )
 
 
 def _go_on() -> None:
@@ -77,7 +79,7 @@ def living(
                 try:
                     call(member)  # type: ignore[misc]  # not None, see below
                 except Exception:
-                    log.exception("%r: not all of it was done around a fork", member)
+                    log.exception("%r failed around a fork", member)
 
         return None if call is None else run
 

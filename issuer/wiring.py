@@ -117,7 +117,9 @@ def connect(
     with no_fork():
         from issuer.api.blocking import Issuer
     if scheduler is not None and scheduler != "background" and not hasattr(scheduler, "add_job"):
-        raise ConfigurationError(f"scheduler is 'background', None or an APScheduler scheduler, not {brief(scheduler)}")
+        raise ConfigurationError(
+            f"scheduler must be 'background', None or an APScheduler scheduler, not {brief(scheduler)}"
+        )
     hooks = Hooks(Chain(plugins), rejected, instance, alarm)
     settings, to_redis, measure = _parts(redis, store, given, config, hooks, connections=_redis)
     ids = Issuer(settings, to_redis, scheduler)
@@ -191,7 +193,7 @@ def aconnect(
 
         from issuer.api.asyncio import AsyncIssuer
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
-        raise ConfigurationError(f"scheduler is 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
+        raise ConfigurationError(f"scheduler must be 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
     hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
     settings, to_redis, measure = _parts(redis, store, given, config, hooks, connections=_async_redis)
     ids = AsyncIssuer(settings, to_redis, scheduler)
@@ -284,8 +286,7 @@ def _named(name: str, given: object) -> object:
     if given is None:
         way_out = ', or "none" for numbers from the store alone' if name == "redis" else ""
         raise ConfigurationError(
-            f"{name} is None: leave it out to have it from the settings (ISSUER_{name.upper()}_URL), or name it"
-            f"{way_out}"
+            f"{name} is None: omit it to use the settings (ISSUER_{name.upper()}_URL), or give a value{way_out}"
         )
     return None if given is UNSET else given
 
@@ -299,8 +300,9 @@ def _tell_of_default(url: str) -> None:
     if not _told_of_default:
         _told_of_default = True
         log.warning(
-            "no Redis and no store are named, so numbers come from %s, which only this machine has: elsewhere the same "
-            "ones are issued. Name a store (ISSUER_STORE_URL), or set ISSUER_REQUIRE_SERVERS=1 to refuse this default",
+            "no Redis and no store are configured, so numbers come from %s, a file of this machine: another machine "
+            "would issue the same numbers. Set ISSUER_STORE_URL, or set ISSUER_REQUIRE_SERVERS=1 to forbid this "
+            "default",
             url,
         )
 
@@ -314,15 +316,15 @@ def default_is_known() -> None:
 def _check_hooks(hooks: Hooks) -> None:
     """Refuse what can't be used, and a plugin that names an unknown strategy: it would never run."""
     if hooks.instance is not None and not isinstance(hooks.instance, Instance):
-        raise ConfigurationError(f"instance is an issuer.strategies.Instance or None, not {brief(hooks.instance)}")
+        raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(hooks.instance)}")
     if hooks.alarm is not None and not callable(hooks.alarm):
-        raise ConfigurationError(f"alarm is a function of an error, or None, not {brief(hooks.alarm)}")
+        raise ConfigurationError(f"alarm must be a function of an error, or None, not {brief(hooks.alarm)}")
     there = strategy_names() if hooks.plugins.strategies else []
     for plugin in hooks.plugins.plugins:
         for name in sorted({*(plugin.strategies or ())} - {*there}):
             raise ConfigurationError(
-                f"{named(plugin)}.strategies: no strategy {name!r}; there are {', '.join(there)}. Register a strategy "
-                "of your own before the plugin that names it"
+                f"{named(plugin)}.strategies: unknown strategy {name!r}; the strategies are {', '.join(there)}. "
+                "Register your own strategy before the plugin that uses its name"
             )
 
 
@@ -353,7 +355,7 @@ def _opened(named: object) -> Store:
     if isinstance(named, Store):
         return named
     if not isinstance(named, str):
-        raise ConfigurationError(f"store is a URL or a Store, not {type(named).__name__}")
+        raise ConfigurationError(f"store must be a URL or a Store, not {type(named).__name__}")
     try:
         with no_fork():  # it imports the store's driver
             return open_store(named)
@@ -372,7 +374,7 @@ def _redis(named: object, timeout: float, most: int) -> Connections | None:
         return Connections.from_url(named, timeout, mask(named), most)
     if isinstance(named, redis_py.Redis):
         return Connections.from_client(named, timeout, most)
-    raise ConfigurationError(f"redis is a URL, 'none' or a redis-py client, not {type(named).__name__}")
+    raise ConfigurationError(f"redis must be a URL, 'none' or a redis-py client, not {type(named).__name__}")
 
 
 def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections | None:
@@ -386,4 +388,4 @@ def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections |
         return AsyncConnections.from_url(named, timeout, mask(named), most)
     if isinstance(named, redis_py.asyncio.Redis):
         return AsyncConnections.from_client(named, timeout, most)
-    raise ConfigurationError(f"redis is a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")
+    raise ConfigurationError(f"redis must be a URL, 'none' or a redis.asyncio client, not {type(named).__name__}")

@@ -738,7 +738,7 @@ class AsyncIssuer:
         if self._loop is loop:
             return
         if self._loop is not None and not self._loop.is_closed():
-            raise IssuerError(f"{self!r} serves another event loop: make an AsyncIssuer for each")
+            raise IssuerError(f"{self!r} is in use in another event loop: create an AsyncIssuer for each loop")
         if self._loop is not None and not self.closed:
             self._begin_anew()
         self._loop = loop

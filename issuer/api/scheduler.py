@@ -98,7 +98,7 @@ class _Crew(BaseExecutor):  # type: ignore[misc]  # the same
 
     def _do_submit_job(self, job: SchedulersJob, run_times: list[datetime]) -> None:
         if not self._crew.put(partial(self._run, job, run_times)):
-            raise RuntimeError("no thread can begin")  # else the job would count as running for ever
+            raise RuntimeError("no thread can be started")  # else the job would count as running for ever
 
     def _run(self, job: SchedulersJob, run_times: list[datetime]) -> None:
         # As APScheduler's own executors do; a subclass gets the alias of a job's store nowhere else.
@@ -229,7 +229,7 @@ class Scheduler:
         except Exception:
             # No thread can begin, the scheduler was stopped in between, or the caller's own wants jobs that it can
             # write to a database.
-            log.debug("the scheduler took no job", exc_info=True)
+            log.debug("the scheduler did not accept the job", exc_info=True)
             return False
         return True
 

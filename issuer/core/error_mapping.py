@@ -38,13 +38,15 @@ def store_error(error: store_errors.StoreError, tag: str | None, store: Store | 
         case store_errors.SchemeMismatch():
             return ConfigurationError(str(error), tag=error.tag)
         case store_errors.VersionMoved():
-            return StoreUnavailable(f"store: {error}: read it and change it again", tag=error.tag)
+            return StoreUnavailable(f"store: {error}: read the tag again and repeat the change", tag=error.tag)
         case store_errors.MaxBehind():
             return StoreBehind(error.tag, max=error.max, taken=error.at_least)
         case store_errors.Halted():
             return StoreBehind(error.tag, max=error.max)
         case store_errors.Corrupt():
-            return CorruptState(f"the store's record of tag {error.tag!r}: {error.problem}", tag=error.tag)
+            return CorruptState(
+                f"the record of tag {error.tag!r} in the store is damaged: {error.problem}", tag=error.tag
+            )
         case store_errors.Damaged():
             return JournalDamaged(str(error), tag=tag, path=error.path, line=error.line)
         case store_errors.Misconfigured():
@@ -60,7 +62,7 @@ def refused(
     """Return the error for a reply that no retry will better: notmaster, otherstore or corrupt."""
     if reply.status == "notmaster":
         return FenceError(
-            "this Redis is no master, so its numbers can't be trusted: point the issuer at the master", tag=tag
+            "this Redis is not a master, so its numbers cannot be trusted: configure the address of the master", tag=tag
         )
     if reply.status == "otherstore" and isinstance(reply, (Opened, Floored)):
         return ForeignHash(tag, key=key, owner=reply.store, store=store)
@@ -69,7 +71,9 @@ def refused(
 
 def corrupt(tag: str, key: str) -> CorruptState:
     """Return the error for a hash with a field that no script has written."""
-    return CorruptState(f"Redis key {key} holds fields that no issuer writes", tag=tag, advice="corrupt_state.hash")
+    return CorruptState(
+        f"Redis key {key} has fields or values that the issuer never writes", tag=tag, advice="corrupt_state.hash"
+    )
 
 
 def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:

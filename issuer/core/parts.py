@@ -51,7 +51,9 @@ def check_whole(record: Tag) -> Steps[None]:
     whole = record.scheme.get(PART_OF)
     found = (yield from ask(lambda store, timeout: store.get(str(whole), timeout=timeout))) if whole else None
     if found is not None and not found.deleted and has_parts(found):
-        problem = f"tag {record.tag!r} is a part of {whole!r}, and is changed and deleted with it: name {whole!r}"
+        problem = (
+            f"tag {record.tag!r} is a part of {whole!r} and cannot be changed or deleted alone: use {whole!r} instead"
+        )
         raise InvalidArgument(problem, tag=record.tag, value=whole)
 
 
@@ -60,11 +62,11 @@ def stranger(record: Tag, of_tag: str) -> ConfigurationError:
     name = record.tag
     if is_machine(record):
         problem = (
-            f"tag {name!r} keeps the time of a machine number, of snowflake tags with the namespace {of_tag!r}: use "
-            f"another restart key, or give {of_tag!r} another name"
+            f"tag {name!r} stores the time of a machine number for snowflake tags with the namespace {of_tag!r}: use "
+            f"another restart key, or another name than {of_tag!r}"
         )
         return ConfigurationError(problem, tag=name)
-    problem = f"tag {name!r} is there, and is no part of {of_tag!r}: delete it, or give {of_tag!r} another name"
+    problem = f"tag {name!r} exists and is not a part of {of_tag!r}: delete it, or use another name than {of_tag!r}"
     return ConfigurationError(problem, tag=name)
 
 

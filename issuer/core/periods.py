@@ -52,7 +52,7 @@ class Periods:
         try:
             found = self.of((_EPOCH + ms * _MILLISECOND).astimezone(self._zone).date())
         except (OverflowError, ValueError):
-            raise InvalidArgument(f"{ms} ms since 1970 is a moment after the year 9999", value=ms) from None
+            raise InvalidArgument(f"{ms} ms since 1970 is after the year 9999", value=ms) from None
         # Clocks that were put back over midnight show the day before for a while: the new one has begun all the same.
         return found + 1 if self.end_ms(found) <= ms else found
 
@@ -128,7 +128,7 @@ def _zone(name: str) -> ZoneInfo:
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
         # ValueError: an absolute path, or one that climbs; OSError: the name of a directory.
         raise SchemeError(
-            f'there is no time zone {brief(name)}: give an IANA name like "Europe/Vienna"',
+            f'unknown time zone {brief(name)}: use an IANA name such as "Europe/Vienna"',
             setting="timezone",
             value=name,
         ) from None

@@ -127,7 +127,10 @@ def _of_this_reign(key: str, hash: gateway.Hash) -> Steps[bool]:
 def _check_counter(record: Tag | None, at_least: int) -> None:
     """InvalidArgument for a number that can't be the counter of a tag with periods."""
     if record is not None and 0 < at_least <= SEQ_MOST and "restart" in record.scheme:
-        problem = f"{at_least} is no counter of tag {record.tag!r}, which has periods: `decode` tells that of a text"
+        problem = (
+            f"{at_least} is not a counter of tag {record.tag!r}, which has periods: `decode` shows the counter of a "
+            "text"
+        )
         raise InvalidArgument(problem, tag=record.tag, value=at_least, argument="at_least")
 
 
@@ -169,7 +172,7 @@ def _others(key: str, store_id: str) -> Steps[Others]:
 def _unasked(tag: str, error: RedisUnavailable) -> RedisUnavailable:
     """Return the error for a recovery that Redis is away from, with the way out for tags that are served without it."""
     return RedisUnavailable(
-        f"{error}. Nothing was recovered, as Redis may know of numbers that nothing else knows",
+        f"{error}. Nothing was recovered, because only Redis may have recorded the highest number",
         tag=tag,
         retry_after=error.retry_after,
         advice="redis_unavailable.recover",
@@ -245,10 +248,10 @@ def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mappin
     for name, max in live.items():
         taken = foreign[name].top if name in foreign else 0
         if taken > max and not (name in own and own[name].top >= taken):
-            return f"tag {name!r} stands at max {max} here and at {taken} there"
+            return f"tag {name!r} has max {max} in this store, but {taken} in the journals"
     missing = [name for name, known in foreign.items() if name not in live and not known.record.deleted]
     strangers = [name for name in live if name not in foreign]
-    return f"they know tag {missing[0]!r} and not {strangers[0]!r}" if missing and strangers else ""
+    return f"they contain tag {missing[0]!r}, but not {strangers[0]!r}" if missing and strangers else ""
 
 
 def halt(tag: str) -> Steps[None]:

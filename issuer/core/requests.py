@@ -27,7 +27,7 @@ Named = Sequence[str | os.PathLike[str]] | Journals
 def only_one(key: object) -> None:
     """Raise InvalidArgument if a call for one number was given a number as key: `take` gives n, `timeout` is named."""
     if isinstance(key, int | float):
-        problem = f"next gives one number, so {brief(key)} can't be meant: take(tag, n) gives n, timeout= is by name"
+        problem = f"key must be a string, not {brief(key)}: take(tag, n) returns n numbers, and timeout= must be named"
         raise InvalidArgument(problem, value=key)
 
 
@@ -59,7 +59,7 @@ def check_reserving(record: Tag, n: int) -> None:
     _check_countable(record, n)
     if record.order == "strict":
         raise InvalidArgument(
-            f"tag {tag!r} is strict, and ranges are reserved of trend tags only: use `take`", tag=tag, value=n
+            f"tag {tag!r} is strict, and ranges can be reserved only for trend tags: use `take`", tag=tag, value=n
         )
     _check_side_by_side(record, n)
 
@@ -72,7 +72,9 @@ def check_contiguous(record: Tag, n: int) -> None:
 
 def _check_countable(record: Tag, n: int) -> None:
     if not countable(record.scheme):
-        why = "its numbers are in parts" if strategy(record.scheme) == SEGMENT else "its strategy makes its numbers"
+        why = (
+            "it has shards or is keyed" if strategy(record.scheme) == SEGMENT else "its numbers come from its strategy"
+        )
         problem = f"tag {record.tag!r} has no counter of its own to reserve from: {why}"
         raise InvalidArgument(problem, tag=record.tag, value=n)
 
@@ -81,7 +83,7 @@ def _check_side_by_side(record: Tag, n: int) -> None:
     tag = record.tag
     if record.scheme_id:
         raise InvalidArgument(
-            f"tag {tag!r} makes numbers of its counter that don't lie side by side; `take` gives n of them",
+            f"the numbers of tag {tag!r} are not contiguous, because of its scheme: use `take`",
             tag=tag,
             value=n,
         )
@@ -94,7 +96,7 @@ def journals(named: Named) -> Steps[Journals]:
     if isinstance(named, Journals):
         return named
     if isinstance(named, (str, bytes, os.PathLike)):
-        raise InvalidArgument(f"is a list of paths, not {brief(named)}", value=named, argument="from_journal")
+        raise InvalidArgument(f"must be a list of paths, not {brief(named)}", value=named, argument="from_journal")
     # The driver's way of calling what blocks.
     return (yield from ask(lambda _store, _timeout: journal.read(named)))
 
@@ -105,12 +107,14 @@ def checked_at_least(tag: str | None, at_least: int) -> int:
     if tag is not None:
         check_found(tag)
     elif lowest:
-        raise InvalidArgument("needs a tag: each has numbers of its own", value=at_least, argument="at_least")
+        raise InvalidArgument(
+            "requires a tag, because each tag has its own numbers", value=at_least, argument="at_least"
+        )
     return lowest
 
 
 def check_whole(tag: str, names: Sequence[str], at_least: int) -> None:
     """InvalidArgument if one number is to hold for all parts of a tag; `names`: the tag and its parts."""
     if len(names) > 1:
-        problem = f"needs one part of tag {tag!r}, as {names[1]!r}: each has numbers of its own"
+        problem = f"requires a single part of tag {tag!r}, such as {names[1]!r}, because each part has its own numbers"
         raise InvalidArgument(problem, tag=tag, value=at_least, argument="at_least")

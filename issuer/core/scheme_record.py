@@ -130,16 +130,16 @@ def without_raising(scheme: Mapping[str, Any], last: int) -> str:
     """Say what can be done at the end of a limit that can't be raised; "" if it can. `last`: as users see it."""
     restarts = scheme.get("restart", "never") != "never"
     if PART_OF in scheme:
-        why = f"the parts of tag {scheme[PART_OF]!r} keep it"
+        why = f"it cannot be changed for parts of tag {scheme[PART_OF]!r}"
     elif restarts and "scramble" in scheme:
-        why = "a tag with restart and scramble keeps it"
+        why = "with restart and scramble it cannot be changed"
     elif last >= HIGHEST:
-        why = "there is no higher 64-bit number"
+        why = "64-bit numbers end there"
     elif restarts and last >= SEQ_MOST:
-        why = "a period has no more numbers"
+        why = "a period cannot have more numbers"
     else:
         return ""
-    return f"{why}, so go on with another tag{' until the next period begins' if restarts else ''}"
+    return f"{why}, so create another tag{' and use it until the next period' if restarts else ''}"
 
 
 def until(tag: Tag) -> int:

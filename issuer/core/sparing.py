@@ -69,7 +69,7 @@ class Sparing:
         try:
             kept_back = self.due(subject, kind)
             if kept_back is not None:
-                more = f" (and {kept_back} times since this was last said)" if kept_back else ""
+                more = f" (and {kept_back} times since this was last logged)" if kept_back else ""
                 log(message + more, *arguments, exc_info=error)
         except Exception as failed:  # noqa: BLE001 - there is nowhere else to say it
             raise_interrupt(failed)

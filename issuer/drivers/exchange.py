@@ -235,8 +235,8 @@ def connection(
             elif left := until.left():
                 yield partial(turn.waker.wait, min(left, LOOK_AGAIN))
             else:
-                problem = f"all {pool.most} connections of this process are in use"
-                raise RedisUnavailable(f"{problem}: the setting redis_connections allows more")
+                problem = f"all {pool.most} connections to Redis of this process are in use"
+                raise RedisUnavailable(f"{problem}: raise the setting redis_connections")
     finally:
         if turn is not None:
             pool.leave(turn)

@@ -37,7 +37,7 @@ SETTLING = 1.0
 
 #: Texts of a server that can't be trusted with the fence, and what they mean.
 _REFUSALS = (
-    ("can't write against a read only", "is a read-only replica: point the issuer at the master"),
+    ("can't write against a read only", "is a read-only replica: configure the address of the master"),
     ("BADARG", "does not run the script as it should"),
     ("unknown command", "lacks a command that every supported server has"),
     ("Unknown Redis command", "lacks a command that every supported server has"),
@@ -48,7 +48,10 @@ _REFUSALS = (
 def check_server(info: Mapping[str, str]) -> None:
     """FenceError if `INFO server` shows a server that can't keep the promise."""
     if "dragonfly_version" in info:
-        problem = "all its restarts look like one reign, so a rollback goes unseen; use Redis 6.2 or newer, or Valkey"
+        problem = (
+            "its replication id does not change at a restart, so rollbacks cannot be detected; use Redis 6.2 or "
+            "newer, or Valkey"
+        )
         raise FenceError(f"Dragonfly is not supported: {problem}")
     version = info.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -83,7 +86,7 @@ def meaning(error: Exception, name: str, key: str, tag: str | None, call: Call[A
         return RedisUnavailable(f"redis {name}: {text or 'no answer in time'}", tag=tag)
     if isinstance(error, redis.exceptions.InvalidResponse):
         # Another server than Redis, or a broken one: its replies make the parser or the decoder stumble.
-        return RedisUnavailable(f"redis {name} answered nothing that makes sense: {text}", tag=tag)
+        return RedisUnavailable(f"redis {name} sent an unreadable reply: {text}", tag=tag)
     return _answered(text, name, key, tag, call)
 
 
@@ -104,7 +107,7 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] |
     if any(word in text for word in _NO_DATABASE):
         return ConfigurationError(f"redis {name} doesn't have the database that its URL names: {text}")
     if "WRONGTYPE" in text:
-        problem = f"holds something else than a hash: move it away with `redis-cli RENAME '{key}' '{key}.old'`"
+        problem = f"is not a hash: move it away with `redis-cli RENAME '{key}' '{key}.old'`"
         return CorruptState(f"Redis key {key} {problem}", tag=tag, advice="corrupt_state.recover")
     if any(word in text for word in _DENIED):
         # What the connection itself sends, as SELECT, is named in the text alone.
@@ -116,7 +119,7 @@ def _answered(text: str, name: str, key: str, tag: str | None, call: Call[Any] |
         if word in text:
             return FenceError(f"redis {name} {what}: {text}", tag=tag)
     if _MOVING in text:
-        moves = "the Cluster is moving this slot to another node, and a new key has no place until that has ended"
+        moves = "the Cluster is moving this slot to another node, and cannot create keys in it until that has ended"
         return RedisUnavailable(f"redis {name}: {moves}: {text}", tag=tag)
     # BUSY, OOM, MISCONF, NOREPLICAS, LOADING and their like: the server is there but can't serve now.
     return RedisUnavailable(f"redis {name} can't serve now: {text}", tag=tag)

@@ -47,7 +47,7 @@ class StorePool:
         """Return how long a question may take. StoreUnavailable if no time is left for it."""
         timeout = min(self._longest, deadline.left())
         if timeout <= 0:
-            raise StoreUnavailable(f"no time was left to ask the store {self.store.url}", tag=tag)
+            raise StoreUnavailable(f"no time was left to query the store {self.store.url}", tag=tag)
         return timeout
 
     def late(self, timeout: float, tag: str | None) -> StoreUnavailable:

@@ -85,7 +85,7 @@ def _refusal(text: str, url: str) -> str:
     """Return what redis-py or the standard library refuses a URL for, which has no flaw. `text`: their words."""
     for number, (name, _) in enumerate(parse_qsl(url.partition("?")[2], keep_blank_values=True), 1):
         if f"'{name}'" in text:  # not shown: it may be a part of a password
-            return f"redis-py doesn't know parameter {number} of the URL, or it has a value that it can't have"
+            return f"redis-py does not support parameter {number} of the URL, or its value is invalid"
     return f"the login, a host or a parameter isn't valid; {ENCODE}"
 
 
@@ -96,7 +96,7 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     scheme, _, rest = url.partition("://")
     plain, plus, kind = scheme.partition("+")
     if plain not in _PLAIN or (plus and (plain == "unix" or kind not in _DEFAULT_PORT)):
-        raise ConfigurationError(f"redis {name}: there is no such scheme; {_SCHEMES}")
+        raise ConfigurationError(f"redis {name}: unknown URL scheme; {_SCHEMES}")
     before, _, query = rest.partition("?")
     authority, _, path = before.partition("/")
     if not plus:
@@ -115,10 +115,10 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     theirs = {key.removeprefix(_FOR_SENTINELS): value for key, value in parameters if key.startswith(_FOR_SENTINELS)}
     user, password = theirs.pop("username", ""), theirs.pop("password", "")
     if db.rstrip("/") and not re.fullmatch("[0-9]+/?", db):
-        raise ConfigurationError(f"redis {name}: what follows the master's name is no number of a database; {ENCODE}")
+        raise ConfigurationError(f"redis {name}: the part after the master's name must be a database number; {ENCODE}")
     if theirs:
         known = f"{_FOR_SENTINELS}username and {_FOR_SENTINELS}password"
-        raise ConfigurationError(f"redis {name}: of the parameters {_FOR_SENTINELS}... there are {known}")
+        raise ConfigurationError(f"redis {name}: unknown parameter {_FOR_SENTINELS}...; allowed are {known}")
     their_login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
     return Target(
         name,
@@ -148,7 +148,9 @@ def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
     # nothing of our deadlines (9 s seen for 1). So we look it up, and connect as it would.
     sentinels = [sentinel.connection_pool for sentinel in manager.sentinels]
     if not pool.is_master or not sentinels:
-        raise ConfigurationError("this client asks Sentinel for a replica; numbers come from the master: master_for()")
+        raise ConfigurationError(
+            "this client uses a replica of the Sentinel, but numbers come from the master: use master_for()"
+        )
     plain = next(kind for kind in pool.connection_class.__mro__ if "Sentinel" not in kind.__name__)
     nodes = [Address(at.connection_kwargs["host"], at.connection_kwargs["port"], sentinel=True) for at in sentinels]
     return Target(

@@ -204,7 +204,7 @@ class Sentinels(Topology):
                 unknown = True
             self._sentinels.rotate(-1)
         if unknown:
-            raise ConfigurationError(f"the Sentinels know no master {self._name!r}: correct its name in the URL")
+            raise ConfigurationError(f"the Sentinels have no master {self._name!r}: correct its name in the URL")
         raise _untold(trouble, "no Sentinel answers") from trouble
 
     def masters(self) -> Talks[list[Address]]:
@@ -266,7 +266,7 @@ class Cluster(Topology):
                 if address is not None:
                     return address
             self._nodes.rotate(-1)
-        raise _untold(trouble, f"no node of the Cluster knows which node holds {key or 'which slot'}") from trouble
+        raise _untold(trouble, f"no node of the Cluster reports which node holds {key or 'which slot'}") from trouble
 
     def masters(self) -> Talks[list[Address]]:
         """Ask for the owners of all slots again, even if the nodes have answered before."""
@@ -418,12 +418,12 @@ def route_call(route: Topology, call: gateway.Call[T], *, probe: bool = True) ->
                 # A failover: another server is the master, here or behind the same name, or this one will be again.
                 route.lost(address)
                 raise RedisUnavailable(
-                    f"{address.name} is no master any more: it is waited for, or for another in its place"
+                    f"{address.name} is no longer a master; waiting until it or another server is the master"
                 )
             case str(status) if status != "notmaster":
                 route.ruled.add(address)
         return reply
-    raise RedisUnavailable(f"the Cluster sends {call.key} from node to node")
+    raise RedisUnavailable(f"the nodes of the Cluster redirect {call.key} to each other")
 
 
 def find_masters(route: Topology) -> Talks[list[Server]]:

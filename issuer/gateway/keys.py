@@ -29,7 +29,7 @@ def check_tag(tag: object) -> str:
     name = _text(tag, "a tag", 1, TAG_BYTES)
     if name != name.strip():
         # People don't see the difference, and both would count from 1.
-        raise InvalidArgument(f"a tag has no blanks around it; {brief(name)} does", value=name)
+        raise InvalidArgument(f"a tag name must not begin or end with blanks, as {brief(name)} does", value=name)
     return name
 
 
@@ -56,15 +56,15 @@ def check_description(description: object) -> str:
 
 def _text(value: object, what: str, fewest: int, most: int) -> str:
     if not isinstance(value, str):
-        raise InvalidArgument(f"{what} is a string, not {type(value).__name__}", value=value)
+        raise InvalidArgument(f"{what} must be a string, not {type(value).__name__}", value=value)
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{what} is valid text, not {brief(value)}", value=value) from error
+        raise InvalidArgument(f"{what} must be valid Unicode text, not {brief(value)}", value=value) from error
     if not fewest <= size <= most:
-        raise InvalidArgument(f"{what} has {fewest} to {most} bytes, this one {size}", value=value)
+        raise InvalidArgument(f"{what} must have {fewest} to {most} bytes, not {size}", value=value)
     if _CONTROL.search(value):
-        raise InvalidArgument(f"{what} has no control characters; {brief(value)} does", value=value)
+        raise InvalidArgument(f"{what} must not have control characters, as {brief(value)} does", value=value)
     return value
 
 
@@ -82,11 +82,13 @@ def part_tag(tag: str, part: str) -> str:
     size = len(name.encode(errors="surrogatepass"))
     if size > TAG_BYTES:
         problem = (
-            f"tag {tag!r} and its part or restart key {part!r} have at most {TAG_BYTES} bytes together, not {size}"
+            f"tag {tag!r} and its part or restart key {part!r} must have at most {TAG_BYTES} bytes together, not {size}"
         )
         raise InvalidArgument(problem, tag=tag, value=part)
     if has_blanks(part):
-        raise InvalidArgument(f"a part or restart key has no blanks around it; {brief(part)} does", tag=tag, value=part)
+        raise InvalidArgument(
+            f"a part or restart key must not begin or end with blanks, as {brief(part)} does", tag=tag, value=part
+        )
     return check_found(name)
 
 

@@ -95,7 +95,7 @@ class _Together:
         if _merged([file]) is not None:
             return True
         if not _runs(file):  # else it is just being made, and there is nothing in it yet
-            _sparing.say(log.warning, file, "broken", "metrics: %s can't be read, and its counts are left out", file)
+            _sparing.say(log.warning, file, "broken", "metrics: %s cannot be read, so its counts are missing", file)
         return False
 
 
@@ -159,7 +159,7 @@ class Book:
             self._families = Families(self._registry)
         except ValueError as error:
             self._registry.unregister(self._first)
-            problem = f"metrics can't be registered: the registry has some of these names already: {error}"
+            problem = f"metrics cannot be registered, because the registry already has some of these names: {error}"
             raise ConfigurationError(problem) from error
 
     # ------------------------------------------------------------------ labels
@@ -278,12 +278,16 @@ def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: 
         ConfigurationError: `tags` or `registry` is invalid, or PROMETHEUS_MULTIPROC_DIR is not a directory.
     """
     if type(tags) is not int or tags < 0:
-        raise ConfigurationError(f"tags is a number of labels, 0 or more, not {brief(tags)}")
+        raise ConfigurationError(f"tags must be a number of labels, 0 or more, not {brief(tags)}")
     if registry is not None and not isinstance(registry, CollectorRegistry):
-        raise ConfigurationError(f"registry is a prometheus_client CollectorRegistry or None, not {brief(registry)}")
+        raise ConfigurationError(
+            f"registry must be a prometheus_client CollectorRegistry or None, not {brief(registry)}"
+        )
     folder = os.environ.get(FOLDER, "")
     if several_processes() and not Path(folder).is_dir():
-        raise ConfigurationError(f"{FOLDER} names no directory: {brief(folder)}; make an empty one at each start")
+        raise ConfigurationError(
+            f"{FOLDER} is not a directory: {brief(folder)}; create an empty directory at each start"
+        )
     with _lock:
         where = REGISTRY if registry is None or several_processes() else registry
         known = _books.get(where)

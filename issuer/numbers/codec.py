@@ -117,9 +117,11 @@ class Scheme:
         if self._shards is not None:
             parts = self._layout.decompose(value)
             if not parts["sequence"]:
-                raise NotDecodable(f"{value} is no number of tag {self.tag!r}", tag=self.tag, value=value)
+                raise NotDecodable(f"{value} is not a number of tag {self.tag!r}", tag=self.tag, value=value)
             if parts["app"] != self._app:
-                problem = f"{value} is of application {parts['app']}, tag {self.tag!r} of {self._app}"
+                problem = (
+                    f"{value} belongs to application {parts['app']}, but tag {self.tag!r} to application {self._app}"
+                )
                 raise NotDecodable(problem, tag=self.tag, value=value)
             shard = parts["shard"]
             part = part_tag(self.tag, str(shard))
@@ -142,10 +144,10 @@ class Scheme:
         self._check_range(value)
         # Both bounds are the value's as much as the number's: no domain of a scrambling reaches over one.
         if value > self._limit:
-            problem = f"{value} lies above {self._limit}, the limit of tag {self.tag!r}"
+            problem = f"{value} is above {self._limit}, the limit of tag {self.tag!r}"
             raise NotDecodable(problem, tag=self.tag, value=value)
         if value < self._start:
-            problem = f"{value} lies below {self._start}, the start of tag {self.tag!r}"
+            problem = f"{value} is below {self._start}, the start of tag {self.tag!r}"
             raise NotDecodable(problem, tag=self.tag, value=value)
         number = value if self._scrambling is None else self._scrambling.unscramble(value)
         return number if self._strides is None else self._strides.counter(number)
@@ -178,7 +180,7 @@ class Scheme:
         if template is None:
             digits = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MOST
             if not digits or (text[0] == "0" and text != "0"):
-                raise NotDecodable(f"{brief(text)} is no number, and tag {self.tag!r} has no format", value=text)
+                raise NotDecodable(f"{brief(text)} is not a number, and tag {self.tag!r} has no format", value=text)
             return self.decode(int(text))
         found = template.parse(text)
         if self._shards is not None:
@@ -199,7 +201,7 @@ class Scheme:
         index = self.periods.of(found.date)
         if self.periods.begin(index) != found.date:
             raise NotDecodable(
-                f"{brief(text)}: texts show the first day of their period, {self.periods.begin(index)}",
+                f"{brief(text)}: texts contain the first day of their period, {self.periods.begin(index)}",
                 tag=self.tag,
                 value=text,
             )

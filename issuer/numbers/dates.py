@@ -21,7 +21,7 @@ class Code:
         """Return it in digits. ValueError for a date that the code can't show."""
         number = self.of(day)
         if not self.low <= number <= self.high:
-            raise ValueError(f"{day} can't be shown")
+            raise ValueError(f"the date {day} cannot be represented")
         return f"{number:0{self.width}d}"
 
 
@@ -58,7 +58,7 @@ def day(shown: Mapping[str, int]) -> date | None:
     """Return the first day that shows this, None if no year is among it. ValueError if no day can show it."""
     for code, number in shown.items():
         if not CODES[code].low <= number <= CODES[code].high:
-            raise ValueError(f"{code} is never {number}")
+            raise ValueError(f"{code} cannot be {number}")
     found = _first(shown)
     # Without month or week, the other codes may speak of another day of that year than the first.
     if found is not None and any(telling <= set(shown) for telling in _WHOLE_DAYS):

@@ -44,10 +44,10 @@ class Base:
         number, values = 0, self._values
         for sign in text:
             if sign not in values:
-                raise NotDecodable(f"{sign!r} in {brief(text)} is no digit of base {self.size}", value=text)
+                raise NotDecodable(f"{sign!r} in {brief(text)} is not a digit of base {self.size}", value=text)
             number = number * self.size + values[sign]
         if not text:
-            raise NotDecodable("an empty text is no number", value=text)
+            raise NotDecodable("the text is empty", value=text)
         return number
 
 

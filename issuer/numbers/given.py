@@ -102,7 +102,7 @@ def made(
     _set_texts(scheme, given)
     if given.get("keyed"):
         if above:
-            raise SchemeError("each series begins at 1: leave start and above out", setting="keyed", value=above)
+            raise SchemeError("each series begins at 1: omit start and above", setting="keyed", value=above)
         scheme["keyed"] = True
     if given.get("shards"):
         return {**scheme, **_sharded(given)}, limit
@@ -138,14 +138,18 @@ def changed(
     _check_changeable(record, given, limit)
     for name in _FIXED:
         if name in given and not _same(before, name, given[name]):
-            raise SchemeError("can't be changed once the tag is there: make another tag", setting=name, tag=record.tag)
+            raise SchemeError(
+                "cannot be changed after the tag was created: create another tag", setting=name, tag=record.tag
+            )
     for name, others in _CHANGED_WITH.items():
         if _is_said(given, name) and not given.keys() & {*others}:
             raise SchemeError(f"requires {others[0]}", setting=name, value=given[name], tag=record.tag)
     scheme = {name: value for name, value in before.items() if name != "id"}
     _set_texts(scheme, given)
     if scheme.get("restart", "never") != "never" and scheme.get("timezone") != before.get("timezone"):
-        raise SchemeError("a tag with periods keeps its zone: make another tag", setting="timezone", tag=record.tag)
+        raise SchemeError(
+            "cannot be changed for a tag with periods: create another tag", setting="timezone", tag=record.tag
+        )
     counter_limit = limit
     if limit is not None:
         counter_limit = _set_limit(scheme, limit, keys)
@@ -185,7 +189,7 @@ def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) 
     for name, value in (*given.items(), ("limit", limit)):
         if name in ("stride", "offset", "stride_above", "scramble", "limit") and value is not None:
             raise SchemeError(
-                f"can't be changed: {made_by} numbers already, made without it", setting=name, tag=record.tag
+                f"cannot be changed: {made_by} numbers already that were made without it", setting=name, tag=record.tag
             )
 
 
@@ -202,7 +206,7 @@ def _strategy(given: Mapping[str, Any]) -> dict[str, Any]:
         return {"strategy": name, "options": options}
     if options:
         raise SchemeError(
-            "are for another strategy than segment: leave them out, or name it", setting="options", value=options
+            "are not for the strategy segment: omit them, or set the strategy", setting="options", value=options
         )
     return {}
 
@@ -255,8 +259,8 @@ def _check_texts(scheme: Mapping[str, Any]) -> None:
     if "format" not in scheme:
         if restart != "never":
             raise SchemeError(
-                f"{restart} needs a format that shows the period, as in '{{date:%Y%m%d}}-{{seq:06d}}': the numbers "
-                "alone come again",
+                f"{restart} needs a format with the period, such as '{{date:%Y%m%d}}-{{seq:06d}}', because numbers "
+                "repeat in each period",
                 setting="restart",
                 value=restart,
             )
@@ -264,20 +268,22 @@ def _check_texts(scheme: Mapping[str, Any]) -> None:
     template = Template(scheme["format"])
     if restart != "never" and not template.shows_period(restart):
         raise SchemeError(
-            f"{scheme['format']!r} doesn't show which period it is ({restart}): texts would come again",
+            f"{scheme['format']!r} does not contain the period ({restart}), so texts would repeat",
             setting="format",
             value=scheme["format"],
         )
     if bool(scheme.get("keyed")) != ("key" in template.fields):
-        wanted = "shows {key}, which only a keyed tag has" if "key" in template.fields else "doesn't show the {key}"
+        wanted = "contains {key}, which only a keyed tag has" if "key" in template.fields else "does not contain {key}"
         raise SchemeError(f"{scheme['format']!r} {wanted}", setting="format", value=scheme["format"])
     if "shard" in template.fields and "shards" not in scheme:
         raise SchemeError(
-            f"{scheme['format']!r} shows a {{shard}}, and the tag has none", setting="format", value=scheme["format"]
+            f"{scheme['format']!r} contains {{shard}}, but the tag has no shards",
+            setting="format",
+            value=scheme["format"],
         )
     if scheme.get("cycle"):
         raise SchemeError(
-            "texts of a tag that cycles come again: leave the format out", setting="format", value=scheme["format"]
+            "the texts of a tag with a cycle would repeat: omit the format", setting="format", value=scheme["format"]
         )
 
 
@@ -290,12 +296,12 @@ def _check_restart(
             raise SchemeError(f"excludes {name}", setting="restart", value=restart)
     if order != "strict" or lease:
         raise SchemeError(
-            "is for strict tags: numbers that a process holds would outlast their period",
+            "is only for strict tags without a lease: numbers that a process holds would be issued after their period",
             setting="restart",
             value=restart,
         )
     if above:
-        raise SchemeError("begins at 1 in each period: leave start and above out", setting="restart", value=above)
+        raise SchemeError("begins at 1 in each period: omit start and above", setting="restart", value=above)
 
 
 def _cycling(given: Mapping[str, Any], *, limit: int, above: int) -> dict[str, Any]:
@@ -303,7 +309,7 @@ def _cycling(given: Mapping[str, Any], *, limit: int, above: int) -> dict[str, A
         if given.get(name) not in (None, "never"):
             raise SchemeError(f"excludes {name}", setting="cycle", value=True)
     if limit == HIGHEST:
-        raise SchemeError("needs a limit after which it begins again", setting="cycle", value=True)
+        raise SchemeError("needs a limit, after which numbers begin again", setting="cycle", value=True)
     return {"cycle": True, "start": above + 1, "limit": limit}
 
 
@@ -314,7 +320,7 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
     if widths.keys() - {"shard_bits", "app_bits", "app"}:
         raise SchemeError("must be True, or shard_bits, app_bits and app", setting="shards", value=said)
     if "app" in widths and given.get("app") not in (None, widths["app"]):
-        problem = f"{brief(given['app'])} is another one than shards says, {brief(widths['app'])}: say it once"
+        problem = f"{brief(given['app'])} differs from the app in shards, {brief(widths['app'])}: give only one of them"
         raise SchemeError(problem, setting="app", value=given["app"])
     shards = {"shard_bits": SHARD_BITS, "app_bits": APP_BITS, "app": given.get("app", 0), **widths}
     for name, bits in shards.items():
@@ -322,7 +328,8 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
             raise SchemeError(f"{name} must be a whole number, not {brief(bits)}", setting="shards", value=bits)
     if not 1 <= 1 << shards["shard_bits"] <= SHARDS_MOST or shards["shard_bits"] + shards["app_bits"] >= BITS:
         raise SchemeError(
-            f"{shards['shard_bits']} + {shards['app_bits']} bits: at most 16 for the shard, less than {BITS} in all",
+            f"{shards['shard_bits']} + {shards['app_bits']} bits: the shard has at most 16, and both together have "
+            f"less than {BITS}",
             setting="shards",
             value=shards,
         )
@@ -355,7 +362,7 @@ def _set_stride(
     stride.checked(width, 1 if offset is None else offset)
     if offset is None and width > 1:
         raise SchemeError(
-            f"say which of the {width} sites this is, 1..{width}: two with the same one repeat each other's numbers",
+            f"must be the number of this site, 1..{width}: two sites with the same offset would issue the same numbers",
             setting="offset",
         )
     after = stride.changed(pieces, maximum, width, offset or 1, above=given.get("stride_above"))
@@ -388,7 +395,9 @@ def _same_end(pieces: list[dict[str, Any]], before: Mapping[str, Any] | None) ->
 def _set_limit(scheme: dict[str, Any], limit: int, keys: Mapping[str, bytes]) -> int | None:
     """Put another limit of the values into the scheme; return that of the counter, None: it has none of its own."""
     if "cycle" in scheme or {"restart", "scramble"} <= scheme.keys():
-        raise SchemeError("can't be changed: numbers would come again; make another tag", setting="limit", value=limit)
+        raise SchemeError(
+            "cannot be changed, because numbers would be issued twice: create another tag", setting="limit", value=limit
+        )
     if "scramble" in scheme:
         scheme["scramble"] = _reaching(scheme, limit, keys)
     if "restart" in scheme or "stride" in scheme:
@@ -406,7 +415,9 @@ def _set_scrambling(
     if record.max and {"restart", "cycle"} & scheme.keys():
         # Of a period, or a round, that is over any number may have been shown.
         raise SchemeError(
-            "can't be changed once there are numbers: make another tag", setting="scramble", value=given["scramble"]
+            "cannot be changed after numbers were issued: create another tag",
+            setting="scramble",
+            value=given["scramble"],
         )
     pieces = tuple(scrambled(scheme)) if "scramble" in scheme else ()
     bound = SEQ_MOST if "restart" in scheme else record.limit
@@ -415,7 +426,7 @@ def _set_scrambling(
 
 def _check_order(order: Order, given: Mapping[str, Any]) -> None:
     if order == "strict" and not given.get("scramble_strict"):
-        problem = "a strict tag's numbers go up, and scrambled ones don't: the order would be kept, but not be seen"
+        problem = "scrambled numbers of a strict tag do not increase, so users cannot see their order"
         raise SchemeError(problem, setting="scramble", value=given["scramble"], advice="scheme.scramble_strict")
 
 
@@ -437,7 +448,8 @@ def _pieces(
     for start, name in fresh:
         if start < lowest and maximum:
             raise SchemeError(
-                f"key {name!r} can begin at {lowest} at the earliest: all numbers below may have been shown already",
+                f"key {name!r} can begin at {lowest} at the earliest, because numbers below may have been issued "
+                "already",
                 setting="scramble",
                 value=start,
             )
@@ -455,7 +467,9 @@ def _said(said: object, before: tuple[scrambling.Piece, ...], lowest: int) -> li
         return [(piece.start, piece.key) for piece in before] if same else [(lowest, said)]
     listed = list(said) if isinstance(said, Sequence) else []
     if not listed or not all(_is_named(each) for each in listed):
-        raise SchemeError("must be the name of a key, or (first number, name) of each", setting="scramble", value=said)
+        raise SchemeError(
+            "must be the name of a key, or a list of (first number, name)", setting="scramble", value=said
+        )
     # The first key holds from where the tag's numbers begin: "from 1 on" means that, too.
     first = (before[0].start, before[0].key) if before else (lowest, listed[0][1])
     return [first if each[0] < first[0] and each[1] == first[1] else (each[0], each[1]) for each in listed]
@@ -478,7 +492,7 @@ def _reaching(scheme: Mapping[str, Any], limit: int, keys: Mapping[str, bytes]) 
     last = pieces[-1]
     if limit < last.limit:
         raise SchemeError(
-            "can't be lowered: numbers above it may have been shown already", setting="limit", value=limit
+            "cannot be lowered, because numbers above it may have been issued already", setting="limit", value=limit
         )
     if limit > last.limit:
         pieces.append(scrambling.Piece(last.limit + 1, last.key, last.fingerprint, limit))

@@ -23,7 +23,7 @@ class Layout:
         self.widths = tuple(widths)
         names = [name for name, _ in self.widths]
         if not names or len(set(names)) < len(names):
-            raise SchemeError(f"fields need a name of their own each, not {names}", setting=setting, value=names)
+            raise SchemeError(f"the names of fields must differ, not {names}", setting=setting, value=names)
         for name, width in self.widths:
             if not is_number(width, 0, BITS):
                 raise SchemeError(
@@ -58,5 +58,5 @@ class Layout:
     def decompose(self, number: int) -> dict[str, int]:
         """Return the parts by name, high to low. NotDecodable if the number has more bits than the layout."""
         if not is_number(number, 0, (1 << self.bits) - 1):
-            raise NotDecodable(f"{brief(number)} is no number of {self.bits} bits", value=number)
+            raise NotDecodable(f"{brief(number)} is not a number of {self.bits} bits", value=number)
         return {name: number >> shift & mask for name, shift, mask in self._fields}

@@ -91,4 +91,4 @@ class Permutation:
                 return low + place
 
     def _outside(self, number: int) -> InvalidArgument:
-        return InvalidArgument(f"{number} lies outside {self.low}..{self.high}", value=number)
+        return InvalidArgument(f"{number} is outside {self.low}..{self.high}", value=number)

@@ -62,7 +62,7 @@ def known_key(name: str, keys: Mapping[str, bytes]) -> bytes:
     if name not in keys:
         held = f"only {', '.join(sorted(keys))}" if keys else "none at all"
         raise SchemeError(
-            f"this process has no key {brief(name)}, {held}: add it to its `keys`, in ISSUER_KEYS or the settings file",
+            f"this process has no key {brief(name)}, {held}: add it to `keys`, ISSUER_KEYS or the settings file",
             setting=SETTING,
             value=name,
         )
@@ -117,7 +117,7 @@ class Scrambling:
         try:
             return (self._found[which] or self._made(which)).backward(number)
         except InvalidArgument:
-            problem = f"{number} is none of the tag's numbers: it lies above {self.highest}, its limit"
+            problem = f"{number} is not a number of the tag: it is above the limit {self.highest}"
             raise NotDecodable(problem, value=number) from None
 
     def may_begin(self, most: int) -> int:
@@ -152,8 +152,8 @@ def _same_key(piece: Piece, keys: Mapping[str, bytes]) -> bytes:
     key = known_key(piece.key, keys)
     if fingerprint(key) != piece.fingerprint:
         raise SchemeError(
-            f"key {piece.key!r} is another one than the tag's numbers were made with (fingerprint {fingerprint(key)}, "
-            f"not {piece.fingerprint}): it would repeat numbers; give this process the same key as the others",
+            f"key {piece.key!r} differs from the key of the tag's numbers (fingerprint {fingerprint(key)}, not "
+            f"{piece.fingerprint}), so numbers would be issued twice: use the same key in all processes",
             setting=SETTING,
             value=piece.key,
         )
@@ -164,7 +164,7 @@ def _check(pieces: Sequence[Piece]) -> None:
     for piece in pieces:
         if not 1 <= piece.start <= piece.limit <= HIGHEST:
             raise SchemeError(
-                f"{piece.start}..{piece.limit} is no range of numbers", setting=SETTING, value=piece.start
+                f"{piece.start}..{piece.limit} is not a range of numbers", setting=SETTING, value=piece.start
             )
     for piece, after in pairwise(pieces):
         if not piece.start < after.start <= piece.limit + 1:

@@ -20,8 +20,8 @@ def shard_of(key: str | bytes, shards: int) -> int:
     if not is_number(shards, 1, SHARDS_MOST):
         raise InvalidArgument(f"shards must be an integer in 1..{SHARDS_MOST}, not {brief(shards)}", value=shards)
     if not isinstance(key, str | bytes):
-        raise InvalidArgument(f"shard_key is a text or bytes, not {type(key).__name__}", value=key)
+        raise InvalidArgument(f"shard_key must be a text or bytes, not {type(key).__name__}", value=key)
     try:
         return crc32(key.encode() if isinstance(key, str) else key) % shards
     except UnicodeEncodeError:
-        raise InvalidArgument(f"shard_key {brief(key)} is no Unicode text", value=key) from None
+        raise InvalidArgument(f"shard_key {brief(key)} is not valid Unicode text", value=key) from None

@@ -56,12 +56,12 @@ class Strides:
         counter = piece.start + steps
         if which + 1 < len(self._starts) and counter >= self._starts[which + 1]:
             last = self.value(self._starts[which + 1] - 1)
-            why = f"none lies above {last} and below {self._firsts[which + 1]}"
+            why = f"it has no numbers between {last} and {self._firsts[which + 1]}"
         elif rest or not 0 <= counter <= HIGHEST:
-            why = f"from {piece.first} on they go in steps of {piece.stride}"
+            why = f"from {piece.first} on its numbers are {piece.stride} apart"
         else:
             return counter
-        raise NotDecodable(f"{value} is none of the tag's numbers: {why}", value=value)
+        raise NotDecodable(f"{value} is not a number of the tag: {why}", value=value)
 
     def highest(self, limit: int) -> int:
         """Return the highest counter whose value is at most `limit`; 0 if there is none."""
@@ -99,14 +99,14 @@ def changed(pieces: Sequence[Piece], max: int, stride: int, offset: int, *, abov
         raise SchemeError(f"must be a whole number, not {brief(above)}", setting="stride_above", value=above)
     if above is not None and above < given:
         raise SchemeError(
-            f"this site has numbers up to {given} already: choose one above that, the same at every site",
+            f"this site has issued numbers up to {given}: choose a higher number, the same at every site",
             setting="stride_above",
             value=above,
         )
     base = given if above is None else above
     first = base + 1 + (offset - base - 1) % stride
     if first > HIGHEST:
-        raise SchemeError(f"no number above {brief(base)} is left for it", setting=SETTING, value=stride)
+        raise SchemeError(f"no 64-bit number above {brief(base)} is left", setting=SETTING, value=stride)
     return (*kept, Piece(max + 1, first, stride))
 
 

@@ -166,7 +166,7 @@ class Template:
         """
         found = self._pattern.fullmatch(text) if len(text) <= TEXT_MOST else None
         if found is None:
-            raise NotDecodable(f"{brief(text)} isn't of the form {self.text}", value=text)
+            raise NotDecodable(f"{brief(text)} does not match the format {self.text}", value=text)
         canonical = ""
         key: str | None = None
         numbers: dict[str, int] = {}
@@ -176,23 +176,23 @@ class Template:
                 numbers[part.kind] = part.read(piece, text)
                 shown = part.write(numbers[part.kind])
             elif part.kind == "check" and part.check(canonical) != piece:
-                raise NotDecodable(f"{brief(text)} has a wrong check digit: it was copied wrongly", value=text)
+                raise NotDecodable(f"{brief(text)} has a wrong check digit, so it contains a mistake", value=text)
             elif part.kind == "key":
                 key = piece
                 if not _is_key(key):
-                    raise NotDecodable(f"{brief(text)} has no key that the format shows", value=text)
+                    raise NotDecodable(f"{brief(text)} has no valid key", value=text)
             canonical += shown
         codes = self._codes(found, text)
         try:
             return Parsed(numbers["seq"], day(codes), codes, numbers.get("shard"), key)
         except ValueError as error:
-            raise NotDecodable(f"{brief(text)} shows no date: {error}", value=text) from None
+            raise NotDecodable(f"{brief(text)} has no valid date: {error}", value=text) from None
 
     def _codes(self, found: re.Match[str], text: str) -> dict[str, int]:
         shown: dict[str, int] = {}
         for part, piece in zip(self._parts, found.groups(), strict=True):
             if part.kind in CODES and shown.setdefault(part.kind, int(piece)) != int(piece):
-                raise NotDecodable(f"{brief(text)} shows two different dates", value=text)
+                raise NotDecodable(f"{brief(text)} has two different dates", value=text)
         return shown
 
     def shows_period(self, restart: str) -> bool:
@@ -204,22 +204,23 @@ class Template:
 
     def _on(self, date: dt.date | None) -> list[tuple[str, Check | None]]:
         if date is None and self.codes:
-            raise InvalidArgument(f"the format {self.text} shows a date: give one", value=date)
+            raise InvalidArgument(f"the format {self.text} needs a date", value=date)
         try:
             return [("".join(part.pattern(date) for part in parts), check) for parts, check in self._chunks]
         except ValueError:
             raise InvalidArgument(
-                f"the format {self.text} can't show {date}: %y is for 2000 to 2099", value=date
+                f"the format {self.text} cannot represent {date}: %y is for 2000 to 2099", value=date
             ) from None
 
     def _shown_key(self, key: str | None) -> str:
         if key is None or not _is_key(key):
             raise InvalidArgument(
-                f"the format {self.text} shows a key: 1 to {KEY_MOST} printable characters, not {brief(key)}", value=key
+                f"the format {self.text} needs a key of 1 to {KEY_MOST} printable characters, not {brief(key)}",
+                value=key,
             )
         if self._stop and self._stop in key:
             raise InvalidArgument(
-                f"the key {brief(key)} must not have {self._stop!r}, with which the format goes on", value=key
+                f"the key {brief(key)} must not contain {self._stop!r}, which follows it in the format", value=key
             )
         return key
 
@@ -230,11 +231,11 @@ def _is_key(key: str) -> bool:
 
 def _parts(text: str) -> Iterator[Part]:
     if not 0 < len(text) <= TEMPLATE_MOST or not text.isprintable():
-        raise _refused(f"a template has 1 to {TEMPLATE_MOST} printable characters", text)
+        raise _refused(f"a format must have 1 to {TEMPLATE_MOST} printable characters", text)
     try:
         pieces = list(Formatter().parse(text))
     except ValueError as error:
-        raise _refused(f"{text!r} can't be read: {error}; write {{{{ and }}}} for braces", text) from None
+        raise _refused(f"the format {text!r} is invalid: {error}; write {{{{ and }}}} for braces", text) from None
     for literal, name, spec, conversion in pieces:
         if literal:
             yield Part("text", literal, len(literal))
@@ -269,7 +270,7 @@ def _field(name: str, spec: str, text: str) -> Iterator[Part]:
                 raise _refused(f"{{check:{spec}}}: there is {', '.join(digits.CHECKS)}", text)
             yield Part("check", kind, digits.CHECK_WIDTHS[kind])
         case _:
-            raise _refused(f"there is no field {{{name}}}: there are seq, date, shard, key and check", text)
+            raise _refused(f"unknown field {{{name}}}: the fields are seq, date, shard, key and check", text)
 
 
 def _date(spec: str, text: str) -> Iterator[Part]:
@@ -289,13 +290,13 @@ def _check(text: str, parts: Sequence[Part]) -> None:
     """Refuse what shows no number, shows one twice, or checks what it can't see."""
     kinds = [part.kind for part in parts]
     if "seq" not in kinds:
-        raise _refused(f"{text!r} has no {{seq}}: every number would have the same text", text)
+        raise _refused(f"{text!r} has no {{seq}}, so all numbers would have the same text", text)
     for name in ("seq", "shard", "key"):
         if kinds.count(name) > 1:
             raise _refused(f"{text!r} has {{{name}}} twice", text)
     for place, part in enumerate(parts):
         if part.kind == "check" and "seq" not in kinds[:place]:
-            raise _refused(f"{{check}} must come after {{seq}}: it stands for what is before it in {text!r}", text)
+            raise _refused(f"{{check}} must come after {{seq}}, because it checks what is before it in {text!r}", text)
         if part.kind == "check" and part.text != "mod97":
             blind = [each.kind for each in parts[:place] if each.base is not digits.DECIMAL]
             if blind:
@@ -319,8 +320,8 @@ def _stops(text: str, parts: Sequence[Part]) -> str | None:
         ends = _end(parts[place + 1 : following], taken)
         if ends is None:
             raise _refused(
-                f"it can't be told where {{{left.kind}}} ends and {{{parts[following].kind}}} begins in {text!r}: put "
-                "a sign between them that neither has, or give one of them a width",
+                f"in {text!r} the border between {{{left.kind}}} and {{{parts[following].kind}}} is ambiguous: put a "
+                "character between them that cannot be in either, or give one of them a width",
                 text,
             )
         if left.kind == "key":

@@ -138,7 +138,7 @@ class Upkeep(Generic[L]):
     def keep(self) -> Steps[list[Tag]]:
         """From now on look after every tag of the store; see Issuer.keep."""
         if not self._runtime.redis:
-            raise ConfigurationError("a keeper loads segments into Redis, and none is set: name Redis")
+            raise ConfigurationError("a keeper loads segments into Redis, but no Redis is configured: set its URL")
         records = yield from inspection.tags()
         self._registry.keep(records)
         self._runtime.attend()

@@ -81,7 +81,7 @@ def _call(record: Tag, n: int, how: DrawOptions, chain: Chain | AsyncChain, *, a
     """Return the call as plugins see it. ConfigurationError if one changes numbers that are to be `as_drawn`."""
     tag, strategy = record.tag, scheme_record.strategy(record.scheme)
     if as_drawn and chain.changes(strategy):
-        problem = f"tag {tag!r}: a plugin transforms its numbers one by one; it has no part in texts, or in ranges"
+        problem = f"tag {tag!r}: a plugin transforms single numbers, so texts and ranges are not available"
         raise ConfigurationError(problem, tag=tag)
     return Call(tag, n, strategy, how.shard_key, how.key)
 
@@ -226,8 +226,10 @@ class Issuing(Generic[L]):
         if record.order == "trend":
             reserved: range = yield partial(combiner.run, combiner.supply.reserve(wanted), deadline)
             return reserved
-        problem = f"tag {tag!r}: others drew between the numbers each time, so {wanted} in a row could not be had"
-        raise Unavailable(f"{problem}; ask again, or raise the tag's step", tag=tag, retry_after=0.1)
+        problem = (
+            f"tag {tag!r}: other callers drew numbers in between, so {wanted} contiguous numbers were not available"
+        )
+        raise Unavailable(f"{problem}; retry, or raise the tag's step", tag=tag, retry_after=0.1)
 
     def warm(self, tag: str, deadline: Deadline) -> Calls[None]:
         """Return when the tag has numbers in hand; see Issuer.warm."""
@@ -300,7 +302,9 @@ class Issuing(Generic[L]):
             counter = yield from after(part.record, 0 if gone is None else gone.max, supply.state.key)
         except OtherStrategyError as error:
             strategy = scheme_record.strategy(part.record.scheme)
-            raise InvalidArgument(f"tag {tag!r}: what {strategy} gives next can't be foretold", tag=tag) from error
+            raise InvalidArgument(
+                f"tag {tag!r}: the next number of strategy {strategy} cannot be predicted", tag=tag
+            ) from error
         return self._issued(part, self._config.texts(supply.state.record or part.record), counter, text=True)
 
     def last(self, tag: str) -> Steps[int | None]:
@@ -311,7 +315,7 @@ class Issuing(Generic[L]):
         """
         record = yield from self._record(check_found(tag), make=False)
         if not scheme_record.countable(record.scheme):
-            problem = f"tag {tag!r} has no counter of its own, and so no highest number that is known"
+            problem = f"tag {tag!r} has no counter of its own, so its highest number is unknown"
             raise InvalidArgument(problem, tag=tag, value=tag)
         supply = self._combiner(tag).supply
         state = supply.state
@@ -321,7 +325,7 @@ class Issuing(Generic[L]):
         else:
             hash = yield from supply.origin.look()
             if hash.corrupt:
-                problem = f"Redis key {state.key}: field {hash.corrupt} is no whole number"
+                problem = f"Redis key {state.key}: field {hash.corrupt} is not a whole number"
                 raise CorruptState(problem, tag=tag, advice="corrupt_state.recover")
             if (hash.scheme or "") != state.scheme_id:
                 yield from supply.origin.learn(make=False)
@@ -361,7 +365,7 @@ class Issuing(Generic[L]):
         try:
             told: str | None = yield from holder(strategy, options, found.value, found.tag, self._config.prefix)
         except IssuerError as error:
-            log.debug("tag %r: the maker of %d isn't known: %s", found.tag, found.value, error)
+            log.debug("tag %r: the process that issued %d is unknown: %s", found.tag, found.value, error)
             return None
         return told
 
@@ -370,9 +374,9 @@ class Issuing(Generic[L]):
         try:
             yield from self._serving(self._combiner(record.tag), record).found(deadline)
         except ConfigurationError as error:  # others may be set up for it
-            log.warning("tag %r is made, but this process can give no number of it: %s", record.tag, error)
+            log.warning("tag %r was created, but this process cannot issue its numbers: %s", record.tag, error)
         except IssuerError as error:
-            log.debug("tag %r: its strategy does without knowing that it is new: %s", record.tag, error)
+            log.debug("tag %r: the strategy could not prepare the new tag: %s", record.tag, error)
 
     def delete(self, tag: str, deadline: Deadline) -> Steps[None]:
         """Retire a tag and its parts; see Issuer.delete."""
@@ -382,7 +386,7 @@ class Issuing(Generic[L]):
                 try:
                     yield from combiner.serving.close(deadline)
                 except IssuerError as error:
-                    log.warning("tag %r is deleted, and its strategy could not end in order: %s", name, error)
+                    log.warning("tag %r was deleted, but its strategy could not be closed: %s", name, error)
 
     def machines(self, tag: str) -> Steps[MachineNumbers]:
         """Tell which machine numbers of the tag were ever used; see Issuer.machines."""
@@ -414,7 +418,7 @@ class Issuing(Generic[L]):
         for setting, name in scheme_record.PARTS.items():
             given, wanted = getattr(how, name), bool(record.scheme.get(setting))
             if (given is None) == wanted:
-                problem = f"tag {tag!r} {'needs a' if wanted else 'has no use for a'} {name}"
+                problem = f"tag {tag!r} {'requires a' if wanted else 'does not accept a'} {name}"
                 raise InvalidArgument(problem, tag=tag, value=given)
         if how.shard_key is not None and shards is not None:
             shard = shard_of(how.shard_key, 1 << int(shards["shard_bits"]))
@@ -428,7 +432,7 @@ class Issuing(Generic[L]):
         supply = part.combiner.supply
         if scheme_record.strategy(part.record.scheme) != scheme_record.SEGMENT and how.key is not None:
             raise InvalidArgument(
-                f"tag {part.combiner.tag!r} has no counter, and so no numbers by key: leave the key out",
+                f"tag {part.combiner.tag!r} has no counter, so it cannot keep numbers by key: omit the key",
                 tag=part.combiner.tag,
                 value=how.key,
             )
@@ -468,7 +472,7 @@ class Issuing(Generic[L]):
             counted = monotonic(), len((yield from parts.of(record)))
         if counted[1] >= most:
             self._series[record.tag] = counted
-            problem = f"tag {record.tag!r} has {most} series or more, and gets no new one here: raise series_per_tag"
+            problem = f"tag {record.tag!r} has {most} series or more, and no new one is created: raise series_per_tag"
             raise InvalidArgument(problem, tag=record.tag, argument="restart_key")
         self._series[record.tag] = counted[0], counted[1] + 1
 

@@ -50,9 +50,9 @@ class TagOptions:
         step, mode = self._step()
         order: Order = self.order if self.order is not None else ("strict" if redis else "trend")
         if order not in ("strict", "trend"):
-            raise InvalidArgument(f"order is 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
+            raise InvalidArgument(f"order must be 'strict' or 'trend', not {brief(order)}", tag=tag, value=order)
         if order == "strict" and not redis:
-            problem = f"tag {tag!r}: strict order needs Redis, and none is set"
+            problem = f"tag {tag!r}: strict order needs Redis, but no Redis is configured"
             raise ConfigurationError(problem, tag=tag, advice="configuration.strict_without_redis")
         return TagSettings(
             above=above,
@@ -83,8 +83,8 @@ class TagOptions:
         said = (self.step, limit, raise_to, self.lease, self.ahead, self.description, scheme)
         if all(value is None for value in said):
             raise InvalidArgument(
-                "nothing to change: give step, limit, start, above, lease, ahead or description; or of how its numbers "
-                "are made format, timezone, scramble with scramble_strict, stride with offset and stride_above",
+                "nothing to change: give step, limit, start, above, lease, ahead or description; or of the number "
+                "scheme format, timezone, scramble with scramble_strict, stride with offset and stride_above",
                 tag=tag,
             )
         step, mode = self._step()
@@ -109,7 +109,5 @@ class TagOptions:
 def _lease(tag: str, lease: int, order: Order | None) -> int:
     size = whole(lease, "lease", 0, LEASE_MOST)
     if size and order == "strict":
-        raise InvalidArgument(
-            f"tag {tag!r} is strict: its numbers can't be drawn ahead; leases are for trend tags", tag=tag, value=lease
-        )
+        raise InvalidArgument(f"tag {tag!r} is strict, and only trend tags can have a lease", tag=tag, value=lease)
     return size

@@ -142,7 +142,7 @@ def _create(tag: str, asked: TagOptions, config: IssuerConfig) -> Steps[Tag]:
     try:
         return (yield from ask(lambda store, timeout: store.create(tag, settings, timeout=timeout)))
     except LimitHit as error:
-        problem = "it was deleted, and goes on above its numbers, so give it a higher limit, or another name"
+        problem = "it was deleted before and continues above its old numbers: use a higher limit, or another name"
         raise LimitReached(tag, limit=last, value=_seen(scheme, error.max), advice=problem) from error
 
 
@@ -157,7 +157,7 @@ def _scheme(
         asked = replace(asked, order="trend")
     restart = given.get("restart", "never")
     if restart != "never" and not redis:  # before its order, which is what it is because there is no Redis
-        problem = "needs Redis, whose clock decides when a period ends, and none is set: name Redis"
+        problem = "needs Redis, whose clock decides when a period ends, but no Redis is configured: set its URL"
         raise SchemeError(problem, setting="restart", value=restart, tag=tag)
     order: Order = asked.order or ("strict" if redis else "trend")
     above = requests.above_of(tag, asked.start, asked.above, last) or 0
@@ -177,7 +177,7 @@ def _scheme(
     check(scheme_record.strategy(scheme), scheme.get("options", {}), tag)
     _check_segment(tag, scheme, asked.step, asked.ahead)
     if "shards" in scheme and last != HIGHEST:
-        raise SchemeError("shards end where their bits do: leave it out", setting="limit", value=asked.limit, tag=tag)
+        raise SchemeError("the number of bits limits the shards: omit it", setting="limit", value=asked.limit, tag=tag)
     return asked, scheme, limit
 
 
@@ -303,14 +303,14 @@ class _Change:
             return InvalidArgument(problem, tag=self.tag, value=self.last)
         name, value = ("above", self.asked.above) if self.asked.start is None else ("start", self.asked.start)
         limit = scheme_record.last_value(record.scheme, record.limit)
-        problem = f"{name} is {value}, and the limit {limit}: raise that first"
+        problem = f"{name} {value} is above the limit {limit}: raise the limit first"
         return InvalidArgument(problem, tag=self.tag, value=value)
 
 
 def _check_limit(tag: str, scheme: Mapping[str, Any], limit: int, counter: int, *, first: int) -> None:
     """Refuse a limit below the first number; `counter`: the last one, `first`: the first one."""
     if "stride" in scheme and counter < first:
-        problem = f"{limit} lies below the first number, {strides(scheme).value(first)}"
+        problem = f"{limit} is below the first number, {strides(scheme).value(first)}"
         raise SchemeError(problem, setting="limit", value=limit, tag=tag)
 
 
@@ -342,8 +342,8 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
         value = last if name == "limit" else getattr(asked, name)
         if value not in (None, nothing):
             raise SchemeError(
-                f"strategy {strategy!r} excludes {brief(value)}: its numbers come of no counter, and rise within a "
-                "process only",
+                f"strategy {strategy!r} excludes {brief(value)}: it has no counter, and its numbers increase only "
+                "within a process",
                 setting=name,
                 value=value,
                 tag=tag,
@@ -353,7 +353,7 @@ def _check_counters(tag: str, strategy: object, asked: TagOptions, last: int | N
 def _check_skipping(record: Tag, asked: TagOptions) -> None:
     """Refuse to skip numbers where they begin again, or aren't the tag's. What makes its scheme, `changed` refuses."""
     if parts.has_parts(record):
-        problem = "is each part's own: a keyed tag, or one with shards, is in parts"
+        problem = "cannot be set for a tag with shards or a keyed tag, because each part has its own"
     elif "restart" in record.scheme:
         problem = "can't be raised: numbers begin at 1 in each period"
     elif record.scheme.get("cycle"):

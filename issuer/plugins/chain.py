@@ -23,7 +23,7 @@ class _Plugins:
         for plugin in ordered:
             _check(plugin, self._kinds)
         if len({id(plugin) for plugin in ordered}) < len(ordered):
-            raise ConfigurationError("one plugin is registered twice: its hooks would run twice for each number")
+            raise ConfigurationError("a plugin is registered twice, so its hooks would run twice for each number")
         #: Those of equal order as they were given.
         self.plugins = sorted(ordered, key=lambda plugin: plugin.order)
         self._sparing = Sparing()
@@ -115,20 +115,22 @@ def _check(plugin: object, kinds: tuple[type, ...]) -> None:
     if isinstance(plugin, type):
         raise ConfigurationError(f"{plugin.__name__} is a class: register an instance of it")
     if not isinstance(plugin, (Plugin, AsyncPlugin)):
-        raise ConfigurationError(f"{brief(plugin)} is no plugin: make it a subclass of issuer.plugins.Plugin")
+        raise ConfigurationError(
+            f"{brief(plugin)} is not a plugin: it must be an instance of a subclass of issuer.plugins.Plugin"
+        )
     name, awaited = named(plugin), isinstance(plugin, AsyncPlugin)
     if not isinstance(plugin, kinds):
-        raise ConfigurationError(f"{name} is an AsyncPlugin: only an AsyncIssuer can await it")
+        raise ConfigurationError(f"{name} is an AsyncPlugin, which only an AsyncIssuer can use")
     for hook in ("before", "after", "on_error"):
         if inspect.iscoroutinefunction(getattr(plugin, hook)) != awaited:
             kind, other = ("AsyncPlugin", "def") if awaited else ("Plugin", "async def")
-            raise ConfigurationError(f"{name} is a plugin of kind {kind}, but its {hook} is an `{other}`")
+            raise ConfigurationError(f"{name} is of class {kind}, but its {hook} is an `{other}`")
     order: object = plugin.order
     if not isinstance(order, int) or isinstance(order, bool):
-        raise ConfigurationError(f"{name}.order is a whole number, not {brief(order)}")
+        raise ConfigurationError(f"{name}.order must be a whole number, not {brief(order)}")
     names: object = plugin.strategies
     if names is not None and not _are_names(names):
-        raise ConfigurationError(f"{name}.strategies are names, as in ('segment',), or None, not {brief(names)}")
+        raise ConfigurationError(f"{name}.strategies must be names, as in ('segment',), or None, not {brief(names)}")
 
 
 def _are_names(names: object) -> bool:

@@ -40,7 +40,7 @@ def noted(context: str) -> Iterator[None]:
     """
     given: object = context
     if not isinstance(given, str):
-        raise InvalidArgument(f"the context of a history is a text, not {brief(given)}", value=given)
+        raise InvalidArgument(f"context must be a text, not {brief(given)}", value=given)
     token = _context.set(context)
     try:
         yield

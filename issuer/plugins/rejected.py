@@ -59,7 +59,7 @@ class Rejections:
         called = getattr(checked, "__call__", None)  # noqa: B004 - its own, which may be a coroutine, is what is wanted
         if not callable(checked) or inspect.iscoroutinefunction(checked) or inspect.iscoroutinefunction(called):
             raise ConfigurationError(
-                f"a rejected handler is a function of tag and cause, no coroutine; not {brief(handler)}"
+                f"a rejected handler must be a function of tag and error, and not a coroutine; not {brief(handler)}"
             )
         self._handler = handler
 

@@ -39,7 +39,7 @@ class Scrambler(Plugin):
         """Take any object with `scramble(n)`. Raises ConfigurationError if it has none."""
         super().__init__(order=order, strategies=strategies)
         if not callable(getattr(permutation, "scramble", None)):
-            raise ConfigurationError(f"{brief(permutation)} can't scramble numbers: it needs a method scramble(n)")
+            raise ConfigurationError(f"{brief(permutation)} has no method scramble(n)")
         self._permutation = permutation
 
     def after(self, call: Call, number: int) -> int:

@@ -104,14 +104,16 @@ def _options(record: Tag) -> Mapping[str, Scalar]:
     """Return the tag's options. InvalidArgument unless its machine numbers are kept where others see them."""
     name = strategy(record.scheme)
     if name != SNOWFLAKE:
-        raise InvalidArgument(f"tag {record.tag!r} has no machine numbers: its strategy is {name}", tag=record.tag)
+        raise InvalidArgument(
+            f"tag {record.tag!r} has no machine numbers, because its strategy is {name}", tag=record.tag
+        )
     options: Mapping[str, Scalar] = record.scheme.get("options", {})
     Snowflake.check(options)
     kind = text(options, "machine", "redis")
     if kind not in SHARED:
         raise InvalidArgument(
-            f"tag {record.tag!r} has machine={kind}: each process's last timestamp is in a file of its host, for this "
-            "machine number. Give the process another machine number (ISSUER_MACHINE, or another host name)",
+            f"tag {record.tag!r} has machine={kind}: the last timestamp of each machine number is in a file on the "
+            "host of its process. Use another machine number for the process (ISSUER_MACHINE, or another host name)",
             tag=record.tag,
         )
     return options

@@ -70,17 +70,17 @@ class Instance:
         for setting, kind in (("application", str), ("ip", str), ("directory", (str, os.PathLike))):
             text: object = getattr(self, setting)
             if not isinstance(text, kind):
-                raise ConfigurationError(f"{setting} is a text, not {brief(text)}")
+                raise ConfigurationError(f"{setting} must be a text, not {brief(text)}")
         for setting in ("port", "machine", "rack"):
             number: object = getattr(self, setting)
             missing = number is None and setting != "port"
             if not missing and (isinstance(number, bool) or not isinstance(number, int)):
-                raise ConfigurationError(f"{setting} is a whole number, not {brief(number)}")
+                raise ConfigurationError(f"{setting} must be a whole number, not {brief(number)}")
         name = self.application
         if not name or not name.isascii() or not all(letter.isalnum() or letter in "-_" for letter in name):
-            raise ConfigurationError(f"application is made of a-z, 0-9, - and _, not {brief(name)}")
+            raise ConfigurationError(f"application must consist of letters, digits, - and _, not {brief(name)}")
         if not 0 <= self.port < 1 << 16:
-            raise ConfigurationError(f"port is a whole number 0..65535, not {brief(self.port)}")
+            raise ConfigurationError(f"port must be a whole number 0..65535, not {brief(self.port)}")
         if self.ip:
             self.address()
 
@@ -93,7 +93,7 @@ class Instance:
         try:
             return int(ip_address(self.ip or own_ip()))
         except ValueError as error:
-            raise ConfigurationError(f"ip is an address like 192.168.0.94, not {brief(self.ip)}") from error
+            raise ConfigurationError(f"ip must be an address such as 192.168.0.94, not {brief(self.ip)}") from error
 
     @property
     def key(self) -> str:

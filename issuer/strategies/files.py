@@ -37,14 +37,16 @@ class Properties:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
             handle = os.open(f"{self.path}.lock", flags, 0o600)
         except OSError as error:
-            raise ConfigurationError(f"{self.path}: {error.strerror}; set `directory` to one that is yours") from error
+            raise ConfigurationError(
+                f"{self.path}: {error.strerror}; set `directory` to a directory that this user can write to"
+            ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(handle)
             raise ConfigurationError(
-                f"{self.path} is in use: another process of this host, or another issuer of this one, has that machine "
-                "number; give each its own"
+                f"{self.path} is in use: another process of this host, or another issuer of this process, has the "
+                "same machine number; give each its own"
             ) from error
         self._lock = handle
 
@@ -58,7 +60,9 @@ class Properties:
             raise CorruptState(f"{self.path} can't be read: {error}") from error
         pairs = [line.partition("=") for line in lines if line.strip() and line[0] not in "#!"]
         if any(not equals for _, equals, _ in pairs):
-            raise CorruptState(f"{self.path} has a line without `=`: mend it, or delete it after a look at the clock")
+            raise CorruptState(
+                f"{self.path} has a line without `=`: correct it, or check that the clock is right and delete the file"
+            )
         return {name.strip(): value.strip() for name, _, value in pairs}
 
     def write(self, properties: Mapping[str, object]) -> None:
@@ -83,18 +87,18 @@ class Properties:
 
     def _check_lock(self) -> None:
         if self._lock is None:  # a renewal that was under way when its process stopped: the next one may be there
-            raise LockLost(f"{self.path} isn't locked by this process any more, which leaves it to others")
+            raise LockLost(f"{self.path} is no longer locked by this process, so another process may use it")
         try:
             os.utime(self._lock)
             there = os.path.samestat(os.fstat(self._lock), Path(f"{self.path}.lock").stat())
         except FileNotFoundError:
             there = False
         except OSError as error:
-            raise Unavailable(f"{self.path}.lock can't be looked at: {error.strerror}") from error
+            raise Unavailable(f"{self.path}.lock can't be checked: {error.strerror}") from error
         if not there:
             raise LockLost(
-                f"{self.path}.lock was removed while this process held it, so that another one may have its machine "
-                "number; set the instance's `directory` to one that is never tidied up"
+                f"{self.path}.lock was removed while this process held it, so another process may have its machine "
+                "number; set the instance's `directory` to a directory that is never cleaned up"
             )
 
     @property
@@ -123,5 +127,5 @@ def whole(properties: Mapping[str, str], name: str, path: Path) -> int | None:
     if word is None:
         return None
     if not (word.isascii() and word.isdigit()):
-        raise CorruptState(f"{path}: {name} is {word!r}, which is no whole number")
+        raise CorruptState(f"{path}: {name} is {word!r}, which is not a whole number")
     return int(word)

@@ -91,7 +91,9 @@ class Layout:
         total = sum(widths.values())
         if total > MOST_BITS:
             each = " + ".join(f"{name} {bits}" for name, bits in widths.items())
-            raise ConfigurationError(f"{each} make {total} bits; there are {MOST_BITS}, as a number is never negative")
+            raise ConfigurationError(
+                f"{each} make {total} bits, but a number has only {MOST_BITS}, because it is never negative"
+            )
 
     @classmethod
     def of(cls, options: Mapping[str, Scalar]) -> Layout:
@@ -109,7 +111,7 @@ class Layout:
         machine = options.get("machine_bits", worker + rack)
         if machine != worker + rack:
             raise ConfigurationError(
-                f"option machine_bits {machine} is not worker_bits {worker} + rack_bits {rack}: leave one of them out"
+                f"option machine_bits {machine} is not worker_bits {worker} + rack_bits {rack}: omit one of them"
             )
         return cls(
             _epoch(options.get("epoch", EPOCH)),
@@ -227,7 +229,7 @@ class Layout:
 
 def _check(name: str, value: object, allowed: range) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value not in allowed:
-        raise InvalidArgument(f"{name} is {allowed.start}..{allowed.stop - 1}, not {brief(value)}", value=value)
+        raise InvalidArgument(f"{name} must be {allowed.start}..{allowed.stop - 1}, not {brief(value)}", value=value)
 
 
 def _date(ms: int) -> datetime | None:
@@ -244,6 +246,8 @@ def _epoch(value: Scalar) -> int:
         try:
             date = datetime.fromisoformat(value)
         except ValueError as error:
-            raise ConfigurationError(f"option epoch is an ISO date or ms since 1970, not {brief(value)}") from error
+            raise ConfigurationError(
+                f"option epoch must be an ISO date or ms since 1970, not {brief(value)}"
+            ) from error
         value = ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _BEGINNING) // _MS
     return whole({"epoch": value}, "epoch", EPOCH, 0, 2**MOST_BITS - 1)

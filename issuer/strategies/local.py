@@ -124,7 +124,7 @@ class Copied(Leased):
             yield from blocking(self._file.lock)
         except ConfigurationError as error:
             # A twin of the same name, or the parent of a forked child: both have a number of their own.
-            log.info("leasing a machine number without a copy of it: %s", error)
+            log.info("leasing a machine number without a local copy of its last timestamp: %s", error)
             self._copies = False
             return (yield from claim)
         self._copies = True
@@ -163,7 +163,9 @@ class Copied(Leased):
             until = (renewed + lease) / 1000
             if not renewed / 1000 <= self._clock.elapsed() < until:
                 raise
-            log.warning("%s: Redis is away; going on with machine number %d, %s", path, machine, "as its lease lasts")
+            log.warning(
+                "%s: Redis does not answer; continuing with machine number %d, %s", path, machine, "as its lease lasts"
+            )
             resumed = Tenure(machine, last, max(last, ceiling), until, self._clock.elapsed())
         if resumed is not None:
             self._token = token

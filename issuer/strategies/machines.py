@@ -157,8 +157,8 @@ class Leased(Machines):
             if not free:
                 break
         raise NoMachineNumber(
-            f"all {len(self._numbers)} machine numbers of {self._key} are held: use more machine bits, or wait until a "
-            "lease is over",
+            f"all {len(self._numbers)} machine numbers of {self._key} are in use: use more machine bits, or wait "
+            "until a lease expires",
             retry_after=max(0.001, soonest),
         )
 
@@ -233,21 +233,26 @@ class Leased(Machines):
         """Return the error for a reply that grants nothing."""
         if isinstance(reply, Claimed) and reply.status == "settling":
             return NoMachineNumber(
-                f"{self._key}: Redis is another one, or was emptied, so it isn't known which machine numbers are held; "
-                f"none is leased for {lasting(reply.wait)} more, until every lease of before is over",
+                f"{self._key}: Redis was replaced or emptied, so the machine numbers in use are unknown; none is "
+                f"leased for another {lasting(reply.wait)}, until all earlier leases have expired",
                 retry_after=max(0.001, reply.wait),
             )
         if not isinstance(reply, Released) and reply.status == "ahead":
             return NoMachineNumber(
                 f"this machine's clock is {lasting(self._margin + reply.wait)} ahead of Redis's, more than the "
-                f"{self._margin:g} s that are borne: set it",
+                f"{self._margin:g} s that are allowed: correct it",
                 retry_after=max(0.001, reply.wait),
             )
         if isinstance(reply, Claimed) and reply.status == "otherstore":
             return other_store(self._key, reply.store, self._store)
         if reply.status == "notmaster":
-            return FenceError("this Redis is no master, so its machine numbers can't be trusted: name the master")
-        return CorruptState(f"Redis key {self._key} holds fields that no issuer writes: look at it with HGETALL")
+            return FenceError(
+                "this Redis is not a master, so its machine numbers cannot be trusted: configure the address of the "
+                "master"
+            )
+        return CorruptState(
+            f"Redis key {self._key} has fields or values that the issuer never writes: look at it with HGETALL"
+        )
 
 
 def mixed(numbers: Sequence[int]) -> Iterator[int]:
@@ -296,7 +301,9 @@ def ordinal(hostname: str | None = None) -> int:
     name = hostname if hostname is not None else socket.gethostname()
     found = re.search(r"-(\d{1,9})$", name.partition(".")[0])
     if found is None:
-        raise ConfigurationError(f"machine 'ordinal': host {name!r} has no number at its end, as orders-3 has")
+        raise ConfigurationError(
+            f"machine 'ordinal': the host name {name!r} does not end with a number, as orders-3 does"
+        )
     return int(found[1])
 
 

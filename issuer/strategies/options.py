@@ -15,7 +15,8 @@ def check_names(strategy: str, options: Mapping[str, Scalar], allowed: Collectio
     for name in options:
         if name not in allowed:
             raise ConfigurationError(
-                f"strategy {strategy!r} has no option {brief(name)}; there are {', '.join(sorted(allowed)) or 'none'}"
+                f"strategy {strategy!r} has no option {brief(name)}; its options are "
+                f"{', '.join(sorted(allowed)) or 'none'}"
             )
 
 
@@ -23,7 +24,7 @@ def whole(options: Mapping[str, Scalar], name: str, default: int, least: int, mo
     """Return a whole number least..most. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigurationError(f"option {name} is a whole number {least}..{most}, not {brief(value)}")
+        raise ConfigurationError(f"option {name} must be a whole number {least}..{most}, not {brief(value)}")
     return value
 
 
@@ -31,7 +32,7 @@ def number(options: Mapping[str, Scalar], name: str, default: float, least: floa
     """Return a number least..most. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigurationError(f"option {name} is a number {least:g}..{most:g}, not {brief(value)}")
+        raise ConfigurationError(f"option {name} must be a number {least:g}..{most:g}, not {brief(value)}")
     return float(value)
 
 
@@ -39,5 +40,5 @@ def text(options: Mapping[str, Scalar], name: str, default: str) -> str:
     """Return a text. Raises ConfigurationError."""
     value = options.get(name, default)
     if not isinstance(value, str):
-        raise ConfigurationError(f"option {name} is a text, not {brief(value)}")
+        raise ConfigurationError(f"option {name} must be a text, not {brief(value)}")
     return value

@@ -61,13 +61,11 @@ def register(name: str, factory: Factory) -> None:
         ConfigurationError: The name is empty or built in, or `factory` cannot be called.
     """
     if not name:
-        raise ConfigurationError("a strategy has a name")
+        raise ConfigurationError("a strategy must have a name")
     if name in _BUILT_IN:
         raise ConfigurationError(f"strategy {name!r} is built in: choose another name")
     if not callable(factory):
-        raise ConfigurationError(
-            f"strategy {name!r}: the factory is called with a Context; {factory!r} can't be called"
-        )
+        raise ConfigurationError(f"strategy {name!r}: the factory must be a function of a Context, not {factory!r}")
     _registered[name] = factory
 
 
@@ -79,14 +77,16 @@ def strategy_names() -> list[str]:
 def factory(name: object) -> Factory:
     """Return the factory of that name: built in, registered, then entry points. Raises SchemeError."""
     if not isinstance(name, str):
-        raise SchemeError(f"must be the name of one, not {brief(name)}", setting="strategy", value=name)
+        raise SchemeError(f"must be the name of a strategy, not {brief(name)}", setting="strategy", value=name)
     found = _BUILT_IN.get(name) or _registered.get(name)
     if found is not None:
         return found
     points = entry_points(group=GROUP, name=name)
     if not points:
         raise SchemeError(
-            f"no strategy {brief(name)}; there are {', '.join(strategy_names())}", setting="strategy", value=name
+            f"unknown strategy {brief(name)}; the strategies are {', '.join(strategy_names())}",
+            setting="strategy",
+            value=name,
         )
     try:
         loaded: Factory = next(iter(points)).load()
@@ -126,7 +126,7 @@ def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str,
         with _wrapped(name):
             return kind.decode(options, value)
     except InvalidArgument as error:
-        raise NotDecodable(f"{value} is no number of {name}: {error}", value=value) from error
+        raise NotDecodable(f"{value} is not a number of {name}: {error}", value=value) from error
 
 
 def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
@@ -144,5 +144,7 @@ def make(name: str, context: Context) -> Strategy:
     with _wrapped(name, context.tag):
         made = kind(context)
     if not isinstance(made, Strategy):
-        raise ConfigurationError(f"strategy {name!r}: its factory made {made!r}, which is no Strategy", tag=context.tag)
+        raise ConfigurationError(
+            f"strategy {name!r}: its factory returned {made!r}, which is not a Strategy", tag=context.tag
+        )
     return made

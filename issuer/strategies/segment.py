@@ -19,7 +19,7 @@ class Segment(Strategy):
         super().__init__(context)
         check_names("segment", context.options, ())
         if context.draw is None:
-            raise ConfigurationError("strategy 'segment' needs the tag's counter", tag=context.tag)
+            raise ConfigurationError("strategy 'segment' needs the counter of the tag", tag=context.tag)
         self._draw = context.draw
 
     def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:

@@ -133,19 +133,19 @@ class StrategyRunner:
         try:
             found = list(numbers)
         except TypeError:
-            found, fault = [], f"{brief(numbers)}, which is no list"
+            found, fault = [], f"{brief(numbers)}, which is not a list"
         if not fault and len(found) != n:
             fault = f"{len(found)} numbers instead of {n}"
         for number in found:
             if type(number) is not int or not 0 < number <= HIGHEST:
-                fault = fault or f"{brief(number)}, which is no whole number 1..2^63-1"
+                fault = fault or f"{brief(number)}, which is not a whole number 1..2^63-1"
             elif number <= highest:
                 fault = fault or f"{number} after {highest}"
             else:
                 highest = number
         if fault:
             raise StrategyFailed(
-                f"tag {self._context.tag!r}: strategy {self._name!r} gave {fault}; none of them was issued",
+                f"tag {self._context.tag!r}: strategy {self._name!r} returned {fault}; none of them was issued",
                 tag=self._context.tag,
                 strategy=self._name,
             )
@@ -176,7 +176,7 @@ class _InTurn:
 
     def __call__(self, store: Store, seconds: float) -> object:
         if not self._turn.acquire(timeout=self._deadline.left()):
-            raise Unavailable(f"strategy {self._name!r} is busy: others were before", tag=self._tag)
+            raise Unavailable(f"strategy {self._name!r} is busy with other calls", tag=self._tag)
         try:
             return self._question(store, seconds)
         finally:

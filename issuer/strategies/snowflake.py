@@ -71,7 +71,7 @@ class Snowflake(Strategy):
         self._clock = clock or Clock()
         self._max_wait = whole(context.options, "max_wait", MAX_WAIT, 0, 60_000) * _MS
         if not self.layout.epoch <= self._clock.ms() < self.layout.ends:
-            raise ConfigurationError(f"the present is outside of the layout: {self.layout}", tag=context.tag)
+            raise ConfigurationError(f"the current time is outside the layout: {self.layout}", tag=context.tag)
         self._machines = machines or self._source()
         self._ticks = Ticks(self.layout, self._clock)
         self._once = partial(SingleFlight(context.flight).do, tag=context.tag, what="a machine number")
@@ -83,12 +83,14 @@ class Snowflake(Strategy):
         check_names("snowflake", options, OPTIONS)
         layout, now = Layout.of(options), Clock().ms()
         if not layout.epoch <= now < layout.ends:
-            raise ConfigurationError(f"the present is outside of the layout: {layout}")
+            raise ConfigurationError(f"the current time is outside the layout: {layout}")
         whole(options, "max_wait", MAX_WAIT, 0, 60_000)
         number(options, "lease", LEASE, 5, 30 * 86_400)
         shared_namespace(options)
         if "machine" in options and options["machine"] not in SOURCES:
-            raise ConfigurationError(f"option machine is one of {', '.join(SOURCES)}, not {brief(options['machine'])}")
+            raise ConfigurationError(
+                f"option machine must be one of {', '.join(SOURCES)}, not {brief(options['machine'])}"
+            )
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
@@ -123,7 +125,7 @@ class Snowflake(Strategy):
         lease = number(context.options, "lease", stored.LEASE if kind == "store" else LEASE, 5, 30 * 86_400)
         if kind not in SOURCES:
             raise ConfigurationError(
-                f"option machine is one of {', '.join(SOURCES)}, not {brief(kind)}", tag=context.tag
+                f"option machine must be one of {', '.join(SOURCES)}, not {brief(kind)}", tag=context.tag
             )
         folder = Path(instance.directory or tempfile.gettempdir())
         name = _file_name(f"{context.prefix}:{namespace}")
@@ -137,9 +139,9 @@ class Snowflake(Strategy):
             )
         if not context.redis:
             raise ConfigurationError(
-                f"machine {kind!r} leases numbers in Redis, and none is set: name Redis, or make a tag with the "
-                "option machine=store, which takes them from the store, machine=fixed, the number in ISSUER_MACHINE, "
-                "or machine=ordinal, the end of the host's name",
+                f"machine {kind!r} leases numbers in Redis, but no Redis is configured: set its URL, or create a tag "
+                "with the option machine=store (numbers from the store), machine=fixed (the number in "
+                "ISSUER_MACHINE) or machine=ordinal (the end of the host name)",
                 tag=context.tag,
             )
         key, own = machines_key(context.prefix, context.tag, shared), shared is None
@@ -147,7 +149,8 @@ class Snowflake(Strategy):
             return Leased(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
         if not instance.directory:
             raise ConfigurationError(
-                "machine 'file': set the instance's `directory` (ISSUER_MACHINE_FILES), one that outlives the process"
+                "machine 'file': set the instance's `directory` (ISSUER_MACHINE_FILES) to a directory that outlives "
+                "the process"
             )
         path = folder / _file_name(key) / instance.file
         return Copied(key, instance.key, numbers, path, layout=self.layout, clock=self._clock, lease=lease, own=own)
@@ -161,7 +164,7 @@ class Snowflake(Strategy):
         machine = self.context.instance.machine
         if machine is None:
             raise ConfigurationError(
-                "machine 'fixed': this process has none; set the instance's `machine` (ISSUER_MACHINE)"
+                "machine 'fixed': this process has no machine number; set the instance's `machine` (ISSUER_MACHINE)"
             )
         worker = self._fitting("the instance's machine (ISSUER_MACHINE)", machine, workers)
         return self.layout.machine(worker, self._rack())
@@ -175,8 +178,8 @@ class Snowflake(Strategy):
         """Return the value. ConfigurationError if the layout has no place for it."""
         if value not in allowed:
             raise ConfigurationError(
-                f"{setting} is {allowed[0]}..{allowed[-1]}, not {value}: set another one, or make a tag whose layout "
-                "has more bits for it",
+                f"{setting} must be {allowed[0]}..{allowed[-1]}, not {value}: set another value, or create a tag "
+                "with more bits for it",
                 tag=self.context.tag,
             )
         return value
@@ -218,9 +221,8 @@ class Snowflake(Strategy):
             starting = self._ticks.fresh and ns <= AHEAD * _MS
             behind = -(-ns // _MS)
             error = ClockBehind(
-                f"tag {self.context.tag!r}: the clock is {lasting(behind / 1000)} behind a time that numbers were "
-                "made of, or may have been, by the last holder of this machine number; none is made until it has "
-                "caught up",
+                f"tag {self.context.tag!r}: the clock is {lasting(behind / 1000)} behind a timestamp that this "
+                "machine number may have used before; no number is issued until it has caught up",
                 tag=self.context.tag,
                 behind=behind,
             )
@@ -274,7 +276,8 @@ class Snowflake(Strategy):
             raise IssuerError(f"tag {self.context.tag!r}: this issuer is closed", tag=self.context.tag)
         if self._ticks.turn() == OVER:  # trying again at once would ask again and again
             raise NoMachineNumber(
-                f"tag {self.context.tag!r}: the machine number is over already, as the clock went ahead meanwhile",
+                f"tag {self.context.tag!r}: the lease of the machine number has expired already, because the clock "
+                "went ahead",
                 tag=self.context.tag,
             )
 
@@ -304,7 +307,12 @@ class Snowflake(Strategy):
             try:
                 yield from self._machines.release(tenure, used)
             except IssuerError as error:
-                log.info("tag %r: machine number %d lapses by itself: %s", self.context.tag, tenure.machine, error)
+                log.info(
+                    "tag %r: machine number %d could not be released and will expire: %s",
+                    self.context.tag,
+                    tenure.machine,
+                    error,
+                )
 
     def after_fork(self) -> None:
         """Make no more numbers here: they would be the parent's too."""
@@ -320,11 +328,11 @@ def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
     try:
         namespace = check_tag(options["namespace"])
     except InvalidArgument as error:
-        raise ConfigurationError(f"option namespace is named as a tag is: {error}") from error
+        raise ConfigurationError(f"option namespace must be a valid tag name: {error}") from error
     if "lease" in options and options.get("machine") != "store":
         # When Redis was emptied, the first to ask says how long leases lasted: it has to be true of all of them.
         raise ConfigurationError(
-            f"option lease can't be set where tags share a namespace: there it is {LEASE:g} s for all of them"
+            f"option lease cannot be set for tags that share a namespace: it is {LEASE:g} s for all of them"
         )
     return namespace
 

@@ -82,8 +82,8 @@ class Stored(Machines):
                 yield from _given_back([held], held.low)
             soonest = min(soonest, ahead)
         raise NoMachineNumber(
-            f"all {len(self._numbers)} machine numbers of {self._namespace} are held: use more machine bits, or wait "
-            "until the time that is reserved of one is over",
+            f"all {len(self._numbers)} machine numbers of {self._namespace} are in use: use more machine bits, or "
+            "wait until the reserved time of one has passed",
             retry_after=max(0.001, soonest / 1000),
         )
 
@@ -139,7 +139,8 @@ class Stored(Machines):
         if not is_machine(record):
             # Its numbers are a user's: time reserved of them would be taken from there, and the other way round.
             raise ConfigurationError(
-                f"tag {name!r} is there, and keeps no machine number's time: give the snowflake tag another namespace",
+                f"tag {name!r} exists, but does not store the time of a machine number: use another namespace for "
+                "the snowflake tag",
                 tag=name,
             )
         return record
@@ -172,7 +173,7 @@ class Stored(Machines):
         if ahead > MARGIN:
             raise NoMachineNumber(
                 f"this machine's clock is {lasting(ahead)} ahead of the store's, more than the {MARGIN:g} s that are "
-                "borne: set it",
+                "allowed: correct it",
                 retry_after=ahead - MARGIN,
             )
 

@@ -90,7 +90,7 @@ class Ticks:
                 return OVER
             layout = self._layout
             if not layout.epoch <= timestamp < layout.ends:
-                raise ConfigurationError(f"the clock, at {utc(timestamp)}, is outside of the layout: {layout}")
+                raise ConfigurationError(f"the time of the clock, {utc(timestamp)}, is outside the layout: {layout}")
             base = (timestamp - layout.epoch) << layout.shift | tenure.machine << layout.sequence_bits
             self._used = timestamp
             self.alarmed = False

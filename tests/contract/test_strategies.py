@@ -273,18 +273,18 @@ def test_it_is_prepared_once_before_the_first_number_and_again_if_that_failed(sc
 
 def test_what_breaks_the_contract_issues_nothing(scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._registered, "wrong", lambda context: context)
-    with pytest.raises(ConfigurationError, match="which is no Strategy"):
+    with pytest.raises(ConfigurationError, match="which is not a Strategy"):
         Desk("wrong")
     for gives, problem in (
         ([], "0 numbers instead of 2"),
         ([1, 2, 3], "3 numbers instead of 2"),
         ([2, 1], "1 after 2"),
         ([5, 5], "5 after 5"),
-        ([0, 1], "0, which is no whole number"),
-        ([1, 2**63], "9223372036854775808, which is no whole number"),
-        ([1, "2"], "'2', which is no whole number"),
-        ([True, 2], "True, which is no whole number"),
-        (None, "gave None, which is no list"),
+        ([0, 1], "0, which is not a whole number"),
+        ([1, 2**63], "9223372036854775808, which is not a whole number"),
+        ([1, "2"], "'2', which is not a whole number"),
+        ([True, 2], "True, which is not a whole number"),
+        (None, "returned None, which is not a list"),
     ):
         scripted.gives = staticmethod(lambda _, gives=gives: gives)
         with Desk("scripted", timeout=_LONGEST) as desk, pytest.raises(StrategyFailed, match=problem):

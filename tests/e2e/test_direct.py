@@ -138,7 +138,7 @@ def test_a_tag_with_blanks_of_before_is_named_and_can_be_got_rid_of(direct: Cli,
         altered(home, f"UPDATE {table} SET tag = ' orders'")  # noqa: S608 - no input
     for refused in (["next", " orders"], ["create", " orders"], ["set", " orders", "--step", "5"]):
         ended = direct(*refused)
-        assert (ended.code, "no blanks around it" in ended.err) == (2, True)
+        assert (ended.code, "must not begin or end with blanks" in ended.err) == (2, True)
     listed = direct("tags")
     assert ("' orders'" in listed.out, "issuer doctor" in listed.err) == (True, True)
     for look in (["show", " orders"], ["verify", " orders"], ["recover", " orders", "--yes"]):

@@ -83,7 +83,7 @@ def test_garbage_in_redis_is_a_problem_that_recover_repairs(with_redis: Cli, red
             ended = with_redis(*command.split())
             assert (ended.code, ended.out, "issuer recover orders" in ended.err) == (4, "", True)
         assert with_redis("show", "orders").code == (4 if field == "cur" else 0)
-        assert ("no store's id" in with_redis("verify", "orders").out) == (field == "store")
+        assert ("not the id of a store" in with_redis("verify", "orders").out) == (field == "store")
         assert with_redis("recover", "orders", "--at-least", "5000", "--yes").code == 0
     assert with_redis("next", "orders").out == "5001\n"
 

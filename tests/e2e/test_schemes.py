@@ -109,7 +109,7 @@ def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(di
     assert shown(direct("show", "users"))["parts"] == "4; `issuer tags --all` lists them"
     assert direct("show", "users", "--json").json()["parts"] == 4
     ended = direct("next", "users")
-    assert (ended.code, "--shard-key is needed" in ended.err) == (2, True)
+    assert (ended.code, "--shard-key is required" in ended.err) == (2, True)
     key = ("--shard-key", "alice@example.com")
     told = direct("next", "users", *key, "--json").json()[0]
     part = f"users#{told['shard']}"
@@ -120,9 +120,12 @@ def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(di
     assert direct("set", "users", "--step", "7").code == 0
     assert [tag["step"] for tag in direct("tags", "--json").json()] == [7] * 5
     for option, problem in (
-        (("--above", "5", "--yes"), "is each part's own: a keyed tag, or one with shards, is in parts"),
-        (("--limit", "5"), "can't be changed: its shards have numbers already, made without it"),
-        (("--stride", "2"), "can't be changed: its shards have numbers already, made without it"),
+        (
+            ("--above", "5", "--yes"),
+            "cannot be set for a tag with shards or a keyed tag, because each part has its own",
+        ),
+        (("--limit", "5"), "cannot be changed: its shards have numbers already that were made without it"),
+        (("--stride", "2"), "cannot be changed: its shards have numbers already that were made without it"),
     ):
         ended = direct("set", "users", *option)
         assert (ended.code, ended.err) == (2, f"error: {option[0].removeprefix('--')}: {problem}\n")
@@ -236,8 +239,8 @@ def test_a_snowflake_machine_is_the_stores_or_fixed_or_it_is_said_that_there_is_
     made = direct("create", "snow", "--strategy", "snowflake", "--option", "machine=redis")
     drawn = direct("next", "snow")
     assert (made.code, drawn.code, drawn.out) == (0, 2, "")
-    assert made.err.startswith("warning: tag 'snow' is made, but this process can give no number of it: ")
-    for way in ("none is set", "name Redis", "machine=store", "ISSUER_MACHINE", "machine=fixed"):
+    assert made.err.startswith("warning: tag 'snow' was created, but this process cannot issue its numbers: ")
+    for way in ("no Redis is configured", "set its URL", "machine=store", "ISSUER_MACHINE", "machine=fixed"):
         assert way in made.err
         assert way in drawn.err
 

@@ -36,7 +36,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(home: Path) -> None:
         assert process.stdout.readline() == "1\n"
         process.stdout.close()
         assert process.stderr is not None
-        assert re.fullmatch("warning: no Redis and no store are named, .*\n", process.stderr.read())
+        assert re.fullmatch("warning: no Redis and no store are configured, .*\n", process.stderr.read())
 
 
 @pytest.mark.live

@@ -132,7 +132,7 @@ def test_a_store_that_is_empty_is_told_so_and_not_made(scene: Scene, tmp_path: P
     ways: dict[str, Callable[[Issuer], Any]] = {**WAYS, "create": lambda ids: ids.create("orders")}
     for name, way in ways.items():
         with scene.on(f"sqlite:///{tmp_path / 'empty' / 'ids.db'}") as ids:
-            with pytest.raises(ForeignHash, match="this one is empty"):
+            with pytest.raises(ForeignHash, match="this store is empty"):
                 way(ids)
             with pytest.raises(issuer.UnknownTag):
                 ids.peek("users")

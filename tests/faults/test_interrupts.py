@@ -242,4 +242,4 @@ def test_a_program_that_just_ends_hands_back_quietly(tmp_path: Path, count: int)
             cwd=tmp_path,
         )
         assert done.stdout == f"{last}\n"
-        assert re.fullmatch("no Redis and no store are named, .*\n", done.stderr)
+        assert re.fullmatch("no Redis and no store are configured, .*\n", done.stderr)

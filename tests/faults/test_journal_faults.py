@@ -167,7 +167,7 @@ def test_the_journal_of_another_store_raises_no_tag_and_makes_none_beside_strang
 ) -> None:
     with connect(redis="none", store=MemoryStore(), scheduler=None) as ids:
         ids.create("c")
-        with pytest.raises(issuer.ConfigurationError, match="'a' and not 'c'"):
+        with pytest.raises(issuer.ConfigurationError, match="'a', but not 'c'"):
             ids.recover(from_journal=[foreign])
         with pytest.raises(issuer.InvalidArgument, match="list of paths"):
             ids.recover(from_journal=str(foreign))
@@ -178,7 +178,7 @@ def test_the_journal_of_another_store_raises_no_tag_and_makes_none_beside_strang
         ids.create("a", step=10)
         ids.reserve("a", 39)
         for tag in ("a", None):
-            with pytest.raises(issuer.ConfigurationError, match="stands at max 39 here and at 40 there"):
+            with pytest.raises(issuer.ConfigurationError, match="has max 39 in this store, but 40 in the journals"):
                 ids.recover(tag, from_journal=[foreign])
         assert _records(ids) == [("a", 39)]
         assert ids.recover("a", at_least=40)[0].new == 40

@@ -32,7 +32,7 @@ def test_strict_callers_wait_until_it_is_a_master_again_or_their_deadline_comes(
         numbers = ids.take("a", 20)
         old.replicaof(new)
         # The time may be over before anybody was asked.
-        until(lambda: "no master any more" in str(refused(ids, "a", 0.5)), 60, "it is told why")
+        until(lambda: "no longer a master" in str(refused(ids, "a", 0.5)), 60, "it is told why")
         before = draws(old)
         call = pool.submit(ids.next, "a")
         until(lambda: draws(old) > before + 1, timeout=60, message="it has been refused, and asks again")
@@ -50,6 +50,6 @@ def test_a_server_that_never_was_the_master_is_a_mistake_and_told_at_once(
     with connect(redis=new.url, store="memory://", **ENDLESS) as ids:
         ids.create("a", step=100)
         began = time.monotonic()
-        with pytest.raises(issuer.FenceError, match="point the issuer at the master"):
+        with pytest.raises(issuer.FenceError, match="configure the address of the master"):
             ids.next("a")
         assert time.monotonic() - began < GRACE

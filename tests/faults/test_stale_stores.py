@@ -34,7 +34,7 @@ def test_a_stale_read_halts_no_tag_and_is_not_taken_for_a_restored_store(connect
         numbers += ids.take("a", 10)
         assert numbers == list(range(1, 21))
         store.times = 10**6
-        with pytest.raises(issuer.StoreUnavailable, match="answers from the past"):
+        with pytest.raises(issuer.StoreUnavailable, match="returns outdated data"):
             ids.reserve("a", 5)
         store.times = 0
         assert ids.reserve("a", 5) == range(21, 26)

@@ -81,7 +81,7 @@ def test_a_call_that_waits_for_a_connection_gives_up_in_its_time(redis_proxy: Fa
         connections = ids._runner.redis
         assert connections is not None
         until(lambda: not connections.node("").idle)
-        with pytest.raises(RedisUnavailable, match="all 1 connections of this process are in use"):
+        with pytest.raises(RedisUnavailable, match="all 1 connections to Redis of this process are in use"):
             ids.next(TAGS[1], timeout=0.5)
         redis_proxy.release()
         draws.join()

@@ -155,13 +155,13 @@ def test_another_application_another_shard_and_an_empty_tag_have_a_typed_error_e
     number = ids.next("others", shard_key="x")
     assert ids.next("used up") == 1
     before = ids.tags()
-    with pytest.raises(issuer.NotDecodable, match="application 18, tag 'users' of 17"):
+    with pytest.raises(issuer.NotDecodable, match="application 18, but tag 'users' to application 17"):
         ids.decode("users", number)
     with pytest.raises(issuer.SchemeError, match="app 256 doesn't fit into 8 bits"):
         ids.create("more", shards=True, app=256)
     with pytest.raises(issuer.UnknownTag, match="users#64"):
         ids.next("users#64")
-    with pytest.raises(issuer.InvalidArgument, match="shard_key is needed"):
+    with pytest.raises(issuer.InvalidArgument, match="shard_key is required"):
         ids.next("users")
     with pytest.raises(issuer.LimitReached, match="1 of 1 are reserved"):
         ids.next("used up")
@@ -350,10 +350,10 @@ def test_settings_that_make_no_sense_are_refused_at_once(connect: Connect) -> No
         ({"redis": "redis+cluster://127.0.0.1:1/3"}, "database"),
         ({"store": 7}, "store"),
         ({"scheduler": "foreground"}, "scheduler"),
-        ({"instance": 5}, "^instance is "),
-        ({"instance": Instance}, "^instance is "),
-        ({"alarm": 5}, "^alarm is "),
-        ({"alarm": ""}, "^alarm is "),
+        ({"instance": 5}, "^instance must be "),
+        ({"instance": Instance}, "^instance must be "),
+        ({"alarm": 5}, "^alarm must be "),
+        ({"alarm": ""}, "^alarm must be "),
         ({"keys": {"k1": b"short"}}, "^keys: key 'k1' is too short: 5 bytes of at least 16"),
     ):
         common: dict[str, Any] = {"redis": "none"} if why == "no store" else {"redis": "none", "store": "memory://"}

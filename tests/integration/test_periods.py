@@ -346,11 +346,11 @@ def test_a_period_near_its_limit_is_warned_of(make: Make, at: Set, caplog: pytes
         ({}, "raise it with ids.configure('a', limit=N)"),
         (
             {"keyed": True, "format": "{key}/{date:%Y%m%d}-{seq}"},
-            "the parts of tag 'a' keep it, so go on with another tag until the next period begins",
+            "it cannot be changed for parts of tag 'a', so create another tag and use it until the next period",
         ),
         (
             {"scramble": "k1", "scramble_strict": True},
-            "a tag with restart and scramble keeps it, so go on with another tag until the next period begins",
+            "with restart and scramble it cannot be changed, so create another tag and use it until the next period",
         ),
     ],
 )

@@ -268,7 +268,7 @@ def test_a_deleted_tag_gives_its_machine_number_back(
 def test_no_range_is_reserved_where_there_is_no_counter(ids: Issuer) -> None:
     ids.create("s", order="trend", strategy="snowflake")
     ids.create("p", order="trend", shards=True)
-    for tag, why in (("s", "its strategy"), ("p", "in parts")):
+    for tag, why in (("s", "its strategy"), ("p", "has shards or is keyed")):
         with pytest.raises(issuer.InvalidArgument, match=why):
             ids.reserve(tag, 10)
 
@@ -295,7 +295,7 @@ def test_a_plugin_names_strategies_that_are_known_or_registered(
 ) -> None:
     wrong: list[tuple[Any, str]] = [(["segmnt"], "segmnt"), (("segment", "snowflaek"), "snowflaek"), ({""}, "")]
     for names, name in wrong:
-        told = rf"^Rate\.strategies: no strategy '{name}'; there are .*segment, snowflake"
+        told = rf"^Rate\.strategies: unknown strategy '{name}'; the strategies are .*segment, snowflake"
         with pytest.raises(issuer.ConfigurationError, match=told):
             connect(redis="none", store="memory://", plugins=[History(), Rate(strategies=names)])
     monkeypatch.setitem(registry._registered, "own", Strategy)

@@ -171,7 +171,7 @@ def test_a_directory_that_is_missing_is_refused(folder: Path, redis_url: str) ->
     program = f"import issuer; issuer.connect(redis={redis_url!r}, store='memory://', metrics=True)"
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "ConfigurationError: PROMETHEUS_MULTIPROC_DIR names no directory" in done.stderr
+    assert "ConfigurationError: PROMETHEUS_MULTIPROC_DIR is not a directory" in done.stderr
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["by themselves", "together"])
@@ -216,7 +216,7 @@ def test_a_file_that_a_killed_process_left_empty_or_cut_off_is_left_out_and_name
     file.write_bytes(contents[cut])
     for _ in range(2):
         assert other.shown.value("issued_total", tag="a") == 4
-    assert capfd.readouterr().err.count(f"{file} can't be read") == 1
+    assert capfd.readouterr().err.count(f"{file} cannot be read") == 1
 
 
 def test_preloaded_workers_of_gunicorn_speak_for_each_other(redis_url: str, tmp_path: Path, folder: Path) -> None:

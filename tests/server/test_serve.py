@@ -41,8 +41,8 @@ def test_in_an_empty_directory_it_serves_numbers_of_this_machine_and_gives_back_
 ) -> None:
     server = serve()
     assert [server.next("orders") for _ in range(3)] == [1, 2, 3]
-    log = server.told("no Redis and no store are named")
-    assert log.count("no Redis and no store are named") == 1
+    log = server.told("no Redis and no store are configured")
+    assert log.count("no Redis and no store are configured") == 1
     assert "serving http://127.0.0.1:" in log
     assert "with one worker" in log
     assert (home / "data" / "issuer" / "issuer.db").is_file()

@@ -134,9 +134,9 @@ def test_a_token_is_for_the_tags_that_a_pattern_of_it_fits_letter_by_letter(toke
     ]
     for tag in [*unfit, "", "\x7f\x7f"]:
         assert not caller.may("issue", tag), tag
-        assert "isn't for tag" in str(error_of(lambda tag=tag: caller.need("issue", tag)))  # type: ignore[misc]  # the same
+        assert "is not valid for tag" in str(error_of(lambda tag=tag: caller.need("issue", tag)))  # type: ignore[misc]  # the same
     # What is about all tags takes the pattern for all.
-    assert "isn't for all tags" in str(error_of(lambda: caller.need("issue")))
+    assert "is not valid for all tags" in str(error_of(lambda: caller.need("issue")))
     assert not caller.may("issue")
     for every in (["*"], ["orders", "**"]):
         everybody = tokens.caller("b", ["issue"], every)

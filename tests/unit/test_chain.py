@@ -98,7 +98,7 @@ def test_a_refusal_draws_nothing_and_runs_no_later_plugin(face: Faced) -> None:
     for answer in (False, 0, ""):
         told: list[tuple[str, str, Any]] = []
         plugins = [Telling("first", told, order=1), Refusing(answer, order=2), Telling("later", told, order=3)]
-        error = refused(Refused, "'a': the call was refused by ", face(*plugins).around, CALL, never)
+        error = refused(Refused, "'a': the call was rejected by ", face(*plugins).around, CALL, never)
         assert told == [("first", "before", 1)]
         assert (error.tag, error.reason) == ("a", "")
         assert error.plugin in ("Refusing", "Awaited")
@@ -129,12 +129,12 @@ def test_what_cannot_be_registered_is_refused_at_once(chain: Any) -> None:
         (Plugin, "Plugin is a class"),
         (object(), "is no plugin"),
         (None, "None is no plugin"),
-        (Async(), "Async is a plugin of kind Plugin, but its before is an `async def`"),
-        (Plugin(order=1.5), "Plugin.order is a whole number, not 1.5"),  # type: ignore[arg-type]
-        (Plugin(order=True), "Plugin.order is a whole number, not True"),
-        (Plugin(strategies="segment"), "Plugin.strategies are names"),
-        (Plugin(strategies=[1]), "Plugin.strategies are names"),  # type: ignore[list-item]
-        (Plugin(strategies=7), "Plugin.strategies are names"),  # type: ignore[arg-type]
+        (Async(), "Async is of class Plugin, but its before is an `async def`"),
+        (Plugin(order=1.5), "Plugin.order must be a whole number, not 1.5"),  # type: ignore[arg-type]
+        (Plugin(order=True), "Plugin.order must be a whole number, not True"),
+        (Plugin(strategies="segment"), "Plugin.strategies must be names"),
+        (Plugin(strategies=[1]), "Plugin.strategies must be names"),  # type: ignore[list-item]
+        (Plugin(strategies=7), "Plugin.strategies must be names"),  # type: ignore[arg-type]
     ]
     for plugin, told in wrong:
         refused(ConfigurationError, told, chain, [plugin])
@@ -144,7 +144,7 @@ def test_what_cannot_be_registered_is_refused_at_once(chain: Any) -> None:
 
 
 def test_only_asyncio_takes_async_plugins() -> None:
-    refused(ConfigurationError, "only an AsyncIssuer can await it", Chain, [AsyncPlugin()])
+    refused(ConfigurationError, "which only an AsyncIssuer can use", Chain, [AsyncPlugin()])
     refused(ConfigurationError, "Sync is .* AsyncPlugin, but its before is an `def`", AsyncChain, [Sync()])
     assert AsyncChain([AsyncPlugin(), Plugin()])
 

@@ -65,7 +65,7 @@ def test_it_names_the_thread_or_the_task_whose_context_ends_with_its_block() -> 
     thread.start()
     thread.join()
     assert [record.caller for record in history.find(tag="b")] == ["worker-7"]
-    refused(InvalidArgument, "is a text, not 7", noted(7).__enter__)  # type: ignore[arg-type]
+    refused(InvalidArgument, "context must be a text, not 7", noted(7).__enter__)  # type: ignore[arg-type]
 
 
 def test_it_finds_by_all_that_is_given() -> None:

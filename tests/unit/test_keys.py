@@ -18,10 +18,10 @@ def test_any_short_text_without_control_characters_is_a_tag() -> None:
 
 def test_anything_else_is_refused_with_the_reason() -> None:
     problems: dict[str, list[object]] = {
-        "1 to 200 bytes, this one (0|201|202)": ["", "x" * 201, "é" * 101],
-        "has no blanks around it": [" orders", "orders ", "\u3000a", "a\u00a0", " "],
+        "1 to 200 bytes, not (0|201|202)": ["", "x" * 201, "é" * 101],
+        "must not begin or end with blanks": [" orders", "orders ", "\u3000a", "a\u00a0", " "],
         "control characters": ["a\nb", "a\0", "\x85", "a\u2028b", "a\u2029b"],
-        "is valid text": ["\ud800"],
+        "must be valid Unicode text": ["\ud800"],
         "not (bytes|int|NoneType|list)": [b"orders", 5, None, ["orders"]],
     }
     for problem, tags in problems.items():
@@ -53,4 +53,7 @@ def test_the_tag_alone_decides_the_cluster_slot(tag: str) -> None:
 def test_a_restart_key_with_blanks_around_it_is_refused_as_its_part_could_not_be_told_apart() -> None:
     assert part_tag("orders", "a b") == "orders#a b"
     for key in ("a ", " a", " "):
-        assert refused(InvalidArgument, "restart key has no blanks", part_tag, "orders", key).value == key
+        assert (
+            refused(InvalidArgument, "restart key must not begin or end with blanks", part_tag, "orders", key).value
+            == key
+        )

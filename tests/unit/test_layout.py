@@ -56,23 +56,23 @@ def test_worker_and_rack_count_from_1_and_stand_one_behind_the_other() -> None:
     assert (RACKS.workers, RACKS.racks) == (range(1, 256), range(1, 4))
     assert list(RACKS.machines(2)) == [RACKS.machine(worker, 2) for worker in RACKS.workers]
     assert list(USUAL.machines(0)) == list(range(1024))
-    refused(InvalidArgument, r"worker is 1..255, not 0", RACKS.machine, 0, 1)
-    refused(InvalidArgument, r"rack is 1..3, not 4", RACKS.machine, 1, 4)
-    refused(InvalidArgument, r"rack is 1..3, not 0", RACKS.decompose, USUAL.compose(EPOCH, 4))
+    refused(InvalidArgument, r"worker must be 1..255, not 0", RACKS.machine, 0, 1)
+    refused(InvalidArgument, r"rack must be 1..3, not 4", RACKS.machine, 1, 4)
+    refused(InvalidArgument, r"rack must be 1..3, not 0", RACKS.decompose, USUAL.compose(EPOCH, 4))
 
 
 def test_a_part_that_is_out_of_its_range_is_named_as_is_what_is_no_number_of_the_layout() -> None:
     for timestamp in (EPOCH - 1, EPOCH + 2**41, float(EPOCH)):
-        refused(InvalidArgument, f"timestamp is {EPOCH}", USUAL.compose, timestamp, 0, 0)
+        refused(InvalidArgument, f"timestamp must be {EPOCH}", USUAL.compose, timestamp, 0, 0)
     for machine in (1024, -1, True):
-        refused(InvalidArgument, "machine is 0..1023, not", USUAL.compose, EPOCH, machine, 0)
+        refused(InvalidArgument, "machine must be 0..1023, not", USUAL.compose, EPOCH, machine, 0)
     for sequence in (4096, -1):
-        refused(InvalidArgument, "sequence is 0..4095, not", USUAL.compose, EPOCH, 0, sequence)
+        refused(InvalidArgument, "sequence must be 0..4095, not", USUAL.compose, EPOCH, 0, sequence)
     for value in (-1, 2**63, 1.5, "1", None, True):
-        refused(InvalidArgument, "value is", USUAL.decompose, value)
+        refused(InvalidArgument, "value must be", USUAL.decompose, value)
     narrow = Layout(time_bits=30, worker_bits=4, sequence_bits=6)
     assert narrow.decompose(2**40 - 1).sequence == 63
-    refused(InvalidArgument, "value is", narrow.decompose, 2**40)
+    refused(InvalidArgument, "value must be", narrow.decompose, 2**40)
 
 
 def test_it_says_when_its_numbers_end() -> None:
@@ -93,13 +93,13 @@ def test_options_make_a_layout() -> None:
 def test_options_that_make_none_are_named() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"time_bits": 42}, r"time_bits 42 \+ worker_bits 10 \+ rack_bits 0 \+ sequence_bits 12 make 64 bits"),
-        ({"sequence_bits": 0}, r"sequence_bits is a whole number 1..63, not 0"),
+        ({"sequence_bits": 0}, r"sequence_bits must be a whole number 1..63, not 0"),
         ({"time_bits": "41"}, "time_bits"),
         ({"worker_bits": True}, "worker_bits"),
         ({"rack_bits": -1}, "rack_bits"),
         ({"machine_bits": 10, "worker_bits": 4}, "machine_bits 10 is not worker_bits 4"),
         ({"machine_bits": 2, "rack_bits": 2}, "machine_bits 2 is not worker_bits 1"),
-        *(({"epoch": epoch}, "epoch is ") for epoch in ("yesterday", -1, "1969-12-31", 1.5)),
+        *(({"epoch": epoch}, "epoch must be ") for epoch in ("yesterday", -1, "1969-12-31", 1.5)),
     ]
     for options, problem in wrong:
         refused(ConfigurationError, problem, Layout.of, options)

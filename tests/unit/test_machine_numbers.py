@@ -138,7 +138,7 @@ def test_the_copys_ceiling_stays_where_it_was_when_the_clock_is_set_back(host: H
 
 
 def test_a_namespace_that_redis_may_have_forgotten_has_to_settle(host: Host) -> None:
-    assert 39 < refused(NoMachineNumber, "none is leased for 40 s more", host.start().next).retry_after <= 40
+    assert 39 < refused(NoMachineNumber, "none is leased for another 40 s", host.start().next).retry_after <= 40
     host.pass_time(40.1)
     assert host.start(port=1).next()
 

@@ -13,8 +13,8 @@ KEY = "issuer:{orders}"
 ANSWERS: list[tuple[Exception, type[Exception], str]] = [
     (store_error(errors.LeaseOnStrict("orders", 500), None), InvalidArgument, "lease 500: .* strict"),
     (store_error(errors.SchemeMismatch("orders"), None), ConfigurationError, "use its old scheme, or another"),
-    (store_error(errors.VersionMoved("orders"), None), StoreUnavailable, "read it and change it again"),
-    (refused(GivenBack("notmaster"), "orders", KEY), FenceError, "point the issuer at the master"),
+    (store_error(errors.VersionMoved("orders"), None), StoreUnavailable, "read the tag again and repeat the change"),
+    (refused(GivenBack("notmaster"), "orders", KEY), FenceError, "configure the address of the master"),
     (refused(Loaded("corrupt"), "orders", KEY), CorruptState, KEY),
     (refused(Opened("otherstore", store="s9"), "orders", KEY, "s1"), ForeignHash, "s9.*s1"),
 ]

@@ -38,7 +38,7 @@ def test_the_default_one_logs_once_per_tag_and_cause_and_minute(caplog: pytest.L
     logged("b", LIMIT)
     assert (caplog.records[0].name, caplog.records[0].levelno) == ("issuer.rejected", logging.WARNING)
     first, second = lines(caplog)
-    assert first.endswith("(and 5 times since this was last said)")
+    assert first.endswith("(and 5 times since this was last logged)")
     assert "since" not in second
     clock.now += sparing.QUIET
     logged("a", LIMIT)
@@ -101,6 +101,6 @@ def test_what_cannot_be_called_is_refused_and_changes_nothing() -> None:
     rejections = Rejections()
     before = rejections.handler
     for handler in (7, "log", Awaited().__call__, Awaited()):
-        refused(ConfigurationError, "a rejected handler is a function of tag and cause", Rejections, handler)
+        refused(ConfigurationError, "a rejected handler must be a function of tag and error", Rejections, handler)
         refused(ConfigurationError, "", setattr, rejections, "handler", handler)
         assert rejections.handler is before

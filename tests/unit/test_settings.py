@@ -316,7 +316,7 @@ def test_a_variable_that_is_empty_is_refused(empty: str) -> None:
 @pytest.mark.parametrize("make", [issuer.connect, issuer.aconnect])
 def test_what_a_missing_variable_gives_is_refused(make: Any) -> None:
     for given in ({"redis": None}, {"store": None}, {"redis": None, "store": None}, {"redis": "none", "store": None}):
-        refused(ConfigurationError, "is None: leave it out", make, **given)
+        refused(ConfigurationError, "is None: omit it", make, **given)
     refused(ConfigurationError, "no store is named", make, redis="none")
 
 

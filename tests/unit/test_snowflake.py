@@ -66,13 +66,13 @@ def test_the_very_first_number_is_not_0(moved: MovedClock) -> None:
 
 
 def test_a_time_outside_of_the_layout_is_a_configuration_error(desk: Opener, moved: MovedClock) -> None:
-    refused(ConfigurationError, "outside of the layout.*ends 2020-01-01", desk, time_bits=10)
-    refused(ConfigurationError, "outside of the layout", desk, epoch=NEW_YEAR + 1)
+    refused(ConfigurationError, "outside the layout.*ends 2020-01-01", desk, time_bits=10)
+    refused(ConfigurationError, "outside the layout", desk, epoch=NEW_YEAR + 1)
     ids = desk(epoch=NEW_YEAR - 1000, time_bits=11)
     started(ids)
     moved.sleep(1.5)
     ids.sweep()
-    refused(ConfigurationError, "outside of the layout", ids.next)
+    refused(ConfigurationError, "outside the layout", ids.next)
 
 
 @pytest.mark.covers("3.38")
@@ -206,18 +206,18 @@ def test_an_option_that_makes_no_sense_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     instance = Instance(application="tests", ip="192.0.2.5", machine=7)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"machines": "redis"}, "no option 'machines'; there are epoch, lease, machine"),
-        ({"machine": "zookeeper"}, "machine is one of redis, store, file, ordinal, fixed, not 'zookeeper'"),
-        ({"machine": "redis"}, "leases numbers in Redis, and none is set"),
-        ({"machine": 5}, "machine is a text"),
-        ({"lease": 1}, r"lease is a number 5..2.592e\+06, not 1"),
-        ({"namespace": ""}, "namespace is named as a tag is: .* has 1 to 200 bytes, this one 0"),
-        ({"namespace": 5}, "namespace is named as a tag is: a tag is a string, not int"),
-        ({"namespace": "x" * 300}, "has 1 to 200 bytes, this one 300"),
-        ({"namespace": "shared", "lease": 60}, "lease can't be set where tags share a namespace: there it is 30 s"),
-        ({"max_wait": -1}, r"max_wait is a whole number 0..60000, not -1"),
-        ({"machine": "ordinal"}, "has no number at its end"),
-        ({"machine_bits": 2, "machine": "fixed"}, r"the instance's machine \(ISSUER_MACHINE\) is 0\.\.3, not 7"),
+        ({"machines": "redis"}, "no option 'machines'; its options are epoch, lease, machine"),
+        ({"machine": "zookeeper"}, "machine must be one of redis, store, file, ordinal, fixed, not 'zookeeper'"),
+        ({"machine": "redis"}, "leases numbers in Redis, but no Redis is configured"),
+        ({"machine": 5}, "machine must be a text"),
+        ({"lease": 1}, r"lease must be a number 5..2.592e\+06, not 1"),
+        ({"namespace": ""}, "namespace must be a valid tag name: .* must have 1 to 200 bytes, not 0"),
+        ({"namespace": 5}, "namespace must be a valid tag name: a tag must be a string, not int"),
+        ({"namespace": "x" * 300}, "must have 1 to 200 bytes, not 300"),
+        ({"namespace": "shared", "lease": 60}, "lease cannot be set for tags that share a namespace: it is 30 s"),
+        ({"max_wait": -1}, r"max_wait must be a whole number 0..60000, not -1"),
+        ({"machine": "ordinal"}, "does not end with a number"),
+        ({"machine_bits": 2, "machine": "fixed"}, r"the instance's machine \(ISSUER_MACHINE\) must be 0\.\.3, not 7"),
     ]
     for options, problem in wrong:
         refused(ConfigurationError, problem, Desk, "snowflake", options, instance=instance)
@@ -227,13 +227,13 @@ def test_a_machine_that_the_layout_has_no_place_for_is_named_by_its_setting(monk
     monkeypatch.setattr("socket.gethostname", lambda: "orders-2000")
     racks, ordinal = {"rack_bits": 2}, {"machine": "ordinal"}
     wrong: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-        ({"machine": 2000}, {}, r"the instance's machine \(ISSUER_MACHINE\) is 0\.\.1023, not 2000"),
-        ({"machine": -1}, {}, r"machine \(ISSUER_MACHINE\) is 0\.\.1023, not -1"),
-        ({"machine": 0, "rack": 1}, racks, r"machine \(ISSUER_MACHINE\) is 1\.\.255, not 0"),
-        ({"machine": 1, "rack": 4}, racks, r"the instance's rack \(ISSUER_RACK\) is 1\.\.3, not 4"),
-        ({"machine": 1, "rack": 1}, {}, r"the instance's rack \(ISSUER_RACK\) is 0\.\.0, not 1"),
-        ({}, ordinal, r"the host's ordinal is 0\.\.1023, not 2000"),
-        ({"rack": 1}, {**ordinal, **racks}, r"the host's ordinal is 0\.\.254, not 2000"),
+        ({"machine": 2000}, {}, r"the instance's machine \(ISSUER_MACHINE\) must be 0\.\.1023, not 2000"),
+        ({"machine": -1}, {}, r"machine \(ISSUER_MACHINE\) must be 0\.\.1023, not -1"),
+        ({"machine": 0, "rack": 1}, racks, r"machine \(ISSUER_MACHINE\) must be 1\.\.255, not 0"),
+        ({"machine": 1, "rack": 4}, racks, r"the instance's rack \(ISSUER_RACK\) must be 1\.\.3, not 4"),
+        ({"machine": 1, "rack": 1}, {}, r"the instance's rack \(ISSUER_RACK\) must be 0\.\.0, not 1"),
+        ({}, ordinal, r"the host's ordinal must be 0\.\.1023, not 2000"),
+        ({"rack": 1}, {**ordinal, **racks}, r"the host's ordinal must be 0\.\.254, not 2000"),
     ]
     for placed, options, problem in wrong:
         instance = Instance(application="tests", ip="192.0.2.5", **placed)

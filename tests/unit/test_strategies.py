@@ -38,11 +38,11 @@ def test_an_installed_package_brings_strategies_by_its_entry_points(
 def test_what_cannot_be_registered_is_refused() -> None:
     for name in ("segment", "snowflake"):
         refused(ConfigurationError, f"'{name}' is built in", register, name, Strategy)
-    refused(ConfigurationError, "a strategy has a name", register, "", Strategy)
-    refused(ConfigurationError, "None can't be", register, "evens", None)
-    refused(SchemeError, r"^strategy: no strategy 'leaf'; there are .*segment, snowflake", Desk, "leaf")
-    refused(ConfigurationError, "needs the tag's counter", Desk, "segment")
-    refused(ConfigurationError, "no option 'step'; there are none", Desk, "segment", {"step": 5})
+    refused(ConfigurationError, "a strategy must have a name", register, "", Strategy)
+    refused(ConfigurationError, "must be a function of a Context, not None", register, "evens", None)
+    refused(SchemeError, r"^strategy: unknown strategy 'leaf'; the strategies are .*segment, snowflake", Desk, "leaf")
+    refused(ConfigurationError, "needs the counter of the tag", Desk, "segment")
+    refused(ConfigurationError, "no option 'step'; its options are none", Desk, "segment", {"step": 5})
 
 
 @pytest.mark.covers("3.35", "3.37")
@@ -62,13 +62,13 @@ def test_what_a_registry_says_makes_the_same_key_as_what_is_found_here() -> None
 
 def test_an_instance_that_makes_no_key_is_refused() -> None:
     wrong: list[tuple[str, str, list[Any]]] = [
-        ("application", "application is made of", ["", "a.b", "a/b"]),
-        *((name, f"{name} is a text, not ", [5]) for name in ("application", "ip", "directory")),
-        ("port", "port is a whole number, not ", ["x", True, 1.0, None]),
-        ("machine", "machine is a whole number, not ", ["7", True]),
-        ("rack", "rack is a whole number, not ", [1.0]),
-        ("port", "port is a whole number 0..65535, not ", [-1, 65_536]),
-        ("ip", "ip is an address like 192.168.0.94, not ", ["192.168.0", "localhost"]),
+        ("application", "application must consist of", ["", "a.b", "a/b"]),
+        *((name, f"{name} must be a text, not ", [5]) for name in ("application", "ip", "directory")),
+        ("port", "port must be a whole number, not ", ["x", True, 1.0, None]),
+        ("machine", "machine must be a whole number, not ", ["7", True]),
+        ("rack", "rack must be a whole number, not ", [1.0]),
+        ("port", "port must be a whole number 0..65535, not ", [-1, 65_536]),
+        ("ip", "ip must be an address such as 192.168.0.94, not ", ["192.168.0", "localhost"]),
     ]
     for name, problem, values in wrong:
         for value in values:

@@ -51,7 +51,7 @@ RECORDS = [
     issuer.RedisUnseen(*REDIS, "away"),
     issuer.TwoHashes("orders", ENTRY, ENTRY),
 ]
-BEHIND = "the store is behind: tag 'orders' stands at max 5 although 9 is taken"
+BEHIND = "the store is behind: tag 'orders' has max 5, but 9 is taken"
 AWKWARD = {"by": {1: [2**70, float("inf"), b"x", range(2)]}, "day": date(2026, 1, 1)}
 ERRORS = [
     issuer.IssuerError("closed"),

@@ -115,7 +115,7 @@ def test_past_what_a_caller_insists_on_it_is_refused_at_once_until_the_store_is_
         late = [made.draws(ids, "a") for _ in range(50)]
         assert max(each.took for each in late) < ROUND_TRIP
         assert all(isinstance(each.error, issuer.StoreUnavailable) for each in late)
-        assert "the store has been away for" in str(late[0].error)
+        assert "the store has not answered for" in str(late[0].error)
         made.turns.sleep(600.0)
         began, after = made.now, refused(made, ids)
         assert made.now - began < ROUND_TRIP

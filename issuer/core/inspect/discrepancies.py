@@ -103,8 +103,8 @@ class BelowJournal(Discrepancy):
 
     def __str__(self) -> str:
         return (
-            f"tag {self.tag!r}: the store's max is {self.max}, and its journal knows that all up to {self.taken} are "
-            "taken: the store went back in time"
+            f"tag {self.tag!r}: the store's max is {self.max}, but its journal records numbers up to {self.taken} as "
+            "reserved: the store has lost changes"
         )
 
 
@@ -160,8 +160,8 @@ class OutsideLedger(Discrepancy):
 
     def __str__(self) -> str:
         return (
-            f"tag {self.tag!r}: Redis key {self.key}: buffer {self.buffer} holds {self.low + 1}..{self.high}, and the "
-            "ledger knows of no reservation of them all"
+            f"tag {self.tag!r}: Redis key {self.key}: buffer {self.buffer} holds {self.low + 1}..{self.high}, but "
+            "the ledger does not have reservations of all of them"
         )
 
 
@@ -219,9 +219,9 @@ class TwoHashes(Discrepancy):
 
     def __str__(self) -> str:
         return (
-            f"tag {self.tag!r} is strict, and its segments go to two hashes in Redis in turns: {told(self.one)}; "
-            f"{told(self.other)}. Numbers are unique, but not in order: have all services name the same Redis, "
-            "database and prefix"
+            f"tag {self.tag!r} is strict, but its segments are loaded into two hashes in Redis in turns: "
+            f"{told(self.one)}; {told(self.other)}. Numbers are unique, but not in order: configure the same Redis, "
+            "database and prefix for all services"
         )
 
 
@@ -265,7 +265,7 @@ class RedisUnseen(Discrepancy):
     why: str
 
     def __str__(self) -> str:
-        return f"tag {self.tag!r}: Redis key {self.key} was not looked at: {self.why}"
+        return f"tag {self.tag!r}: Redis key {self.key} could not be read: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspec
             trouble = str(error)
         else:
             if hash.corrupt:
-                problem = f"Redis key {key}: field {hash.corrupt} is no whole number"
+                problem = f"Redis key {key}: field {hash.corrupt} is not a whole number"
                 raise CorruptState(problem, tag=tag, advice="corrupt_state.recover")
             state = RedisState(hash.cur, hash.max, hash.mark, hash.next_cur, hash.next_max, hash.fence, hash.born)
             remaining = (hash.max or 0) - (hash.cur or 0) + (hash.next_max or 0) - (hash.next_cur or 0)
@@ -213,10 +213,10 @@ def _position(tag: str, beyond: Position) -> Position:
     try:
         high, low, id = beyond
     except (TypeError, ValueError) as error:
-        problem = f"is the `last` of a page, not {brief(beyond)}"
+        problem = f"must be the `last` of a page, not {brief(beyond)}"
         raise InvalidArgument(problem, tag=tag, value=beyond, argument="beyond") from error
     if not isinstance(id, str):
-        problem = f"is the `last` of a page, not {brief(beyond)}"
+        problem = f"must be the `last` of a page, not {brief(beyond)}"
         raise InvalidArgument(problem, tag=tag, value=beyond, argument="beyond")
     return whole(high, "beyond", 0, HIGHEST), whole(low, "beyond", -1, HIGHEST), id
 
@@ -236,7 +236,9 @@ def look_at_redis(found: Readiness) -> Steps[Readiness]:
         for server in (yield from masters()):
             info = yield from visit(server, gateway.replication_info(""))
             if info.get("role") != "master":
-                return replace(found, redis=FenceError("this Redis is no master: point the issuer at the master"))
+                return replace(
+                    found, redis=FenceError("this Redis is not a master: configure the address of the master")
+                )
     except IssuerError as error:
         return replace(found, redis=error)
     return found

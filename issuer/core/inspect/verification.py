@@ -170,7 +170,9 @@ class Audit:
         store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
         if hash.store is not None and hash.store != store_id:
             if not hash.names_store:
-                self.findings.append(DamagedHash(self._tag, key, f"field store is no store's id: {hash.store!r}"))
+                self.findings.append(
+                    DamagedHash(self._tag, key, f"field store is not the id of a store: {hash.store!r}")
+                )
                 return
             self.findings.append(OtherStore(self._tag, key, hash.store, store_id))
             return
@@ -266,7 +268,7 @@ class Audit:
 def damage(hash: gateway.Hash) -> str | None:
     """Return what contradicts itself in the hash, by the rules of lua/include/hash.lua; None: nothing."""
     if hash.corrupt is not None:
-        return f"field {hash.corrupt} is no whole number in 0..2^63-1"
+        return f"field {hash.corrupt} is not a whole number in 0..2^63-1"
     first = {"cur": hash.cur, "max": hash.max, "mark": hash.mark}
     second = {"next_cur": hash.next_cur, "next_max": hash.next_max, "next_mark": hash.next_mark}
     unused = all(value is None for value in second.values())

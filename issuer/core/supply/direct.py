@@ -60,8 +60,8 @@ def reserve(
         except MaxBehind as error:
             yield from behind(tag, stands_at=error.max, taken=max(seen, error.at_least))
     raise StoreUnavailable(
-        f"store: it says of tag {tag!r}, time and again, that {seen} isn't reserved yet, and then that it is: one of "
-        "its servers answers from the past",
+        f"store: for tag {tag!r} it repeatedly reports {seen} as not reserved, and then as reserved: one of its "
+        "servers returns outdated data",
         tag=tag,
     )
 

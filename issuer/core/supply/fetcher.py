@@ -72,7 +72,7 @@ class Shortage:
             self.since = since
         if not self._told and (late or monotonic() - self.since >= NOTABLE):
             self._told = True
-            cause = why or f"no segment came from the store {self._runtime.store}, which another process may be asking"
+            cause = why or f"the store {self._runtime.store} provided no segment; another process may be requesting it"
             self._runtime.emit(CallersWait(self._state.tag, str(cause)))
 
     def supplied(self) -> None:
@@ -210,10 +210,10 @@ class Fetcher:
         if isinstance(trouble, RedisUnavailable):
             late: Unavailable = RedisUnavailable(str(trouble), tag=self._tag, retry_after=trouble.retry_after)
         else:
-            reason = str(trouble) if trouble else f"no segment came from the store {self._runtime.store}"
+            reason = str(trouble) if trouble else f"the store {self._runtime.store} provided no segment"
             silence = segments.silence
-            when = "at the deadline" if silence is None else f"and the store has been away for {lasting(silence)}"
-            message, after = f"tag {self._tag!r}: nothing left in hand {when}: {reason}", segments.retry_after()
+            when = "at the deadline" if silence is None else f"and the store has not answered for {lasting(silence)}"
+            message, after = f"tag {self._tag!r}: no number is left {when}: {reason}", segments.retry_after()
             if isinstance(trouble, StoreFull):  # the reason has its advice
                 late = StoreFull(message, tag=self._tag, retry_after=after, advice="", path=trouble.path)
             else:
@@ -259,7 +259,7 @@ class Fetcher:
             flights.finish(flight, progress=False, error=error, in_a_hurry=in_a_hurry)
         except BaseException as error:
             if isinstance(error, Exception) and not in_person:
-                unforeseen = IssuerError(f"tag {self._tag!r}: extension failed: {error!r}", tag=self._tag)
+                unforeseen = IssuerError(f"tag {self._tag!r}: loading a segment failed: {error!r}", tag=self._tag)
                 unforeseen.__cause__ = error
                 flights.finish(flight, progress=False, error=unforeseen)
             else:

@@ -183,7 +183,7 @@ class Origin:
             raise OtherStrategyError(f"tag {tag!r} has no counter", tag=tag)
         for setting, key in PARTS.items():
             if record.scheme.get(setting):
-                problem = f"is needed: the numbers of tag {tag!r} are in parts"
+                problem = f"is required: tag {tag!r} has shards or is keyed"
                 raise InvalidArgument(problem, tag=tag, argument=key)
         return record
 
@@ -272,8 +272,8 @@ class Origin:
         state.owned = False
         yield from self.refuse_foreign(probe=True)
         raise CorruptState(
-            f"Redis key {state.key} went back: after {before} it gave numbers from {low + 1}. An older hash was put "
-            "in its place",
+            f"Redis key {state.key} went back in time: after {before} it returned numbers from {low + 1}, so an "
+            "older hash has replaced it",
             tag=state.tag,
             advice="corrupt_state.older_hash",
         )

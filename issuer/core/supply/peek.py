@@ -20,7 +20,7 @@ def upcoming(record: Tag, key: str | None) -> Steps[int]:
     if key is not None:
         hash = yield from send(gateway.read_hash(key))
         if hash.corrupt:
-            problem = f"Redis key {key}: field {hash.corrupt} is no whole number"
+            problem = f"Redis key {key}: field {hash.corrupt} is not a whole number"
             raise CorruptState(problem, tag=record.tag, advice="corrupt_state.recover")
         if hash.cur is not None and hash.max is not None and hash.cur < hash.max:
             standing = hash.cur

@@ -122,7 +122,7 @@ class Refill:
         record = yield from origin.counted()
         if record.order == "strict" and not runtime.redis:
             raise ConfigurationError(
-                f"tag {state.tag!r} is strict: its numbers come through Redis only, and none is set: name Redis",
+                f"tag {state.tag!r} is strict and needs Redis, but no Redis is configured: set its URL",
                 tag=state.tag,
             )
         hand = state.hand
@@ -189,8 +189,8 @@ class Refill:
             granted = piece.low + 1
             # Late, and direct segments were served meanwhile; or Redis went back in time. In doubt it is a gap.
         raise CorruptState(
-            f"Redis key {state.key} grants {granted}, below {hand.issued}, which this process has issued: it went "
-            "back in time",
+            f"Redis key {state.key} went back in time: it returned {granted}, which is below {hand.issued}, a number "
+            "that this process has issued",
             tag=state.tag,
             advice="corrupt_state.recover",
         )

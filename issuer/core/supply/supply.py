@@ -216,8 +216,10 @@ class Supply:
         """
         attempt, state = 0, self.state
         if not self._runtime.redis:
-            way_out = "name Redis, or leave the key out"
-            problem = f"tag {state.tag!r}: the number of a key is kept in Redis, and none is set: {way_out}"
+            way_out = "configure Redis, or omit the key"
+            problem = (
+                f"tag {state.tag!r}: the number of a key is stored in Redis, but no Redis is configured: {way_out}"
+            )
             raise ConfigurationError(problem, tag=state.tag)
         self.used_at = monotonic()
         self.shortage.waiting.add(deadline)

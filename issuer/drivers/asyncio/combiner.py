@@ -237,7 +237,7 @@ class Combiner:
 
     def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self.loop:
-            raise RuntimeError(f"tag {self.tag!r} is drawn from in another event loop")
+            raise RuntimeError(f"tag {self.tag!r} is in use in another event loop")
 
     def _begin(self) -> None:
         self._check_loop()

@@ -95,10 +95,10 @@ HARMFUL: list[tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = [
 class TestRefusals:
     @pytest.mark.covers("1.4")
     def test_strict_order_and_scrambling_are_refused_with_the_reason(self) -> None:
-        error = refused(SchemeError, "but not be seen", make, order="strict", scramble="k1")
+        error = refused(SchemeError, "so users cannot see their order", make, order="strict", scramble="k1")
         assert error.setting == "scramble"
         strict = record({}, max=5, order="strict")
-        refused(SchemeError, "but not be seen", changed, strict, SCRAMBLED, limit=None, keys=KEYS)
+        refused(SchemeError, "so users cannot see their order", changed, strict, SCRAMBLED, limit=None, keys=KEYS)
         scheme, _ = changed(strict, {"scramble": "k1", "scramble_strict": True}, limit=None, keys=KEYS)
         rotated, _ = changed(record(scheme, max=50, order="strict"), {"scramble": "k2"}, limit=None, keys=KEYS)
         assert [piece["key"] for piece in rotated["scramble"]] == ["k1", "k2"]
@@ -124,8 +124,8 @@ class TestRefusals:
 
     def test_another_key_by_the_same_name_is_refused(self) -> None:
         scheme = record(make(scramble="k1"), max=5)
-        refused(SchemeError, "another one", changed, scheme, SCRAMBLED, limit=None, keys={"k1": KEYS["k2"]})
-        refused(SchemeError, "another one", Scheme.of, scheme, {"k1": KEYS["k2"]})
+        refused(SchemeError, "key 'k1' differs", changed, scheme, SCRAMBLED, limit=None, keys={"k1": KEYS["k2"]})
+        refused(SchemeError, "key 'k1' differs", Scheme.of, scheme, {"k1": KEYS["k2"]})
 
 
 class TestId:

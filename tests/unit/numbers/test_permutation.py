@@ -146,7 +146,7 @@ class TestKeys:
         assert [reading.unscramble(both.scramble(number)) for number in range(1, 100)] == [*range(1, 100)]
         for number in (100, 5000):
             refused(SchemeError, "no key 'k2'", reading.unscramble, both.scramble(number))
-        refused(SchemeError, "another one", Scrambling, pieces, {"k1": KEYS["k3"]}, reading=True)
+        refused(SchemeError, "key 'k1' differs", Scrambling, pieces, {"k1": KEYS["k3"]}, reading=True)
 
 
 class TestPieces:

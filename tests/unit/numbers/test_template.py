@@ -148,7 +148,7 @@ REFUSED = {
     "has no {seq}": ["BIZ", "{date:%Y}"],
     "braces": ["{seq", "seq}"],
     "twice": ["{seq}{seq}", "{key}-{seq}-{key}"],
-    "there is no field": ["{number}", "{}", "{seq.real}"],
+    "unknown field": ["{number}", "{}", "{seq.real}"],
     "!r": ["{seq!r}"],
     "isn't understood": ["{seq:6f}", "{seq:b64}", "{seq:65d}", "{seq:>6d}", "{seq:{shard}}"],
     "shows nothing of a date": ["{date:%H}{seq}", "{date}{seq}"],
@@ -157,9 +157,9 @@ REFUSED = {
     "there is luhn": ["{seq}{check:crc}"],
     "after {seq}": ["{check}{seq}"],
     "mod97": ["{seq:6b36}{check}", "{seq:6X}{check:damm}"],
-    "where {seq} ends and {key} begins": ["{seq}{key}"],
-    "where {key} ends and {seq} begins": ["{key}{seq}"],
-    "where {seq} ends and {shard} begins": ["{seq}{date:%Y}{shard}", "{seq}12{shard}", "{seq:c32}o{shard}"],
+    "border between {seq} and {key}": ["{seq}{key}"],
+    "border between {key} and {seq}": ["{key}{seq}"],
+    "border between {seq} and {shard}": ["{seq}{date:%Y}{shard}", "{seq}12{shard}", "{seq:c32}o{shard}"],
 }
 
 
