@@ -1,6 +1,6 @@
 """Templates: how a number becomes the text on a document, and how that text becomes the number again.
 
-    BIZ{date:%y%m%d}-{seq:06d}{check}     BIZ261121-0047110
+    BIZ{date:%y%m%d}-{seq:06d}{check}     BIZ261121-0047116
 
 `{seq}` is the number, `{seq:06d}` with six places, `{seq:6b36}` in base 36, `b62`, `c32` (Crockford) or `X`.
 `{date:...}` takes %Y %y %m %d %j %G %V %u and what stands between them. `{shard}` has the forms of seq, `{key}` is any
