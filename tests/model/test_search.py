@@ -35,7 +35,8 @@ def searched() -> str:
     files = sorted(each for each in HERE.glob("*.py") if each.name not in WALKS and not each.name.startswith("test_"))
     texts = [each.read_text(encoding="utf-8") for each in files]
     texts += [inspect.getsource(arithmetic.mark)]
-    code = [ast.unparse(Deciding().visit(ast.parse(text))) for text in texts]
+    # From 3.12 on, ast.unparse writes other quotes around a text with fields.
+    code = [ast.unparse(Deciding().visit(ast.parse(text))).replace('"', "'") for text in texts]
     code += [str(arithmetic.REFILL_AFTER_USED), str(Role)]
     return hashlib.sha256("\n".join(code).encode()).hexdigest()[:16]
 
