@@ -84,7 +84,7 @@ class SegmentLoaded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ExtensionLate(Event):
-    """All segments were used up before the next one was loaded, so callers wait. Once each time.
+    """All segments were used up before the next one was loaded, so callers wait. Once per occurrence.
 
     Attributes:
         after: Highest number that this process has seen.
@@ -209,12 +209,12 @@ class FenceTripped(Event):
 
 @dataclass(frozen=True, slots=True)
 class NumbersLost(Event):
-    """Numbers are issued again after a FenceTripped. The numbers that Redis lost are a gap.
+    """New numbers are available after a FenceTripped. The numbers that Redis lost are a gap.
 
     Attributes:
         cause: As in FenceTripped.
         above: The new numbers are above this one.
-        seen: The gap begins above this number, the highest one that this process has seen.
+        seen: Highest number that this process has seen. The gap is between it and `above`.
         most: Upper bound of the gap's size.
     """
 

@@ -38,9 +38,9 @@ def _to(lowest: int, highest: int) -> dict[str, int]:
 
 _TIMEOUT: Final = Field("timeout", SECONDS, "Longest time the call may wait, in seconds; the server allows 30 at most")
 _AS: Final = Field(
-    "as", words("string"), "Return the tag's numbers as JSON strings: for clients without exact integers above 2^53"
+    "as", words("string"), "Return numbers as JSON strings, for languages that round integers above 2^53"
 )
-_TAG: Final = Field("tag", TEXT, "The tag, if the path has `-` in its place: for `.` and `..`, which clients resolve")
+_TAG: Final = Field("tag", TEXT, "The tag, if the path has `-` instead: for the tags `.` and `..`")
 _SHARD_KEY: Final = Field("shard_key", TEXT, "Key that selects the shard; only for tags with shards")
 _RESTART_KEY: Final = Field("restart_key", TEXT, "Key that selects the series; only for keyed tags")
 _CURSOR: Final = Field("cursor", TEXT, "`next` of the previous page")
@@ -49,10 +49,10 @@ _LIMIT: Final = Field("limit", WHOLE, "Entries per page; default 100", schema=_t
 _CHANGEABLE: Final = (
     Field("step", STEP, 'Numbers per segment; "auto": 1000'),
     Field("limit", LIMIT, "Last number that may be issued"),
-    Field("start", NUMBER, "First number; for an existing tag, numbers below it are skipped"),
-    Field("above", NUMBER, "Number below the first one; use it or `start`"),
-    Field("lease", WHOLE, "Numbers that each process draws ahead; only for trend tags", schema=_to(0, LEASE_MOST)),
-    Field("ahead", WHOLE, "Steps per segment; more of them bridge a longer store outage", schema=_to(1, AHEAD_MOST)),
+    Field("start", NUMBER, "First number; later it can only be raised, and the numbers below are skipped"),
+    Field("above", NUMBER, "Alternative to `start`: the number just below the first one"),
+    Field("lease", WHOLE, "Numbers that each process draws in advance; only for trend tags", schema=_to(0, LEASE_MOST)),
+    Field("ahead", WHOLE, "Steps per segment; larger segments outlast longer store outages", schema=_to(1, AHEAD_MOST)),
     Field("description", TEXT, "Text for people, up to 1000 bytes"),
     Field("format", TEXT, "Template of the tag's texts, such as `B{date:%y}-{seq:06d}{check}`"),
     Field("restart", words(*get_args(Restart)), "How often numbers begin at 1 again"),
@@ -62,9 +62,9 @@ _CHANGEABLE: Final = (
     Field("scramble_strict", FLAG, "true: allow scrambling for a strict tag"),
     Field("stride", WHOLE, "Issue every n-th number only, so that n sites share no number", schema={"minimum": 1}),
     Field("offset", WHOLE, "Position of this site among them, 1..stride", schema={"minimum": 1}),
-    Field("stride_above", NUMBER, "Number above which a changed stride applies; no site may have reached it"),
-    Field("shards", SHARDS, "true, or bit widths: each shard has a sequence of its own"),
-    Field("app", WHOLE, "Application number within the numbers; only for tags with shards", schema={"minimum": 0}),
+    Field("stride_above", NUMBER, "Number above which the changed stride applies: above the numbers of all sites"),
+    Field("shards", SHARDS, "Give each shard a sequence of its own: true, or the widths in bits"),
+    Field("app", WHOLE, "Application number, a part of each number; only for tags with shards", schema={"minimum": 0}),
     Field("cycle", FLAG, "true: begin again after the limit; numbers are then issued twice"),
     Field("strategy", TEXT, "Algorithm that makes the numbers: segment, snowflake, or one installed on the server"),
     Field("options", OPTIONS, "Options of the strategy"),

@@ -143,7 +143,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             **dict.fromkeys(("check", "subject", "what", "why", "remedy"), _TEXT),
             "level": {"enum": ["weak", "advice", "unknown", "ok"]},
             "tag": _or_null(_TEXT),
-            "error": _or_null(_TEXT) | {"description": "Class of the error that the check met"},
+            "error": _or_null(_TEXT) | {"description": "Class of the error, if the check could not be completed"},
         }
     ),
     "Findings": _shape({"findings": _list("Finding")}),

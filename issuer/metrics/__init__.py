@@ -7,7 +7,7 @@
 
 `connect(metrics=True)` installs them too. Drawing a number does no extra work: issued numbers are computed from counter
 positions. The extra `metrics` is required; without it the import raises ConfigurationError. docs/reference/metrics.md
-lists all metrics and describes several worker processes.
+lists all metrics; docs/operate/monitoring.md describes how several worker processes share them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ except ModuleNotFoundError as missing:
     if missing.name != "prometheus_client":
         raise
     raise ConfigurationError(
-        'metrics need prometheus_client, which isn\'t installed: pip install ".[metrics]" in a checkout'
+        'metrics need prometheus_client, which is not installed: run pip install ".[metrics]" in a checkout'
     ) from missing
 
 __all__ = ["Metrics", "forget", "install"]

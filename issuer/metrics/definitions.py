@@ -46,7 +46,10 @@ RESERVATIONS = _counter(
     "reservations", "Requests to the store to reserve numbers, by reason and result", "reason", "result"
 )
 RESERVATION = Definition(
-    "issuer_reservation_seconds", "histogram", "Duration of such a request, in seconds", ("reason", "result")
+    "issuer_reservation_seconds",
+    "histogram",
+    "Duration of the requests to the store to reserve numbers, in seconds",
+    ("reason", "result"),
 )
 SEGMENTS = _counter("segments_loaded", "Segments loaded into Redis")
 LATE = _counter("extensions_late", "Times that all segments were used up before the next one was loaded")
@@ -59,11 +62,13 @@ REJOINED = _counter("direct_ended", "Times that a process ended direct mode and 
 LEASES = _counter("leases_drawn", "Leases drawn from Redis")
 LEASES_DROPPED = _counter("leases_dropped", "Times that leases were dropped after a failover or a recovery")
 REDIS_SILENCES = _counter("redis_silences", "Outages of Redis that draws noticed")
-REDIS_SECONDS = _counter("redis_silent_seconds", "Total seconds of those outages; each is added at its end")
+REDIS_SECONDS = _counter(
+    "redis_silent_seconds", "Total duration of Redis outages, in seconds; an outage is added when it ends"
+)
 STORE_SILENCES = _counter("store_silences", "Outages of the store that reservations noticed")
 STORE_BACK = _counter("store_returns", "Times that the store answered again after an outage")
-WAITS = _counter("waits", "Times that callers waited for a second or longer, or got no number in time")
-WAIT_SECONDS = _counter("wait_seconds", "Total seconds of those waits; each is added at its end")
+WAITS = _counter("waits", "Waits of callers for a second or longer, or until their timeout")
+WAIT_SECONDS = _counter("wait_seconds", "Total duration of waits, in seconds; a wait is added when it ends")
 REFUSALS = _counter("refusals", "Calls that failed with an error instead of a number, by error code", "code")
 FAILED = _counter("background_failures", "Failures of background work, by kind", "work")
 
