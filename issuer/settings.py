@@ -204,9 +204,9 @@ def _prefix(prefix: object) -> str:
 
 @dataclass(slots=True, eq=False)
 class Definition:
-    """One setting: its default, what reads a value of it, and what it is for. Of `Settings` it is an attribute.
+    """One setting, an attribute of `Settings`: its default, the function that reads a value, and its help, in Markdown.
 
-    `unset`: what `issuer config` shows for one that isn't set. `unit`: of what it is a number.
+    `unset`: the text that `issuer config` shows if it isn't set. `unit`: the things that a number counts.
     """
 
     default: Any
@@ -234,104 +234,103 @@ class Settings:
     redis_url = Definition(
         "none",
         _url_or_none,
-        'redis://, rediss://, unix://, redis+sentinel://, redis+cluster://; "none": direct, without Redis',
+        "`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`, or `none` for direct mode",
     )
     store_url = Definition(
         None,  # an SQLite file in the home directory, see `load`
         _url,
-        "mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name",
+        "`mongodb://` or `mongodb+srv://` (default database: `issuer`), `sqlite:///path`, or `memory://` for tests",
     )
-    prefix = Definition("issuer", _prefix, "what the Redis keys begin with; printable, no braces")
-    timeout = Definition(5.0, _seconds("timeout", zero=True), "how long a call may wait, 0 or more")
+    prefix = Definition("issuer", _prefix, "First part of all Redis keys: printable characters, no braces")
+    timeout = Definition(
+        5.0,
+        _seconds("timeout", zero=True),
+        "Longest wait of a call, in seconds, 0 or more; 0: only numbers that the process holds",
+    )
     store_timeout = Definition(
         3.0,
         _seconds("store_timeout", zero=False),
-        "how long one request to the store may take, above 0; an elected loader that is silent for a second longer is "
-        "replaced, so keep it well below `timeout`, and the same on every process",
+        "Longest duration of a request to the store, in seconds, above 0. A loader that is silent for a second longer "
+        "is replaced. Use the same value in every process, well below `timeout`",
     )
     redis_timeout = Definition(
-        1.0, _seconds("redis_timeout", zero=False), "how long one round trip to Redis may take, above 0"
+        1.0, _seconds("redis_timeout", zero=False), "Longest duration of a round trip to Redis, in seconds, above 0"
     )
     redis_connections = Definition(
         REDIS_CONNECTIONS,
         _count(10_000),
-        "how many connections to Redis an issuer has at most; calls that need another one wait for their turn",
+        "Maximum number of connections to Redis, 1..10000. Calls wait for a free one, within their `timeout`. "
+        "Concurrent calls for the same tag share one. For a Cluster, set it above the number of nodes",
         unit="connections",
     )
     insist = Definition(
         5.0,
         _seconds("insist", zero=True),
-        "for how long of an outage of the store calls for which nothing is left wait for it, 0 or more; past that they "
-        "are refused at once until it is back, instead of each after its `timeout`",
+        "Time for which callers wait during an outage of the store if no numbers are left, in seconds, 0 or more. "
+        "After it, calls fail at once until the store is back. Set it longer than a failover of the store takes",
     )
     lease = Definition(
         0,
         _lease,
-        "how many numbers of a trend tag to draw ahead, 0..1 000 000, for tags that don't say it themselves",
+        "Numbers of a trend tag that a process draws ahead, 0..1000000; a tag can override it",
         unit="numbers",
     )
-    journal = Definition("", _path, 'the file to which every reservation is appended before it is used; "": none')
+    journal = Definition(
+        "", _path, "File to which every reservation is appended before it is used. Its directory must exist"
+    )
     keys = Definition(
-        {}, _keys, 'secrets for scrambled numbers by name, of 16 bytes at least; as text "k1=secret,k2=secret"'
+        {}, _keys, 'Secrets for scrambled tags, 16 bytes or more each: `k1=...,k2=...`, or a table `{k1 = "..."}`'
     )
-    application = Definition("issuer", _as_it_is, "the label of this service")
-    port_number = Definition(0, _whole, "the port by which this process is known where machine numbers are given out")
-    ip_address = Definition("", _as_it_is, 'the address, likewise; "": this host\'s', unset="this host's")
-    machine = Definition(-1, _whole, "a fixed machine number for snowflake numbers; -1: none")
-    rack = Definition(-1, _whole, "a fixed rack, likewise; -1: none")
-    machine_files = Definition(
-        "",
-        _path,
-        'the directory where machine numbers are kept in files; "": the one for temporary files',
-        unset="the temporary directory",
-    )
+    application = Definition("issuer", _as_it_is, "Name of your service, shown by `issuer who`")
+    port_number = Definition(0, _whole, "Port of this process, part of its name as a holder of machine numbers")
+    ip_address = Definition("", _as_it_is, "IP address of this process, also part of that name", unset="this host's")
+    machine = Definition(-1, _whole, "Fixed machine number for `snowflake`, 0 or more, different in every process")
+    rack = Definition(-1, _whole, "Fixed rack number for `snowflake`, 0 or more, if the layout has racks")
+    machine_files = Definition("", _path, "Directory of the files of machine numbers", unset="the temporary directory")
     require_servers = Definition(
-        False,  # noqa: FBT003 - a default
-        _flag,
-        "refuse to begin unless a store is named; for images, where a forgotten variable would have each container "
-        "count from 1 in a file of its own",
+        default=False,
+        read=_flag,
+        help="Reject the start without a store, so that a forgotten variable can't make a container count from 1",
     )
-    metrics = Definition(
-        False,  # noqa: FBT003 - a default
-        _flag,
-        "count for Prometheus what happens, in prometheus_client's own registry",
+    metrics = Definition(default=False, read=_flag, help="Record metrics in the registry of `prometheus_client`")
+    http = Definition(
+        "127.0.0.1:8000", _address, "Address for HTTP of `issuer serve`, `HOST:PORT`; port 0: any; `none`: no HTTP"
     )
-    http = Definition("127.0.0.1:8000", _address, 'where `issuer serve` listens for HTTP, HOST:PORT; "none": nowhere')
-    resp = Definition("", _address, "the same for Redis's protocol")
-    workers = Definition(1, _count(WORKERS_MOST), "how many processes serve")
-    tokens = Definition("", _path, 'the file of tokens that callers need; "": callers need none')
-    open = Definition(
-        False,  # noqa: FBT003 - a default
-        _flag,
-        "serve other machines without tokens",
-    )
+    resp = Definition("", _address, "Address for the Redis protocol of `issuer serve`, `HOST:PORT`")
+    workers = Definition(1, _count(WORKERS_MOST), "Number of processes of `issuer serve`, 1..256")
+    tokens = Definition("", _path, "File with the tokens of callers of `issuer serve`. none: callers need no token")
+    open = Definition(default=False, read=_flag, help="Let `issuer serve` accept other machines without tokens")
     allowed_hosts = Definition(
-        [], _names, 'names of this server that HTTP is asked by, "*.example.com" for all below one, "*" for any'
+        [],
+        _names,
+        "Host headers that `issuer serve` accepts besides `localhost` and IP addresses: a list, or the text "
+        "`a.example.com,b`. `*.example.com`: all subdomains. `*`: any host",
     )
     drain_delay = Definition(
         1.0,
         _seconds("drain_delay", zero=True),
-        "for how many seconds after SIGTERM `issuer serve` goes on serving, as not ready, 0 or more: longer than a "
-        "load balancer takes to notice",
+        "Time for which `issuer serve` still accepts connections after SIGTERM while `/readyz` answers 503, in "
+        "seconds, 0 or more. Set it longer than your load balancer takes to notice: 10 in Kubernetes",
     )
     longest_ttl = Definition(
         LONGEST_TTL,
         _seconds("longest_ttl", zero=False),
-        "for how long `issuer serve` keeps the number of an Idempotency-Key, at most, above 0",
+        "Longest time to keep the number of an `Idempotency-Key`, in seconds, above 0; a longer `ttl` is rejected",
     )
     keys_per_second = Definition(
         KEYS_PER_SECOND,
         _count(1_000_000),
-        "how many new Idempotency-Keys a second `issuer serve` keeps, of each token, or of all callers without tokens",
+        "Maximum of new `Idempotency-Key` values per second, for each token, or for all callers without tokens, "
+        "1..1000000. Redis needs about 150 bytes for each: 1.3 GB for a day at 100 per second",
         unit="keys",
     )
     series_per_tag = Definition(
         SERIES_PER_TAG,
         _count(10_000_000),
-        "how many series a keyed tag has at most, before `issuer serve` refuses a new restart_key",
+        "Maximum number of series of a keyed tag, 1..10000000; `issuer serve` rejects a new `restart_key` above it",
         unit="series",
     )
-    log_format = Definition("text", _log_format, "how `issuer serve` logs: text or json")
+    log_format = Definition("text", _log_format, "Format of the logs of `issuer serve`: `text` or `json`")
 
     _values: Mapping[str, Setting]
 

@@ -75,7 +75,7 @@ def _logging_errors(formats: list[str]) -> Iterator[None]:
     "--drain-delay",
     metavar="SECONDS",
     type=float,
-    help="Time between SIGTERM, when /readyz starts to fail, and the end of service; 0 or more. Default: 1.",
+    help="Time to accept connections after SIGTERM, while /readyz fails; 0 or more. Default: 1.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of logs. Default: text.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more, also each request.")

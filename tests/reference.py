@@ -1,0 +1,96 @@
+"""The pages of docs/reference that are generated from the code: `python -m tests.reference` writes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from issuer.cli import main
+from issuer.cli.exits import MEANINGS
+from issuer.gateway.scripts import NAMES, folder
+from issuer.settings import DEFINITIONS, REDIS_VARIABLE, STORE_VARIABLES, Definition
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
+
+#: What to do if a page isn't what it would be.
+REMEDY = "run `.venv/bin/python -m tests.reference`"
+
+#: What click uses of a terminal of 80 columns.
+WIDTH = 78
+
+#: What follows the name of the variable of a setting that has others as well.
+_MORE_VARIABLES = {
+    "redis_url": f"; `{REDIS_VARIABLE}` if a store is configured",
+    "store_url": "".join(f", `{each}`" for each in STORE_VARIABLES),
+}
+
+#: A region of a page that is generated: from the line that begins so to the next empty line.
+_TABLES = {
+    "command-line.md": ("| exit code |", "\n\n"),
+    "settings.md": ("| file key |", "\n\n"),
+    "scripts.md": ("| script |", "\n\n"),
+}
+_COMMANDS = "## Commands\n"
+
+
+def pages() -> dict[Path, str]:
+    """Return each page with what it should be."""
+    found = {}
+    for name, (first, end) in _TABLES.items():
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        before, heading, rest = text.partition(first)
+        rest = rest[rest.index(end) :]
+        found[FOLDER / name] = f"{before}{heading}{_tables()[name].removeprefix(first)}{rest}"
+    page = FOLDER / "command-line.md"
+    found[page] = found[page].partition(_COMMANDS)[0] + _COMMANDS + _commands()
+    return found
+
+
+def _tables() -> dict[str, str]:
+    return {
+        "command-line.md": _table(("exit code", "meaning"), [(str(code), MEANINGS[code]) for code in MEANINGS]),
+        "settings.md": _table(
+            ("file key", "environment", "default", "meaning"), [_setting(*each) for each in DEFINITIONS.items()]
+        ),
+        "scripts.md": _table(("script", "purpose"), [(f"`{name}`", _purpose(name)) for name in NAMES]),
+    }
+
+
+def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [heading, ("---",) * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- |", "|---|").replace(" --- |", "---|")
+
+
+def _setting(name: str, definition: Definition) -> tuple[str, ...]:
+    default = definition.unset if definition.default in ("", -1, {}) else definition.default
+    shown = f"{default:g}" if isinstance(default, float) else str(default).lower()
+    if name == "store_url":
+        shown = "sqlite:///$XDG_DATA_HOME/issuer/issuer.db"
+    elif isinstance(definition.default, (list, str)) and definition.default == default:
+        shown = str(default)
+    code = f"`{shown}`" if definition.default not in ("", -1, {}) else shown
+    return f"`{name}`", f"`ISSUER_{name.upper()}`{_MORE_VARIABLES.get(name, '')}", code, definition.help
+
+
+def _purpose(name: str) -> str:
+    """Return what a script does, as the table in the README of the scripts has it."""
+    row = re.search(rf"^\| `{name}` \| (.*?) \|", (folder() / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert row, name
+    return row[1]
+
+
+def _commands() -> str:
+    named = [("issuer", main), *((f"issuer {name}", command) for name, command in main.commands.items())]
+    return "".join(f"\n### {path}\n\n```text\n{_help(path, command)}\n```\n" for path, command in named)
+
+
+def _help(path: str, command: click.Command) -> str:
+    settings = {**main.context_settings, "terminal_width": WIDTH}
+    return command.get_help(click.Context(command, info_name=path, **settings)).rstrip()
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
