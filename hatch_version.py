@@ -1,6 +1,7 @@
 """The version of this tree: the release, and the commit that it was made of, as in 0.1.0+g1a2b3c4d5.
 
-`.changed` stands behind it if files differ from that commit. A tree without a commit has the release alone.
+`.changed` follows if files differ from that commit. The commit that is tagged as the release (v0.1.0), and a tree
+without a commit, have the release alone.
 """
 
 import re
@@ -25,7 +26,13 @@ def version() -> str:
 def _commit() -> str:
     if not (HERE / ".git").exists():  # perhaps beneath a repository of somebody else's
         return ""
-    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=9", "--dirty=.changed"]
+    if _described("--tags", "--exact-match", f"--match=v{RELEASE}") == f"v{RELEASE}":
+        return ""
+    return _described("--always", "--exclude=*", "--abbrev=9")
+
+
+def _described(*options: str) -> str:
+    command = ["git", "describe", "--dirty=.changed", *options]
     try:
         done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)  # noqa: S603 - no word of it is anybody else's
     except OSError:

@@ -57,6 +57,8 @@ def test_a_version_tells_of_which_commit_a_build_is(tmp_path: Path) -> None:
     run("git", "archive", "-o", tmp_path / "archive.tar", "HEAD", at=tree)
     run("tar", "xf", tmp_path / "archive.tar", at=tmp_path / "archive")
     assert version in built(tmp_path / "archive", "wheel", tmp_path / "third").name
+    run(*git, "tag", "-a", "-m", "A release", "v0.1.0", at=tree)
+    assert built(tree, "wheel", tmp_path / "tagged").name == "segment_issuer-0.1.0-py3-none-any.whl"
     (tree / "README.md").write_text("changed\n")
     asked = ("-c", "import issuer; print(issuer.__version__)")
     assert run(sys.executable, *asked, PYTHONPATH=str(tree)) == f"{version}.changed\n", "as an editable install does"
