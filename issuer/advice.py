@@ -20,40 +20,43 @@ from urllib.parse import quote as escaped
 ADVICE: Final[Mapping[str, str]] = {
     "configuration.strict_without_redis": "use {do:order='trend'}",
     "configuration.other_journals": (
-        "name the journals of this store; or, if it took the other's place, {do:recover at_least=N} of each tag"
+        "use the journals of this store; or, if this store replaces the other one, run {do:recover at_least=N} for "
+        "each tag"
     ),
-    "scheme.scramble_strict": "take {do:order='trend'}, or say {do:scramble_strict=True} if that is what you want",
+    "scheme.scramble_strict": "use {do:order='trend'}, or set {do:scramble_strict=True} if that is intended",
     "foreign_hash": (
-        "give each store its own prefix. If numbers were drawn from this hash for this store's users, raise the tag "
-        "above them first, under the new prefix: {do:recover at_least=N}, or {do:create above=N} if this store doesn't "
-        "know it; N is the highest number in that hash, or the other store's max"
+        "give each store its own prefix. If users of this store received numbers from this hash, first raise the tag "
+        "above them under the new prefix: {do:recover at_least=N}, or {do:create above=N} if this store does not "
+        "have the tag. N is the highest number in that hash, or the other store's max"
     ),
     "unknown_tag": "create it with {do:create}",
     "tag_exists": "change it with {do:configure}",
-    "tag_differs": "ask for what is there, or change it with {do:configure}",
+    "tag_differs": "use its settings, or change them with {do:configure}",
     "limit_reached": "raise it with {do:configure limit=N}",
-    "store_full": "free space on that disk, or move the file to a larger one: then reservations go on by themselves",
+    "store_full": "free space on that disk, or move the file to a larger one. Reservations then continue by themselves",
     "redis_unavailable.recover": (
-        "if it stays away, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag is served "
-        "again: numbers above N that only Redis knows of would be repeated. Recover once more when it is back"
+        "if Redis stays down, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag can be "
+        "used again. But numbers above N that only Redis has recorded would be issued twice. Recover once more when "
+        "Redis is back"
     ),
     "called_within": (
-        "a finalizer, a callback of weakref or gc, a log handler, an observer puts what it has to do into a "
-        "queue.SimpleQueue, and a thread of the program draws"
+        "in a finalizer, a callback of weakref or gc, a log handler or an observer, put the work into a "
+        "queue.SimpleQueue, and draw in a thread of the program"
     ),
-    "unauthenticated": "send one of the server's file of tokens: `Authorization: Bearer TOKEN`, or `AUTH TOKEN`",
-    "forbidden": "take another token, or change this one's line in the server's file of tokens",
+    "unauthenticated": "send a token of the server's tokens file: `Authorization: Bearer TOKEN`, or `AUTH TOKEN`",
+    "forbidden": "use another token, or change the line of this token in the server's tokens file",
     "corrupt_state.recover": "run {do:recover}",
     "corrupt_state.hash": "look at it with HGETALL, then run {do:recover}",
-    "corrupt_state.older_hash": "run {do:recover}, then see who renames, moves, copies or restores keys",
+    "corrupt_state.older_hash": "run {do:recover}, then find out who renames, moves, copies or restores keys",
     "journal_damaged": (
-        "rename the file, so that a new one is begun; for `recover` take that line out of a copy of it, and give "
-        "{do:at_least=N}, the highest number that your tables hold"
+        "rename the file, so that a new one is started. For `recover`, remove that line from a copy of the file, and "
+        "give {do:at_least=N}, the highest number in your tables"
     ),
-    "store_behind": "its reservations are stopped until {do:recover} has run",
+    "store_behind": "reservations are stopped until {do:recover} has run",
     "store_behind.scheme": (
-        "its reservations are stopped: run {do:recover from_journal=[FILE]}; without journals set its scheme again, "
-        "above all values that were given ({do:stride_above=N}, or where each scramble key begins), and recover"
+        "reservations are stopped: run {do:recover from_journal=[FILE]}. Without journals, set the scheme again, "
+        "above all values that were issued ({do:stride_above=N}, or the first number of each scramble key), and "
+        "recover"
     ),
 }
 

@@ -153,17 +153,17 @@ class Journals:
                 break
             fields = decoded(text)
             if fields is None:
-                beginning = "this is no journal, or " if number == 1 else ""
+                beginning = "this is not a journal, or " if number == 1 else ""
                 raise Damaged(name, number, f"{beginning}it is not as it was written")
             if (fields.get("kind") == "journal") is not (number == 1):
-                raise Damaged(name, number, "a journal has a head as its first line, and only there")
+                raise Damaged(name, number, "the first line of a journal must be its head, and no other line")
             try:
                 if number == 1:
                     tags = self.stores.setdefault(_store_of(fields, name), {})
                 else:
                     _note(tags, fields)
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
-                raise Damaged(name, number, f"no version of this program writes that: {error}") from error
+                raise Damaged(name, number, f"no version of this program writes this: {error}") from error
             if not ended:
                 # What has come since begins with this line's newline, or is in the place of it.
                 break
@@ -227,8 +227,8 @@ def read(paths: Iterable[str | os.PathLike[str]]) -> Journals:
             with Path(path).open("rb") as file:
                 if not file.peek(1):  # not by its size: it may be a pipe
                     raise Misconfigured(
-                        f"journal {os.fspath(path)} is empty, and says nothing of what was reserved: name the file "
-                        "that the issuers wrote, or leave this one out if there never was any"
+                        f"journal {os.fspath(path)} is empty, so it has no reservations: give the file that the "
+                        "issuers wrote, or omit this one if there never was a journal"
                     )
                 try:
                     journals.take(file, os.fspath(path))
@@ -342,7 +342,7 @@ class Journal:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-            raise Misconfigured(f"journal {self.path}: nothing can be appended to it: {error}") from error
+            raise Misconfigured(f"journal {self.path}: cannot append to it: {error}") from error
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise Full(self.path) from error
@@ -362,12 +362,12 @@ class Journal:
             return None
         head = decoded(line)
         if head is None or head.get("kind") != "journal":
-            raise Misconfigured(f"{self.path} is no journal, or its first line is damaged: name another file")
+            raise Misconfigured(f"{self.path} is not a journal, or its first line is damaged: use another file")
         store = _store_of(head, str(self.path))
         if store != store_id:
             raise Misconfigured(
-                f"journal {self.path} is of another store (id {store}, this one is {store_id}): rename it, and a new "
-                "one is begun; if that store is lost, give it to `recover`"
+                f"journal {self.path} belongs to another store (id {store}, this store is {store_id}): rename it, so "
+                "that a new one is started. If the other store is lost, give its journal to `recover`"
             )
         return head
 
@@ -380,7 +380,7 @@ class Journal:
         begins = content.rfind(b"\n") + 1
         whole = _whole(content[begins:])
         if begins == 0 and not whole and not _begins_a_journal(content):
-            raise Misconfigured(f"{self.path} is no journal: name another file")
+            raise Misconfigured(f"{self.path} is not a journal: use another file")
         os.ftruncate(descriptor, begins + len(whole))
         if whole:
             os.write(descriptor, b"\n")

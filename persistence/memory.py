@@ -64,8 +64,8 @@ class MemoryStore(Store):
     def _locked(self, timeout: float) -> Iterator[None]:
         if self._process != os.getpid():
             raise Misconfigured(
-                "a memory store can't be used in a forked child: the copy would hand out its parent's numbers again; "
-                "make it after the fork, or use a store that processes can share"
+                "a memory store cannot be used in a forked child, because the copy would issue its parent's numbers "
+                "again: create it after the fork, or use a store that processes can share"
             )
         if timeout <= 0 or not self._lock.acquire(timeout=timeout):
             raise Unavailable(f"the store was busy for {timeout:g} s")

@@ -107,11 +107,11 @@ def translated(error: Exception, url: str, *, in_doubt: bool) -> StoreError:
     if isinstance(error, OperationFailure):
         wrong = _refuses(error.code, text)
         if _knows_no_retries(error.code, text):
-            text = "this server knows no retryable writes: add retryWrites=false to the URL"
+            text = "this server does not support retryable writes: add retryWrites=false to the URL"
     if isinstance(error, ServerSelectionTimeoutError):
         wrong = _unknown_hosts(error)
     if wrong and in_doubt:
-        return Unavailable(f"{url}: {text}; what was asked may have been done before")
+        return Unavailable(f"{url}: {text}; the request may have taken effect")
     return (Misconfigured if wrong else Unavailable)(f"{url}: {text}")
 
 

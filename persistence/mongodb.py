@@ -195,7 +195,7 @@ class MongoStore(Store):
         self, database: Database[Document] | None = None, *, prefix: str | None = None, address: str = ""
     ) -> None:
         if database is not None and not database.write_concern.acknowledged:
-            raise Misconfigured("w=0 can't be relied on: take it out, majority is used in any case")
+            raise Misconfigured("w=0 is not reliable: remove it; majority is used in any case")
         self._given = database
         self._shown = mask(address)
         self._address, named = mongometa.without_prefix(address)
@@ -513,7 +513,7 @@ class MongoStore(Store):
                 session.take(collections, "")
                 return
             if meta["schema"] > SCHEMA:
-                newer = f"schema {meta['schema']}; this one knows {SCHEMA}"
+                newer = f"schema {meta['schema']}; this one supports {SCHEMA}"
                 raise Misconfigured(f"a newer version wrote it ({newer}): upgrade")
             self._store_id = meta["id"]
             self._collections, self._indexed = collections, False
@@ -553,7 +553,9 @@ class MongoStore(Store):
             if self._closed:
                 raise Misconfigured(f"{self.url}: the store was closed")
             if self._given is not None and self._database is None:
-                raise Misconfigured("a pymongo Database can't be used in a forked child: make the store after the fork")
+                raise Misconfigured(
+                    "a pymongo Database cannot be used in a forked child: create the store after the fork"
+                )
             if self._database is None:
                 named = mongometa.options(self._address)
                 self._client = MongoClient(

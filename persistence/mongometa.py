@@ -89,36 +89,34 @@ def check_url(url: str) -> None:
     if wrong := flaw(url):
         raise Misconfigured(f"{shown}: {wrong}")
     if options(url).get("w") == "0":
-        raise Misconfigured(f"{shown}: w=0 can't be relied on: take it out, majority is used in any case")
+        raise Misconfigured(f"{shown}: w=0 is not reliable: remove it; majority is used in any case")
     plain, _ = without_prefix(url)
     parameters = plain.partition("?")[2]
     try:
         if parameters:
             split_options(parameters)
     except OSError as error:  # a file of a certificate
-        raise Misconfigured(f"{shown}: a file that a parameter names can't be read: {error.strerror}") from None
+        raise Misconfigured(f"{shown}: a file in a parameter of the URL cannot be read: {error.strerror}") from None
     except (ConfigurationError, ValueError, TypeError):
-        raise Misconfigured(
-            f"{shown}: pymongo doesn't know one of the parameters, or one has a value that it can't have"
-        ) from None
+        raise Misconfigured(f"{shown}: a parameter is unknown to pymongo, or its value is invalid") from None
     if url.startswith("mongodb+srv"):  # the rest asks the DNS
         return
     try:
         name = parse_uri(plain)["database"]
     except (ConfigurationError, ValueError):
         raise Misconfigured(
-            f"{shown}: the login or a host isn't valid, or a parameter doesn't fit the hosts; {ENCODE}"
+            f"{shown}: the login or a host is invalid, or a parameter does not fit the hosts; {ENCODE}"
         ) from None
     if name in _RESERVED_DATABASES:
         raise Misconfigured(
-            f"{shown}: {name!r} is MongoDB's own; name another database, and ?authSource={name} to log in"
+            f"{shown}: {name!r} is MongoDB's own; use another database, and ?authSource={name} to log in"
         )
 
 
 def checked(prefix: str) -> str:
     """Return the prefix. Misconfigured if it can't begin a collection's name."""
     if not _ALLOWED.fullmatch(prefix):
-        raise Misconfigured("a collection prefix has at most 40 letters, digits, _ and -: this one hasn't")
+        raise Misconfigured("a collection prefix must consist of at most 40 letters, digits, _ and -")
     return prefix
 
 

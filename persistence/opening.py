@@ -36,14 +36,12 @@ def open_store(url: str) -> Store:
         if not rest.startswith("/") or rest == "/":
             raise Misconfigured(f"{mask(url)}: write sqlite:///relative/path or sqlite:////absolute/path")
         if has_parameters(rest):
-            raise Misconfigured(
-                f"{mask(url)}: the URL of an SQLite file has no parameters: leave out what follows the ?"
-            )
+            raise Misconfigured(f"{mask(url)}: the URL of an SQLite file has no parameters: remove the part from the ?")
         return SQLiteStore(rest[1:])
     if separator and scheme == "memory":
         from issuer.persistence.memory import MemoryStore
 
         if mask(url) != url:
-            raise Misconfigured(f"{mask(url)}: the name of a store in memory has letters, digits, and . or - at most")
+            raise Misconfigured(f"{mask(url)}: the name of a store in memory must consist of letters, digits, . and -")
         return MemoryStore.named(rest) if rest else MemoryStore()
-    raise Misconfigured(f"{mask(url)} is no store; write one of: {', '.join(FORMS)}")
+    raise Misconfigured(f"{mask(url)} is not the URL of a store; use one of: {', '.join(FORMS)}")

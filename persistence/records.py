@@ -546,13 +546,13 @@ def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, in
     ones of one tag, or `used` lies beyond the first.
     """
     if not held:
-        raise ValueError("nothing to hand back")
+        raise ValueError("nothing to return")
     for older, newer in pairwise(held):
         if older.tag.tag != newer.tag.tag or older.high != newer.low:
             raise ValueError(f"({older.low}, {older.high}] and ({newer.low}, {newer.high}] are not contiguous")
     check_argument("used", used)
     if used > held[0].high:
-        raise ValueError(f"used {used} lies above the first reservation, ({held[0].low}, {held[0].high}]")
+        raise ValueError(f"used {used} is above the first reservation, ({held[0].low}, {held[0].high}]")
     rest = max(used, held[0].low)
     return rest, {each.entry: max(rest, each.low) for each in held}
 

@@ -35,7 +35,7 @@ _CYCLE_MAKING = ("start", "limit")
 
 
 def _refused(*_: object, **__: object) -> NoReturn:
-    raise TypeError("a scheme can't be changed in place: make another, as in {**scheme, 'format': ...}")
+    raise TypeError("a scheme cannot be changed in place: create another, as in {**scheme, 'format': ...}")
 
 
 class FrozenObject(dict[str, Any]):
@@ -100,7 +100,7 @@ def _problem(value: object, where: str, depth: int) -> str:  # noqa: PLR0911 - o
         case None | bool():
             return ""
         case int():
-            return "" if _LOWEST <= value <= _HIGHEST else f"{at}holds {value}, which is no integer of 64 bits"
+            return "" if _LOWEST <= value <= _HIGHEST else f"{at}holds {value}, which is not a 64-bit integer"
         case str():
             return _text_problem(value, at)
         case Mapping() | list() | tuple() if not depth:
@@ -113,7 +113,9 @@ def _problem(value: object, where: str, depth: int) -> str:  # noqa: PLR0911 - o
         case list() | tuple():
             found = (_problem(each, f"{where}[{index}]", depth - 1) for index, each in enumerate(value))
             return next(filter(None, found), "")
-    return f"{at}holds {value!r} ({type(value).__name__}), which is no text, integer, true, false, null, list or object"
+    return (
+        f"{at}holds {value!r} ({type(value).__name__}), which is not a text, integer, true, false, null, list or object"
+    )
 
 
 def _text_problem(value: str, at: str) -> str:
@@ -126,7 +128,7 @@ def _text_problem(value: str, at: str) -> str:
 
 def _key_problem(key: object, at: str) -> str:
     if not isinstance(key, str):
-        return f"{at}has a key that is no text: {key!r}"
+        return f"{at}has a key that is not a text: {key!r}"
     # A path or an operator to MongoDB, some versions of which refuse them.
     if not key or key.startswith("$") or "." in key or "\0" in key:
         return f"{at}has the key {key!r}: a key is not empty, has no '.' and no NUL in it, and no '$' before it"

@@ -279,7 +279,7 @@ class SQLiteStore(Store):
         if self._lock.acquire(timeout=self._patience()):
             self._lock.release()
         else:
-            log.warning("%s: a call has not ended; it is left to its thread", self._path)
+            log.warning("%s: closed while a call is still running in its thread", self._path)
 
     # Inside a transaction.
 
@@ -321,8 +321,8 @@ class SQLiteStore(Store):
         if (own.id,) not in found:
             self._enter(connection, own)
         log.error(
-            "%s: tag %r: %d..%d was reserved twice, as `issuer verify` shows. A program that doesn't take the lock %s "
-            "uses the file: upgrade it",
+            "%s: tag %r: %d..%d was reserved twice, as `issuer verify` shows. The file is used by a program that "
+            "does not take the lock %s: upgrade that program",
             self._path, tag, own.low + 1, own.high, self._file.lock,
         )  # fmt: skip
 
@@ -370,7 +370,7 @@ class SQLiteStore(Store):
         """Start afresh, or refuse if there was no waiting. Called in each forked child."""
         called, self._lock = self._lock.locked(), threading.Lock()
         if called and not self._ready_to_fork:
-            self._refusal = "the process was forked in the middle of a call: make the store after the fork"
+            self._refusal = "the process was forked in the middle of a call: create the store after the fork"
         self._ready_to_fork = False
 
     def _patience(self) -> float:

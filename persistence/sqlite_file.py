@@ -122,8 +122,8 @@ class SQLiteFile:
         if not self._warned and self.has_log:
             self._warned = True
             log.warning(
-                "%s is open in a program that doesn't take the lock %s. If that is an older version of issuer, upgrade "
-                "it: when it copies or reads the store's files, two programs get the same numbers",
+                "%s is open in a program that does not take the lock %s. If that is an older version of issuer, "
+                "upgrade it: when it copies or reads the store's files, two programs get the same numbers",
                 self._path, self.lock,
             )  # fmt: skip
 
@@ -137,7 +137,10 @@ class SQLiteFile:
             yield
             if descriptor is not None and not locks.is_at(descriptor, self.lock):
                 # Another process may have worked beside this one, under the lock of a new file.
-                raise Unavailable(f"{self.lock} was removed or replaced while it was locked: what was done is in doubt")
+                raise Unavailable(
+                    f"{self.lock} was removed or replaced while it was locked, so the call may or may not have taken "
+                    "effect"
+                )
         finally:
             if descriptor is not None:
                 locks.close(descriptor)
@@ -169,8 +172,8 @@ class SQLiteFile:
         if error.errno in NO_SPACE:
             return Full(self._path)
         return Misconfigured(
-            f"{self._path}: it can't be opened or made there: {error}. The store locks {self.lock.name} "
-            "beside it: use a local disk with flock, and a directory that this user may write to"
+            f"{self._path}: cannot be opened or created: {error}. The store locks {self.lock.name} beside it: use a "
+            "local disk with flock, and a directory that this user can write to"
         )
 
     def _make_directory(self) -> None:
@@ -179,7 +182,7 @@ class SQLiteFile:
             for each in reversed(missing):
                 each.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise Misconfigured(f"{self._path}: its directory can't be made: {error}") from error
+            raise Misconfigured(f"{self._path}: its directory cannot be created: {error}") from error
 
     # The database, under the lock.
 
@@ -191,7 +194,7 @@ class SQLiteFile:
             version = self._version(connection)
             mode = connection.execute(f"PRAGMA journal_mode = {JOURNAL_MODE}").fetchone()[0]
             if mode != JOURNAL_MODE:
-                raise Misconfigured(f"{self._path}: its file system has no write-ahead log (journal mode {mode!r})")
+                raise Misconfigured(f"{self._path}: its file system allows no write-ahead log (journal mode {mode!r})")
             connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_AFTER}")
             if version < SCHEMA:
@@ -246,7 +249,9 @@ class SQLiteFile:
             raise self._disturbed()
 
     def _disturbed(self) -> Unavailable:
-        return Unavailable(f"{self._path}: a program that doesn't take the lock {self.lock} opened it meanwhile")
+        return Unavailable(
+            f"{self._path}: meanwhile it was opened by a program that does not take the lock {self.lock}"
+        )
 
     def _opened(self, options: str, deadline: Deadline) -> sqlite3.Connection:
         address = f"{Path(self._real).as_uri()}?{options}"
@@ -274,13 +279,13 @@ class SQLiteFile:
             return
         if found.st_nlink > 1:
             raise Misconfigured(
-                f"{self._path} has {found.st_nlink} names (hard links), and under each one SQLite keeps another log: "
-                "two programs would get the same numbers. Keep one name, copy it with `VACUUM INTO` instead"
+                f"{self._path} has {found.st_nlink} names (hard links), and SQLite keeps a separate log for each "
+                "name, so two programs would get the same numbers. Keep one name; to copy the file, use `VACUUM INTO`"
             )
         if self._real in _mount_points():
             raise Misconfigured(
-                f"{self._path} is itself a mount point, so its log would lie beside it and not where the file comes "
-                "from: two containers would get the same numbers. Mount the directory that holds it"
+                f"{self._path} is itself a mount point, so its log would not be in the directory of the original "
+                "file, and two containers would get the same numbers. Mount the directory that contains it"
             )
 
     def _bring_up_to_date(self, connection: sqlite3.Connection) -> None:
@@ -307,7 +312,8 @@ class SQLiteFile:
             return min(version, SCHEMA)
         if version > SCHEMA:
             raise Misconfigured(
-                f"{self._path} was written by a newer version (schema {version}; this one knows {SCHEMA}): upgrade"
+                f"{self._path} was written by a newer version (schema {version}; this one supports {SCHEMA}): "
+                "upgrade this program"
             )
         tables = {
             row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -317,7 +323,7 @@ class SQLiteFile:
         for table in COLUMNS:
             found: set[Any] = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
             if version < 1 or found != columns_at(version, table):
-                raise Misconfigured(f"{self._path} is a database of another program: name another file")
+                raise Misconfigured(f"{self._path} is a database of another program: use another file")
         return version
 
     def _translated(self, error: sqlite3.Error) -> Exception:
@@ -328,7 +334,7 @@ class SQLiteFile:
         if code == sqlite3.SQLITE_FULL or (code in _FOR_WANT_OF_SPACE and self._has_no_space()):
             return Full(self._path)
         if code == sqlite3.SQLITE_CANTOPEN and not self._may_be_a_file():
-            return Misconfigured(f"{self._path}: it can't be opened or made there ({error})")
+            return Misconfigured(f"{self._path}: cannot be opened or created ({error})")
         return Unavailable(f"{self._path}: {error}")
 
     def _has_no_space(self) -> bool:

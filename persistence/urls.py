@@ -20,7 +20,7 @@ _PARAMETERS = re.compile(r"\?\w+=.*", re.DOTALL)
 
 #: What to do about a URL that a parser can't take apart.
 ENCODE = (
-    "percent-encode whatever is no letter and no digit in a user's name, a password and the value of a parameter: %23 "
+    "percent-encode all characters but letters and digits in user names, passwords and values of parameters: %23 "
     "for #, %2F for /, %3A for :, %3F for ?, %40 for @"
 )
 
@@ -29,10 +29,10 @@ def flaw(url: str) -> str:
     """Return what is wrong with the form of a server's URL, and what to do; "" if it is sound. Shows no part of it."""
     found = _URL.fullmatch(url)
     if found is None or not url.isprintable():
-        return f"it hasn't the form scheme://user:password@host:port/name?parameter=value; {ENCODE}"
+        return f"it does not have the form scheme://user:password@host:port/name?parameter=value; {ENCODE}"
     if _NUMBERED.match(url) and not re.fullmatch("/?[0-9]*/?", found[3] or ""):
         # redis-py would take the first database.
-        return f"what follows the host is no number of a database; {ENCODE}"
+        return f"the part after the host must be a database number; {ENCODE}"
     return ""
 
 

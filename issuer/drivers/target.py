@@ -86,7 +86,7 @@ def _refusal(text: str, url: str) -> str:
     for number, (name, _) in enumerate(parse_qsl(url.partition("?")[2], keep_blank_values=True), 1):
         if f"'{name}'" in text:  # not shown: it may be a part of a password
             return f"redis-py does not support parameter {number} of the URL, or its value is invalid"
-    return f"the login, a host or a parameter isn't valid; {ENCODE}"
+    return f"the login, a host or a parameter is invalid; {ENCODE}"
 
 
 def _taken_apart(url: str, name: str, pool: Any) -> Target:

@@ -226,7 +226,7 @@ def test_the_journal_of_another_store_is_refused_before_anything_is_asked(store:
 def test_a_file_that_is_no_journal_is_refused_and_left_alone(store: Journalled, path: Path) -> None:
     for content in ("my notes", "my notes\n", '{"kind":"journal"}\n', "\0" * 5000, '{"kind":"journal",' * 300):
         path.write_text(content)
-        with pytest.raises(Misconfigured, match="no journal"):
+        with pytest.raises(Misconfigured, match="not a journal"):
             create(store)
         assert path.read_text() == content
         assert store.tags(timeout=TIMEOUT) == []

@@ -54,7 +54,7 @@ def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(d
         assert (ended.code, ended.out, ended.err) == (0, "", f"{told}\n")
     assert (direct("next", "orders").out, direct("next", "bills").out) == ("131\n", "123457\n")
     other = direct("create", "orders", "--exist-ok", "--limit", "60000")
-    told = "error: tag 'orders' exists: limit is 900, not 60000; ask for what is there, or change it"
+    told = "error: tag 'orders' exists: limit is 900, not 60000; use its settings, or change "
     assert (other.code, told in other.err) == (1, True)
     deleted = direct("delete", "orders", "--yes")
     assert (deleted.code, deleted.out, deleted.err) == (0, "", "deleted orders\n")

@@ -85,7 +85,7 @@ REFUSED = {
         ("--timeout soon next orders", "not a valid float"),
         ("--prefix { next orders", "no braces"),
         ("--config gone.toml next orders", "there is no settings file"),
-        ("--store ftp://x next orders", "is no store"),
+        ("--store ftp://x next orders", "is not the URL of a store"),
     ],
     3: [
         ("next unknown", "create it with `issuer create unknown`\n"),
@@ -120,7 +120,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(cli: Cli, home: 
     for command in ("doctor", "create a"):
         ended = cli("--store", f"sqlite:///{'x' * 300}", *command.split())
         assert (ended.code, "Traceback" in ended.err) == (2, False)
-        assert "it can't be opened or made there" in ended.out + ended.err
+        assert "cannot be opened or created" in ended.out + ended.err
     ended = cli("--redis", "redis://localhost", "next", "orders")
     assert (ended.code, "--store" in ended.err) == (2, True)
 

@@ -191,7 +191,7 @@ def test_a_store_that_is_lost_is_made_again_with_its_settings(journalled: Cli, d
     before = journalled("tags", "--json").json()
     _lose_the_store(home)
     ended = journalled("create", "orders")  # the journal is not this store's
-    assert (ended.code, ended.out, "give it to `recover`" in ended.err) == (2, "", True)
+    assert (ended.code, ended.out, "give its journal to `recover`" in ended.err) == (2, "", True)
     old = str((home / "journal").rename(home / "old"))
     planned = journalled("recover", "--all", "--from-journal", old, "--dry-run")
     assert (planned.code, planned.err) == (0, "")

@@ -130,15 +130,15 @@ def test_the_view_of_an_error_has_its_code_and_what_it_carries() -> None:
         ),
         (
             "tag_differs",
-            "tag 'orders' exists: step is 6, not 5; ask for what is there, or change it with ids.configure('orders')",
-            "tag 'orders' exists: step is 6, not 5; ask for what is there, or change it with `issuer set orders`",
-            "tag 'orders' exists: step is 6, not 5; ask for what is there, or change it with PATCH /v1/tags/orders",
+            "tag 'orders' exists: step is 6, not 5; use its settings, or change them with ids.configure('orders')",
+            "tag 'orders' exists: step is 6, not 5; use its settings, or change them with `issuer set orders`",
+            "tag 'orders' exists: step is 6, not 5; use its settings, or change them with PATCH /v1/tags/orders",
         ),
         (
             "store_behind",
-            f"{BEHIND}; its reservations are stopped until ids.recover('orders') has run",
-            f"{BEHIND}; its reservations are stopped until `issuer recover orders` has run",
-            f'{BEHIND}; its reservations are stopped until POST /v1/tags/orders/recover {{"dry_run": false}} has run',
+            f"{BEHIND}; reservations are stopped until ids.recover('orders') has run",
+            f"{BEHIND}; reservations are stopped until `issuer recover orders` has run",
+            f'{BEHIND}; reservations are stopped until POST /v1/tags/orders/recover {{"dry_run": false}} has run',
         ),
     ],
 )
@@ -172,7 +172,7 @@ def test_an_advice_of_its_own_takes_the_place_of_the_codes() -> None:
     limit = issuer.LimitReached("orders", limit=9, value=9, advice="go on with another tag")
     assert str(limit).endswith("9 of 9 are reserved; go on with another tag")
     (away,) = (each for each in ERRORS if each.code == "redis_unavailable")
-    assert "if it stays away, connect(redis='none').recover('orders', at_least=N) raises" in str(away)
+    assert "if Redis stays down, connect(redis='none').recover('orders', at_least=N) raises" in str(away)
     assert "`issuer --redis none recover orders --at-least N` raises" in away.told(command_line)
     assert "`issuer --redis none recover orders --at-least N` raises" in away.told(http), "no client can do it"
     assert {name.partition(".")[0] for name in ADVICE} <= {error.code for error in ERRORS}
