@@ -136,7 +136,7 @@ ROUTES: Final = (
         numbers.next_number, ISSUE, "Number", plain=True, key=True,
         body=(
             _SHARD_KEY, _RESTART_KEY,
-            Field("ttl", SECONDS, "How long the number of the Idempotency-Key is kept, in seconds; default one day"),
+            Field("ttl", SECONDS, "How long the key and its number are kept, in seconds, above 0; default one day"),
         ),
     ),
     Route(

@@ -16,7 +16,7 @@ from issuer.http.routes import ROUTES, Route
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
-SECTION = re.compile(r"^### [^\n]+\n\n`([A-Z]+) (/\S*)`\n\n(.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^### [^\n]+\n\n`([A-Z]+) (/\S*)` · (.+?)\n\n(.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| (path|query|header|body|query or body) \| `(\S+)` \| (.*) \| (.*) \|$", re.MULTILINE)
 PROBLEM = re.compile(r"^\| ([45]\d\d) \| `(\w+)` \| .+ \|$", re.MULTILINE)
 COMMON = PAGE.partition("### Parameters of many routes")[2].partition("\n## ")[0]
@@ -53,24 +53,27 @@ def test_the_overview_has_each_route_with_its_scope_and_purpose() -> None:
 
 
 def test_each_route_has_a_section_with_its_purpose_and_scope_and_none_has_another() -> None:
-    sections = {(method, path): text for method, path, text in SECTION.findall(PAGE)}
+    sections = {(method, path): (scope, text) for method, path, scope, text in SECTION.findall(PAGE)}
     assert set(sections) == {(route.method, route.path) for route in ROUTES}
     for route in ROUTES:
-        text = sections[route.method, route.path]
-        scope = re.search(r"Scope: (.*?)\.$", text, re.MULTILINE)
+        scope, text = sections[route.method, route.path]
         assert " ".join(text.split()).startswith(route.told), route.name
-        assert scope, route.name
-        assert scopes(scope[1]) == route.scope, route.name
+        assert scope.startswith("scope " if route.scope else "no scope"), route.name
+        assert scopes(scope) == route.scope, route.name
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_a_route_has_the_parameters_that_it_takes_with_their_type_and_meaning(route: Route) -> None:
     """Those of many routes stand once, and are those that their rules say."""
-    (text,) = [text for method, path, text in SECTION.findall(PAGE) if (method, path) == (route.method, route.path)]
+    (text,) = [text for method, path, _, text in SECTION.findall(PAGE) if (method, path) == (route.method, route.path)]
     rules = {("path", "tag"): route.of_tag, ("query", "tag"): route.of_tag, ("query", "as"): bool(route.scope)}
     rules["query" if route.body is None else "body", "timeout"] = bool(route.scope)
     shown = {(place, name): (kind, about) for place, name, kind, about in ROW.findall(COMMON)}
     expected = list(ROW.findall(text))
+    alike = re.search(r"same members as \[(.*?)\]\S*, except (.*?)\.", text)
+    if alike:
+        others = ROW.findall(PAGE.partition(f"\n### {alike[1]}\n")[2].partition("\n### ")[0])
+        expected += [row for row in others if f"`{row[1]}`" not in alike[2]]
     for (place, name), holds in rules.items():
         if holds:
             kind, about = shown["query or body" if name == "timeout" else place, name]
