@@ -101,7 +101,7 @@ def address() -> Iterator[str]:
     """Where the site is served."""
     newest = max(file.stat().st_mtime for file in (*DOCS.rglob("*"), REPOSITORY / "zensical.toml"))
     if not (SITE / "index.html").is_file() or (SITE / "index.html").stat().st_mtime < newest:
-        absent("the present site of docs/, which `make docs` builds,")
+        absent("an up-to-date site of docs/ (`make docs` builds it)")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=SITE)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from issuer.persistence.sqlite import OLDEST
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "reference" / "platforms.md").read_text("utf-8")
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
@@ -22,6 +24,10 @@ def test_the_page_names_the_pythons_that_are_tested() -> None:
     tested = [found[1] for each in PROJECT["classifiers"] if (found := classifier.fullmatch(each))]
     assert f"| CPython {', '.join(tested)} | tested" in PAGE
     assert PROJECT["requires-python"] == f">={tested[0]}"
+
+
+def test_the_page_names_the_oldest_sqlite() -> None:
+    assert f"| SQLite | {'.'.join(map(str, OLDEST))} or newer |" in PAGE
 
 
 def test_windows_is_rejected_at_the_import() -> None:
