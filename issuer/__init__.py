@@ -1,10 +1,11 @@
-"""Segment issuer: unique, increasing, short 64-bit numbers per business tag.
+"""Segment issuer: unique, increasing, short 64-bit numbers for named tags.
 
     import issuer
     issuer.next("orders")
 
-`connect` makes an Issuer for given servers, `aconnect` an AsyncIssuer for asyncio; `next`, `take`, `issue`, `peek`,
-`decode`, `stream` and `reserve` use the default one, made from the settings.
+`connect` creates an Issuer, the blocking interface. `aconnect` creates an AsyncIssuer, the asyncio interface. The
+functions `next`, `take`, `issue`, `peek`, `decode`, `stream` and `reserve` use the default Issuer, which is created
+from the settings.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ try:
     from issuer.persistence.contract import Store
 except ModuleNotFoundError as error:
     raise ImportError(
-        "issuer/persistence is no package. A checkout has a link there, which is a file without core.symlinks: "
-        "run `git config core.symlinks true`, then `git checkout issuer/persistence`, or install it: `pip install .`"
+        "issuer/persistence is not a package. In a checkout it is a symbolic link, but Git creates a file instead if "
+        "core.symlinks is false. Run `git config core.symlinks true`, then `git checkout issuer/persistence`; or "
+        "install the package with `pip install .`"
     ) from error
 
 from issuer.core import events

@@ -14,7 +14,7 @@ from issuer.advice import ADVICE, Words, filled, python
 
 
 class IssuerError(Exception):
-    """Base class of all errors of this package. It is raised itself where no other class fits, as after `close`.
+    """Base class of all errors of this package. It is raised directly only if no other class fits.
 
     Attributes:
         code: Name of the error for programs. It stays the same in later versions.
@@ -106,7 +106,7 @@ class ForeignHash(ConfigurationError, code="foreign_hash"):
     Attributes:
         key: Key of the hash.
         owner: Id of the store that the hash belongs to.
-        store: Id of this store. "" if it is empty.
+        store: Id of this store. "" if this store is empty.
         taken: Highest number in the hash. None if it was not read.
     """
 

@@ -1,4 +1,4 @@
-"""Builds an issuer from settings: the only place that opens stores and Redis."""
+"""Creates issuers from settings. Stores and connections to Redis are opened only here."""
 
 from __future__ import annotations
 

@@ -179,8 +179,10 @@ class Store(ABC):
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
-            False if another caller has reserved since: the numbers are a gap. If the call raises Unavailable, the
-                numbers count as returned.
+            True if the numbers were returned. False if another caller has reserved meanwhile, so that they are a gap.
+
+        Raises:
+            Unavailable: The store did not answer in time. The numbers may have been returned, so do not use them.
         """
 
     @abstractmethod

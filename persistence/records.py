@@ -58,17 +58,20 @@ DEFAULT_STEP = 1000
 
 
 def now_ms() -> int:
-    """Wall clock in milliseconds since 1970, as `timestamp` and the ledger keep it. Never used to decide anything."""
+    """Return the wall clock in ms since 1970, for `timestamp` and the ledger. No decision depends on it."""
     return time.time_ns() // 1_000_000
 
 
 def fresh_version() -> str:
-    """Return a value that no record has had before: random, as a counter would go back with a restored backup."""
+    """Return a random value that no record has had before.
+
+    It is not a counter, because a counter would go back when a backup is restored.
+    """
     return secrets.token_hex(_ID_BYTES)
 
 
 def is_id(text: str) -> bool:
-    """Say whether `fresh_version` may have made it, and with it a store's id: 24 hexadecimal digits."""
+    """Return True if the text has the form of a value from `fresh_version`: 24 hexadecimal digits."""
     return len(text) == 2 * _ID_BYTES and not set(text) - set("0123456789abcdef")
 
 
@@ -76,7 +79,7 @@ _T = TypeVar("_T")
 
 
 def is_number(value: object, lowest: int = 0, highest: int = HIGHEST) -> bool:
-    """Whether that is an int (neither a bool nor a float) in lowest..highest."""
+    """Return True if the value is an int (not a bool, not a float) in lowest..highest."""
     return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
 
 
@@ -85,7 +88,7 @@ def _between(lowest: int, highest: int) -> str:
 
 
 def check_argument(name: str, value: object, lowest: int = 0, highest: int = HIGHEST) -> None:
-    """ValueError unless the argument is an int in lowest..highest."""
+    """Raise ValueError unless the argument is an int in lowest..highest."""
     if not is_number(value, lowest, highest):
         raise ValueError(f"{name} must be {_between(lowest, highest)}, not {value!r}")
 
@@ -120,11 +123,11 @@ class Setting:
 
     @property
     def required(self) -> bool:
-        """Whether every record has it, those of before included."""
+        """True if every record has the setting, also those of older versions."""
         return self.missing is _REQUIRED
 
     def problem(self, value: object) -> str:
-        """Say what is wrong with a value; "" if nothing is."""
+        """Return what is wrong with a value, "" if nothing is."""
         if self.range is not None:
             return "" if is_number(value, *self.range) else f"must be {_between(*self.range)}, not {value!r}"
         if self.words:
@@ -196,7 +199,7 @@ class TagSettings:
         _check(self)
 
     def kept(self) -> dict[str, Any]:
-        """Return, by name, what the tag's record holds of them."""
+        """Return the settings that the tag's record holds, by name."""
         return {name: getattr(self, name) for name in SETTINGS}
 
 
@@ -227,18 +230,26 @@ class TagChanges:
         _check(self)
 
     def kept(self) -> dict[str, Any]:
-        """Return, by name, the settings that become others in the tag's record."""
+        """Return the settings that change in the tag's record, by name."""
         said = {name: getattr(self, name) for name, each in SETTINGS.items() if each.changes}
         return {name: value for name, value in said.items() if value is not None}
 
 
 def label(application: str) -> str:
-    """Return the label as every store and journal can keep it: at most 100 characters, all of which are text."""
+    """Return the label as stores and journals keep it: its first 100 characters, without invalid ones."""
     return application[:APPLICATION_MOST].encode(errors="replace").decode()
 
 
 def check_reserving(n: int | None, at_least: int) -> None:
-    """ValueError if one is out of its range: n None or 1..2^63-1, at_least 0..2^63-1."""
+    """Check the arguments of a reservation.
+
+    Args:
+        n: None or 1..2^63-1.
+        at_least: 0..2^63-1.
+
+    Raises:
+        ValueError: An argument is out of its range.
+    """
     if n is not None:
         check_argument("n", n, 1)
     check_argument("at_least", at_least)
@@ -252,7 +263,11 @@ def _number(tag: str, fields: Mapping[str, object], name: str, lowest: int = 0, 
 
 
 def settings_of(tag: str, fields: Mapping[str, object]) -> dict[str, Any]:
-    """Return the settings, by name, that a store's record or a line of a journal holds. Corrupt if one is damaged."""
+    """Return the settings in a store's record or in a journal's line, by name.
+
+    Raises:
+        Corrupt: A setting is damaged.
+    """
     found: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         value = fields.get(name)
@@ -324,7 +339,11 @@ class Tag:
 
     @classmethod
     def checked(cls, tag: str, fields: Mapping[str, object]) -> Tag:
-        """Build the record from what a store holds. Corrupt if a field is missing, of another type or out of range."""
+        """Return the record for the fields that a store holds.
+
+        Raises:
+            Corrupt: A field is missing, of another type or out of its range.
+        """
         return cls(
             tag=tag,
             max=_number(tag, fields, "max"),
@@ -338,11 +357,21 @@ class Tag:
 
     @classmethod
     def made(cls, tag: str, found: Tag | None, settings: TagSettings) -> Tag:
-        """Return the record of a tag made now, `found` being what lies there: nothing, or a tombstone to go on above.
+        """Return the record of a new tag. A deleted tag continues above its old numbers.
 
-        TagPresent if it is live, LimitHit if no number is left below `limit`, LeaseOnStrict. Two things outlive the
-        tombstone: a halt, as its `max` is known to be too low, and the way from counter to value, with its `id`, as
-        values would come again with another one: SchemeMismatch.
+        A deleted tag stays halted if it was, because its `max` is known to be too low. It also keeps the id of its
+        scheme.
+
+        Args:
+            tag: Name of the tag.
+            found: Existing record of that name, or None.
+            settings: Settings of the tag.
+
+        Raises:
+            TagPresent: The tag exists.
+            LimitHit: No number is left below the limit.
+            LeaseOnStrict: The order is strict and `lease` is above 0.
+            SchemeMismatch: The old scheme makes other values.
         """
         if settings.order == "strict" and settings.lease:
             raise LeaseOnStrict(tag, settings.lease)
@@ -367,7 +396,7 @@ class Tag:
 
     @property
     def settings(self) -> TagSettings:
-        """What it could be made with again, to go on above its numbers."""
+        """Settings with which the tag can be created again, to continue above its numbers."""
         return TagSettings(above=self.max, **{name: getattr(self, name) for name in SETTINGS})
 
     @property
@@ -381,17 +410,21 @@ class Tag:
         return self.step * self.ahead
 
     def live(self) -> Tag:
-        """Return itself. TagMissing if it is a tombstone."""
+        """Return the record itself.
+
+        Raises:
+            TagMissing: The tag is deleted.
+        """
         if self.deleted:
             raise TagMissing(self.tag)
         return self
 
     def changed(self, **fields: Any) -> Tag:
-        """Return the record with these fields, a fresh version and the present time."""
+        """Return the record with the given fields, a new version and the current time."""
         return replace(self, version=fresh_version(), timestamp=now_ms(), **fields)
 
     def reserved(self, n: int | None, *, at_least: int, exact: bool) -> Tag:
-        """Return the record after n more numbers, or fewer near the limit. See `Store.reserve` for what it raises."""
+        """Return the record after n more numbers, or fewer near the limit. It raises the errors of `Store.reserve`."""
         self.live()
         if self.halted:
             raise Halted(self.tag, self.max)
@@ -404,7 +437,7 @@ class Tag:
         return self.changed(max=self.max + min(wanted, left))
 
     def configured(self, changes: TagChanges) -> Tag:
-        """Return the record with what is not None. See `Store.configure` for what it raises."""
+        """Return the record after the changes. It raises the errors of `Store.configure`."""
         self.live()
         if changes.seen is not None and changes.seen != self.version:
             raise VersionMoved(self.tag)
@@ -418,18 +451,26 @@ class Tag:
         return after
 
     def recovered(self, at_least: int) -> Tag:
-        """Return the record with `max` at that at least, no longer halted. TagMissing."""
+        """Return the record with `max` raised to at least that number, and not halted.
+
+        Raises:
+            TagMissing: The tag is deleted.
+        """
         self.live()
         return self.changed(max=max(self.max, at_least), halted=False)
 
     def stopped(self, below: int | None) -> Tag:
-        """Return the record halted if `max` is lower than `below`, or that is None, else itself. TagMissing."""
+        """Return the record as halted if `max` is below `below`, or `below` is None. Otherwise return it unchanged.
+
+        Raises:
+            TagMissing: The tag is deleted.
+        """
         self.live()
         in_time = below is None or self.max < below
         return self.changed(halted=True) if in_time and not self.halted else self
 
     def buried(self) -> Tag:
-        """Return the tombstone."""
+        """Return the record as deleted."""
         return self if self.deleted else self.changed(deleted=True)
 
 
@@ -485,7 +526,11 @@ class LedgerEntry:
 
     @classmethod
     def checked(cls, fields: Mapping[str, object]) -> LedgerEntry:
-        """Build the entry from what a store holds. Corrupt if a field is missing, of another type or out of range."""
+        """Return the entry for the fields that a store holds.
+
+        Raises:
+            Corrupt: A field is missing, of another type or out of its range.
+        """
         tag = str(fields.get("tag"))
         entry = cls(
             tag=_typed(tag, fields, "tag", str),
@@ -528,7 +573,7 @@ class LedgerPage:
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, object]], count: int) -> LedgerPage:
-        """Build the page from what a store holds, having been asked for `count`."""
+        """Return the page for the rows that a store holds. `count` is the number of rows requested."""
         entries, damaged = [], []
         for row in rows:
             try:
@@ -540,10 +585,14 @@ class LedgerPage:
 
 
 def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, int]]:
-    """Return what a hand back of (used, held[-1].high] comes to: the new `max`, and the new high of each entry by id.
+    """Return the new `max`, and the new high of each entry by id, after numbers above `used` are returned.
 
-    Nothing below held[0].low is ever given back, whatever `used` says. ValueError if the reservations aren't contiguous
-    ones of one tag, or `used` lies beyond the first.
+    Args:
+        held: Contiguous reservations of one tag, the oldest first.
+        used: Last number used. A value below the first reservation counts as its low.
+
+    Raises:
+        ValueError: The reservations are not contiguous, or `used` is above the first one.
     """
     if not held:
         raise ValueError("nothing to return")

@@ -488,9 +488,8 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            count: Entries per page, 1..1000. Damaged entries count, and are listed separately.
-            beyond: Attribute `last` of the previous page. None: the first page. A page whose `last` is None is the
-                final one.
+            count: Entries per page, 1..1000. Damaged entries are included in this number, but listed in `damaged`.
+            beyond: Attribute `last` of the previous page, which is None for the final page. None: the first page.
             upward: True: segments with the lowest numbers first.
             timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
         """
@@ -573,7 +572,7 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            number: Number to look up, as the tag's counter: 1..2^63-1.
+            number: Value of the tag's counter, 1..2^63-1. `decode` shows the counter of a number.
             timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
         """
         return await self._run(who(self._config.hash_key, tag, number), self._deadline(timeout), tag)

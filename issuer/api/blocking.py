@@ -393,9 +393,9 @@ class Issuer:
         """Change settings of a tag while it is in use, and return the changed tag. None leaves a setting unchanged.
 
         Every process applies the change at its next reservation, and a changed `lease` within a minute. A changed
-        `start` or `above` applies in Redis when this call returns. A process that holds numbers of a trend tag uses
-        some of them first: a lease until the process next checks Redis, within about two seconds; without Redis at most
-        two segments.
+        `start` or `above` applies in Redis when this call returns. A process that holds numbers of a trend tag issues
+        some of them first. With Redis, these are numbers of its lease, until the process next checks Redis, which takes
+        about two seconds. Without Redis, these are at most two segments.
 
         If the tag has shards or is keyed, `step`, `lease` and `ahead` change in each of its parts. A single part cannot
         be changed.
@@ -474,9 +474,8 @@ class Issuer:
 
         Args:
             tag: Name of the tag.
-            count: Entries per page, 1..1000. Damaged entries count, and are listed separately.
-            beyond: Attribute `last` of the previous page. None: the first page. A page whose `last` is None is the
-                final one.
+            count: Entries per page, 1..1000. Damaged entries are included in this number, but listed in `damaged`.
+            beyond: Attribute `last` of the previous page, which is None for the final page. None: the first page.
             upward: True: segments with the lowest numbers first.
             timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
 
@@ -582,7 +581,7 @@ class Issuer:
 
         Args:
             tag: Name of the tag.
-            number: Number to look up, as the tag's counter: 1..2^63-1.
+            number: Value of the tag's counter, 1..2^63-1. `decode` shows the counter of a number.
             timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
 
         Raises:
@@ -629,7 +628,7 @@ class Issuer:
 
         Known are the numbers in the store, its ledger, Redis (with replicas and former masters that answer soon), the
         journals and `at_least`. All are values of the tag's counter, which `decode` shows. A process that holds numbers
-        of a trend tag uses some of them first, as described for `configure`.
+        of a trend tag issues some of them first, as described for `configure`.
 
         The call can be repeated, and can run on several machines at once and under load.
 
