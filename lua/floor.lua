@@ -1,24 +1,24 @@
 --[[
-floor: never again a number up to `at`. What lies above stays: part of a buffer, or a whole one. Always writes a fresh
-born, so that loads on their way are refused. The hash is never deleted: it goes on as the floor.
+floor: skip all numbers up to `at`, for ever. Buffered numbers above it stay. A new born is written each time, so that loads
+that are under way are rejected. The hash is never deleted: this script takes the place of a deletion.
 
 KEYS[1]  the tag's hash
-ARGV[1]  at: numbers up to this one are skipped, 0..2^63-1
-ARGV[2]  born: a fresh random word; what is written of it also tells the moment
+ARGV[1]  at: the numbers up to this one are skipped, 0..2^63-1
+ARGV[2]  born: a new random word, to which the time is added
 ARGV[3]  store: the id of the caller's store
-ARGV[4]  'keep': refuse a corrupt hash; 'repair': a corrupt hash is replaced by the floor
-ARGV[5]  scheme: the id of the tag's scheme from now on, '-' for none; numbers that were loaded under another one are dropped,
-         unless that is an earlier one that makes the same values: ids are turn-way or turn-way-..., and the turn has risen
-         while the way is the same. '' or missing: as it is
-ARGV[6]  until: with a scheme, the end of its period in milliseconds of the server's clock; 2^63-1 if there are no periods
+ARGV[4]  'keep': reject a corrupt hash; 'repair': replace a corrupt hash
+ARGV[5]  scheme: the id of the tag's scheme from now on; '-': no scheme; '' or missing: leave it as it is. Numbers that were
+         loaded under another scheme are dropped, except if that is an earlier scheme with the same values. Ids have the form
+         turn-way or turn-way-...: the values are the same if the way is the same and the turn has risen
+ARGV[6]  until: only with a scheme. The end of its period in milliseconds of the server's clock; 2^63-1: there are no periods
 
 Returns one of
-  {'floored', cur, top, cur_before, top_before}   the last two are '' if the hash was missing or corrupt
-  {'otherstore', id}   the hash was armed for another store; nothing changed
-  {'notmaster'}        this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another, or `store` is no store's id;
-                       nothing changed
-  error BADARG         `at`, or `until` with a scheme, is no whole number up to 2^63-1; nothing changed
+  {'floored', cur, top, cur_before, top_before}   done; the last two are '' if the hash was missing or corrupt
+  {'otherstore', id}   the hash belongs to another store; nothing changed
+  {'notmaster'}        this server isn't a master, or shows no replication id; nothing changed
+  {'corrupt'}          a field is missing, isn't a whole number up to 2^63-1, or contradicts another field, or `store` isn't the
+                       id of a store; nothing changed
+  error BADARG         `at`, or `until` with a scheme, isn't a whole number up to 2^63-1; nothing changed
 ]]
 local at, fresh, store_id, manner, own, own_till = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or '', ARGV[6]
 --@include whole

@@ -1,24 +1,26 @@
 --[[
-giveback: the unused tail of a lease comes back into circulation, and is forgotten before this is sent. Safe however late it
-comes, and however often, as long as born is the hash's own (lua/README.md, rule 4): `backs` tells a second copy from the
-first one, even if others have drawn up to exactly the lease's end in the meantime.
+giveback: return the unused rest of a lease, so that these numbers are drawn next. The caller must forget the numbers before
+it sends this. A late or repeated copy of the call does no harm, as long as born is that of the hash (lua/README.md, rule 4):
+`backs` distinguishes a second copy from the first one, even if the same numbers were drawn again in the meantime.
 
 KEYS[1]  the tag's hash
-ARGV[1]  used: the last number of the lease that was used, or the lease's low if none was; used+1 .. high come back
+ARGV[1]  used: the last number of the lease that was issued, or the lease's low if none was; used+1 .. high are returned
 ARGV[2]  high: the last number of the lease
-ARGV[3]  reign: the lease's fence
-ARGV[4]  born: the lease's born
-ARGV[5]  backs: the lease's backs
+ARGV[3]  reign: the fence of the lease
+ARGV[4]  born: the born of the lease
+ARGV[5]  backs: the backs of the lease
 
 Returns one of
   {'back'}         used+1 .. high are the next numbers to be drawn
-  {'spent', why}   they are a gap. 'missing': no hash; 'reign': another master rules, or the hash is of another reign;
-                   'born': the hash was armed again since; 'cur': it stands elsewhere than at high, as others have drawn, or
-                   a later segment has begun; 'backs': these have come back already, or more than one row of returns has
-                   since the lease was drawn; nothing changed
-  {'notmaster'}    this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}      a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
-  error BADARG     the tail is none; nothing changed
+  {'spent', why}   these numbers are a gap; nothing changed. The reason is one of
+                   'missing': there is no hash;
+                   'reign': this is another term of a Redis master, or the hash is from another term;
+                   'born': the hash was prepared again since the lease;
+                   'cur': the last number drawn isn't high, as others have drawn, or a later segment has begun;
+                   'backs': these numbers were returned already, or were followed by too many other returns
+  {'notmaster'}    this server isn't a master, or shows no replication id; nothing changed
+  {'corrupt'}      a field is missing, isn't a whole number up to 2^63-1, or contradicts another field; nothing changed
+  error BADARG     used .. high isn't a range of numbers; nothing changed
 ]]
 local used, high, seen_reign, seen_born, seen_backs = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 --@include whole

@@ -1,23 +1,26 @@
 --[[
-load: put the segment (low, high], reserved in the store, into the hash. Sent once, whatever the reply. A copy that the
-network makes of it is refused: the hash has seen numbers above low, or was armed again since, under another born.
+load: put a segment (low, high] that was reserved in the store into the hash. It is sent only once, whatever the reply is. A
+copy that the network makes of the call is rejected: either the hash has had numbers above low, or its born is another one.
 
 KEYS[1]  the tag's hash
-ARGV[1]  low: the number before the segment's first
-ARGV[2]  high: its last number, above low
-ARGV[3]  mark: the number whose draw asks for the segment after this one
-ARGV[4]  reign, as `open` told it
-ARGV[5]  born, as `open` told it
+ARGV[1]  low: the number before the first one of the segment
+ARGV[2]  high: the last number of the segment, above low
+ARGV[3]  mark: the threshold: the number whose draw requests the segment after this one
+ARGV[4]  reign, from the reply of `open`
+ARGV[5]  born, from the reply of `open`
 
 Returns one of
   {'current'}        loaded into buffer 1, which was used up
   {'next'}           loaded into buffer 2
   {'full'}           both buffers hold numbers; nothing changed
-  {'stale', why}     'missing': no hash; 'reign': another master rules, or the hash is of another reign; 'born': the hash
-                     was armed again since; 'below': the hash has seen numbers above low; nothing changed
-  {'notmaster'}      this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}        a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
-  error BADARG       the segment is none; nothing changed
+  {'stale', why}     rejected; nothing changed. The reason is one of
+                     'missing': there is no hash;
+                     'reign': this is another term of a Redis master, or the hash is from another term;
+                     'born': the hash was prepared again since `open`;
+                     'below': the hash has had numbers above low
+  {'notmaster'}      this server isn't a master, or shows no replication id; nothing changed
+  {'corrupt'}        a field is missing, isn't a whole number up to 2^63-1, or contradicts another field; nothing changed
+  error BADARG       (low, high] isn't a segment; nothing changed
 ]]
 local low, high, segment_mark, seen_reign, seen_born = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 --@include whole

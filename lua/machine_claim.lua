@@ -1,27 +1,28 @@
 --[[
-machine_claim: lease one machine number of a namespace, if no process holds it. Sent once: a claim whose reply was lost
-looks like another process's, until it lapses.
+machine_claim: lease a machine number of a namespace, if no process holds it. It is sent only once. If the reply is lost, the
+number counts as held until the lease lapses.
 
-KEYS[1]  the namespace's hash
-ARGV[1]  number: the machine number, in plain digits
-ARGV[2]  holder: application.port.ip, shown to people and found again after a restart
-ARGV[3]  token: a fresh random value, which renewals and the release carry
-ARGV[4]  ceiling: the holder will issue no timestamp above this one, ms since 1970
-ARGV[5]  lease: ms that it lasts without a renewal
-ARGV[6]  margin: ms that a lapsed number is left alone, and that clocks may differ by
-ARGV[7]  first: '1' if this caller has made the tag just now whose own namespace it is, so that no process can hold a number
-         of a missing hash
+KEYS[1]  the hash of the namespace
+ARGV[1]  number: the machine number, as digits
+ARGV[2]  holder: application.port.ip, shown to people, and recognized after a restart
+ARGV[3]  token: a new random value that renewals and the release must send
+ARGV[4]  ceiling: the holder issues no timestamp above this one, in ms since 1970
+ARGV[5]  lease: duration of the lease without a renewal, in ms
+ARGV[6]  margin: time for which a lapsed number isn't leased again, and by which clocks may differ, in ms
+ARGV[7]  first: '1' if this caller has just created the tag and the namespace is the tag's own, so that no process can hold a
+         number although the hash is missing
 ARGV[8]  store: the id of the caller's store
 
 Returns one of
-  {'yours', floor}    leased; the holder issues no timestamp up to the floor, ms since 1970
-  {'held', ms}        another process holds it, and may for this many ms; nothing changed
-  {'settling', ms}    the reign is new, or the hash was missing: no claim is granted for this many ms; since when is noted
-  {'ahead', ms}       the ceiling is this many ms above what this server's clock allows; nothing leased
-  {'otherstore', id}  the hash's numbers are leased to users of another store; nothing changed
-  {'notmaster'}       this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}         a field that should be a number is none; nothing changed
-  error BADARG        an argument that should be a number is none, or the token or the store is empty; nothing changed
+  {'yours', floor}    leased. The holder must issue only timestamps above the floor, in ms since 1970
+  {'held', ms}        another process holds it, for up to this many ms; nothing changed
+  {'settling', ms}    the hash was missing, or the master's term is new: no claim is granted for this many ms. The start of
+                      this time is recorded
+  {'ahead', ms}       the ceiling is this many ms above the highest that the server's clock allows; nothing leased
+  {'otherstore', id}  the machine numbers of the hash belong to another store; nothing changed
+  {'notmaster'}       this server isn't a master, or shows no replication id; nothing changed
+  {'corrupt'}         a field that should be a number isn't one; nothing changed
+  error BADARG        an argument that should be a number isn't one, or the token or the store is empty; nothing changed
 ]]
 local number, holder, token, first, store = ARGV[1], ARGV[2], ARGV[3], ARGV[7], ARGV[8] or ''
 local ceiling, lease, margin = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -1,18 +1,17 @@
 --[[
-machine_release: give a machine number back, with the last timestamp that was used: its next holder, even at once,
-starts above.
+machine_release: return a machine number, with the last timestamp that was used. The next holder starts above it.
 
-KEYS[1]  the namespace's hash
-ARGV[1]  number: the machine number, in plain digits
-ARGV[2]  token: the claim's
-ARGV[3]  used: the last timestamp, ms since 1970, that numbers were made of
+KEYS[1]  the hash of the namespace
+ARGV[1]  number: the machine number, as digits
+ARGV[2]  token: that of the claim
+ARGV[3]  used: the last timestamp of which numbers were made, in ms since 1970
 
 Returns one of
-  {'free'}         any process may claim it
-  {'lost'}         it is not this token's; nothing changed
-  {'notmaster'}    this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}      a field that should be a number is none; nothing changed
-  error BADARG     an argument that should be a number is none, or the token is empty; nothing changed
+  {'free'}         any process can claim it now
+  {'lost'}         it doesn't belong to this token; nothing changed
+  {'notmaster'}    this server isn't a master, or shows no replication id; nothing changed
+  {'corrupt'}      a field that should be a number isn't one; nothing changed
+  error BADARG     an argument that should be a number isn't one, or the token is empty; nothing changed
 ]]
 local number, token, used = ARGV[1], ARGV[2], ARGV[3]
 if not (string.find(number, '^%d+$') and string.find(used, '^%d+$')) or token == '' then

@@ -1,21 +1,21 @@
 --[[
-machine_renew: go on holding a machine number, with a new ceiling. Only what the hash shows is renewed. One that has lapsed
-is not, as long as the reign is new: it may have been another process's already, which is forgotten.
+machine_renew: extend the lease of a machine number, with a new ceiling. Only a lease in the hash is extended. A lapsed lease
+is not extended while the master's term is new, because another process may have had the number since.
 
-KEYS[1]  the namespace's hash
-ARGV[1]  number: the machine number, in plain digits
-ARGV[2]  token: the claim's
-ARGV[3]  ceiling: the holder will issue no timestamp above this one, ms since 1970
-ARGV[4]  lease: ms that it lasts from now on without a renewal
+KEYS[1]  the hash of the namespace
+ARGV[1]  number: the machine number, as digits
+ARGV[2]  token: that of the claim
+ARGV[3]  ceiling: the holder issues no timestamp above this one, in ms since 1970
+ARGV[4]  lease: duration of the lease from now on, without a renewal, in ms
 ARGV[5]  margin: as in machine_claim
 
 Returns one of
-  {'yours', floor} renewed; the holder issues no timestamp up to the floor, ms since 1970, from now on
-  {'lost'}         it is or may be another process's: issue nothing any more; nothing renewed
-  {'ahead', ms}    the ceiling is this many ms above what this server's clock allows; nothing renewed
-  {'notmaster'}    this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}      a field that should be a number is none; nothing changed
-  error BADARG     an argument that should be a number is none, or the token is empty; nothing changed
+  {'yours', floor} extended. From now on the holder must issue only timestamps above the floor, in ms since 1970
+  {'lost'}         another process has it, or may have it: issue nothing more under this number; nothing extended
+  {'ahead', ms}    the ceiling is this many ms above the highest that the server's clock allows; nothing extended
+  {'notmaster'}    this server isn't a master, or shows no replication id; nothing changed
+  {'corrupt'}      a field that should be a number isn't one; nothing changed
+  error BADARG     an argument that should be a number isn't one, or the token is empty; nothing changed
 ]]
 local number, token, first = ARGV[1], ARGV[2], ''
 local ceiling, lease, margin = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

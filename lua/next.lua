@@ -1,23 +1,26 @@
 --[[
-next: draw up to n numbers of a tag. The hot path: one round trip, no loop, nothing but this hash is touched.
+next: draw up to n numbers of a tag. It needs one round trip, has no loop, and touches only the tag's hash.
 
 KEYS[1]  the tag's hash
-ARGV[1]  n, how many numbers: 1..2^63-1
-ARGV[2]  election window in milliseconds: how long an elected caller may take to load, before another one is elected;
-         negative: the caller can't load, and is never elected
-ARGV[3]  scheme: the id of the tag's scheme, as the caller knows it; '' or missing: it has none
+ARGV[1]  n: how many numbers, 1..2^63-1
+ARGV[2]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
+         elected. A negative number: the caller can't load, and is never elected
+ARGV[3]  scheme: the id of the tag's scheme, as the caller knows it; '' or missing: no scheme
 
 Returns one of
-  {'ok', low, high}                 the caller alone owns low+1 .. high; high-low is 1..n, less than n at the end of a segment
-  {'ok', low, high, 'extend', max}  the same, and the caller is elected to load the next segment; max ends the present one
+  {'ok', low, high}                 the numbers low+1 .. high belong to the caller. There are 1..n of them: fewer than n at
+                                    the end of a segment
+  {'ok', low, high, 'extend', max}  the same, and the caller is elected to load the next segment; the current one ends at max
   {'exhausted'}                     both buffers are used up; nothing changed
-  {'empty'}                         no hash; nothing changed
-  {'fenced'}                        the hash belongs to another reign: Redis failed over or went back in time; nothing changed
-  {'scheme', id}                    the hash's numbers belong to another scheme, '' for none; nothing changed
-  {'over', clock}                   the period has ended; the server's clock in milliseconds; nothing changed
-  {'notmaster'}                     this server is no master; nothing changed
-  {'corrupt'}                       a field is missing, no whole number up to 2^63-1, or contradicts another; nothing changed
-  error BADARG                      n or the window is no number; nothing changed
+  {'empty'}                         there is no hash; nothing changed
+  {'fenced'}                        the hash is from another term of a Redis master: Redis failed over, or its data is older
+                                    now; nothing changed
+  {'scheme', id}                    the numbers of the hash belong to another scheme, '' for none; nothing changed
+  {'over', clock}                   the period has ended; clock is the server's time in milliseconds; nothing changed
+  {'notmaster'}                     this server isn't a master; nothing changed
+  {'corrupt'}                       a field is missing, isn't a whole number up to 2^63-1, or contradicts another field;
+                                    nothing changed
+  error BADARG                      n or the window isn't a number; nothing changed
 ]]
 local key, n, window, scheme = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3] or ''
 --@include whole

@@ -1,29 +1,29 @@
 --[[
-once: draw one number for a key of the caller's, and the same one whenever the key comes again.
+once: draw one number for an idempotency key. Calls with the same key return the same number.
 
 KEYS[1]  the tag's hash
-KEYS[2]  where the key's number is kept, in the same slot
-ARGV[1]  election window in milliseconds: how long an elected caller may take to load, before another one is elected;
-         negative: the caller can't load, and is never elected
-ARGV[2]  scheme: the id of the tag's scheme, as the caller knows it; '': it has none
-ARGV[3]  ttl: for how many milliseconds the number is kept, 1..2^63-1
-ARGV[4]  seen: the highest number of the tag that the caller has seen; 0: none, or it doesn't mind the order
+KEYS[2]  the Redis key that keeps the number, in the same slot
+ARGV[1]  election window in milliseconds: the time that an elected caller has to load a segment before another one is
+         elected. A negative number: the caller can't load, and is never elected
+ARGV[2]  scheme: the id of the tag's scheme, as the caller knows it; '': no scheme
+ARGV[3]  ttl: the time for which the number is kept, in milliseconds, 1..2^63-1
+ARGV[4]  seen: the highest number of the tag that the caller has seen; 0: none, or the order doesn't matter to it
 
 Returns one of
-  {'again', number, scheme}        the key has had this number before, drawn under that scheme, '' for none: a caller
-                                   that knows an earlier one has to learn it, to make a value of the number; nothing changed
-  {'ok', low, high}                high is the key's number from now on, low is the number before
-  {'ok', low, high, 'extend', max} the same, and the caller is elected to load the next segment; max ends the present one
+  {'again', number, scheme}        the key has this number already. It was drawn under this scheme, '' for none: if the
+                                   caller knows an earlier scheme, it must read the tag's record first; nothing changed
+  {'ok', low, high}                high is the number of the key from now on; low is the number before it
+  {'ok', low, high, 'extend', max} the same, and the caller is elected to load the next segment; the current one ends at max
   {'exhausted'}                    both buffers are used up; nothing changed
-  {'empty'}                        no hash; nothing changed
-  {'fenced'}                       the hash belongs to another reign; nothing changed
-  {'scheme', id}                   the hash's numbers belong to another scheme, '' for none; nothing changed
-  {'older', low}                   the number would be low + 1, and the caller has seen it, or a later one: this is an
-                                   older hash that was put back; nothing changed, and nothing is kept for the key
-  {'over', clock}                  the period has ended; the server's clock in milliseconds; nothing changed
-  {'notmaster'}                    this server is no master; nothing changed
-  {'corrupt'}                      a field, or the key's number, is no whole number up to 2^63-1; nothing changed
-  error BADARG                     the window, the ttl or seen is no number; nothing changed
+  {'empty'}                        there is no hash; nothing changed
+  {'fenced'}                       the hash is from another term of a Redis master; nothing changed
+  {'scheme', id}                   the numbers of the hash belong to another scheme, '' for none; nothing changed
+  {'older', low}                   the next number, low + 1, isn't above seen, so an older hash was put back; nothing changed,
+                                   and nothing is kept for the key
+  {'over', clock}                  the period has ended; clock is the server's time in milliseconds; nothing changed
+  {'notmaster'}                    this server isn't a master; nothing changed
+  {'corrupt'}                      a field, or the number of the key, isn't a whole number up to 2^63-1; nothing changed
+  error BADARG                     the window, the ttl or seen isn't a number; nothing changed
 ]]
 local key, n, window, scheme, ttl, seen = KEYS[1], '1', tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 --@include whole

@@ -1,30 +1,30 @@
 --[[
-open: before a reservation. Arms the hash for this reign if it is missing or of another one, tells where it stands, and
-elects one caller to load the next segment.
+open: prepare the hash for a reservation. If the hash is missing or from another term of a Redis master, it is prepared for
+the current term, without numbers. The reply has the state of the hash, and elects one caller to load the next segment.
 
 KEYS[1]  the tag's hash
-ARGV[1]  born: a fresh random word; what is written of it if the hash is armed now also tells the moment
+ARGV[1]  born: a new random word. If the hash is prepared now, the time is added to it
 ARGV[2]  store: the id of the caller's store
 ARGV[3]  election window in milliseconds
-ARGV[4]  'claim': stand for election; 'mine': elected already (by `next`), so ask again; 'look': neither; 'resign': elected,
-         and unable to load: the next to claim is elected
-ARGV[5]  scheme: the id of the tag's scheme, '' or missing: it has none
-ARGV[6]  until: with a scheme, the end of its period if the hash is armed now, in milliseconds of the server's clock: 0 if
-         it has yet to be found out, 2^63-1 if there are no periods
+ARGV[4]  'claim': elect me if nobody is elected; 'mine': I was elected by `next`, elect me again; 'look': don't elect me;
+         'resign': I was elected and can't load, so elect the next caller that claims
+ARGV[5]  scheme: the id of the tag's scheme; '' or missing: no scheme
+ARGV[6]  until: only with a scheme. The end of its period, if the hash is prepared now, in milliseconds of the server's clock;
+         0: not known yet; 2^63-1: there are no periods
 
 Returns one of
   {'open', reign, born, top, cur, due, elected}
-                       due '1': a segment should be loaded (cur has reached the mark, buffer 2 is free);
-                       elected '1': by this caller. A load must carry reign and born, and begin at or above top
+                       due '1': a segment should be loaded, as cur has reached the threshold and buffer 2 is free;
+                       elected '1': this caller should load it. The load must send reign and born, and start at or above top
   {'open', reign, born, top, cur, due, elected, clock}
-                       the same, with due '1', as the period has ended by the server's clock, in milliseconds: before a
-                       segment the hash wants a floor at the end of that period
-  {'otherscheme', id}  the hash's numbers belong to another scheme, '' for none, in any reign; nothing changed
-  {'otherstore', id}   the hash was armed for another store; nothing changed
-  {'notmaster'}        this server is no master, or shows no replication id; nothing changed
-  {'corrupt'}          a field is missing, no whole number up to 2^63-1, or contradicts another, or `store` is no store's id;
-                       nothing changed
-  error BADARG         the window or `until` is no number; nothing changed
+                       the same, with due '1': the period has ended by the server's clock, in milliseconds. Before a segment
+                       is loaded, `floor` must skip to the end of that period
+  {'otherscheme', id}  the numbers of the hash belong to another scheme, '' for none, in any term; nothing changed
+  {'otherstore', id}   the hash belongs to another store; nothing changed
+  {'notmaster'}        this server isn't a master, or shows no replication id; nothing changed
+  {'corrupt'}          a field is missing, isn't a whole number up to 2^63-1, or contradicts another field, or `store` isn't the
+                       id of a store; nothing changed
+  error BADARG         the window or `until` isn't a number; nothing changed
 ]]
 local fresh, store_id, window, role, own, own_till = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5] or '', ARGV[6]
 --@include whole

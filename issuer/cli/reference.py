@@ -17,7 +17,7 @@ from issuer.times import lasting
 #: From this many seconds on a duration is shown in larger units as well.
 LONG = 120
 
-_PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\n\n", re.DOTALL)
+_PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\.\s", re.DOTALL)
 
 
 @click.command(
@@ -43,7 +43,7 @@ def lua(name: str | None) -> None:
 
 
 def _purpose(name: str) -> str:
-    """Return what a script is for: the first paragraph of its contract."""
+    """Return the purpose of a script: the first sentence of its contract."""
     found = _PURPOSE.match(script(name).text)
     return " ".join(found[1].split()) if found else ""
 

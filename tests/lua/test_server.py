@@ -77,7 +77,7 @@ def configured(tag: TagHash, **settings: str | int) -> Iterator[None]:
 @pytest.mark.usefixtures("_user")
 class TestRights:
     def test_those_in_the_readme_are_enough(self, tag: TagHash, any_redis: RedisServer, mine: TagHash) -> None:
-        (rights,) = re.findall(r"\*\*Rights\*\*: `([^`]*)`", README)
+        (rights,) = re.findall(r"\*\*Permissions\*\*: `([^`]*)`", README)
         page = (programs.REPOSITORY / "docs" / "operate" / "servers.md").read_text(encoding="utf-8")
         shown = page.partition("ACL SETUSER issuer on >secret ")[2].partition("\n")[0].split()
         assert {*shown, "+eval"} == set(rights.split())  # the issuer sends scripts by SCRIPT LOAD alone
@@ -203,7 +203,7 @@ class TestStuckScript:
 
     @pytest.mark.covers("3.13")
     def test_the_readme_has_this_runbook(self) -> None:
-        runbook = README.partition("**A stuck script**")[2].partition("\n\n")[0]
+        runbook = README.partition("**A stuck script**")[2].partition("\n- ")[0]
         assert all(word in runbook for word in ("BUSY", "SCRIPT KILL", "UNKILLABLE", "SHUTDOWN NOSAVE", "fenced"))
 
 
