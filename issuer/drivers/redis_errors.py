@@ -38,10 +38,10 @@ SETTLING = 1.0
 #: Texts of a server that can't be trusted with the fence, and what they mean.
 _REFUSALS = (
     ("can't write against a read only", "is a read-only replica: configure the address of the master"),
-    ("BADARG", "does not run the script as it should"),
+    ("BADARG", "does not run the script correctly"),
     ("unknown command", "lacks a command that every supported server has"),
     ("Unknown Redis command", "lacks a command that every supported server has"),
-    ("not allowed from script", "lets no script run a command that every supported server does"),
+    ("not allowed from script", "does not allow in scripts a command that every supported server allows"),
 )
 
 
@@ -95,7 +95,7 @@ def _misconfigured(error: Exception, text: str) -> str:
     if isinstance(error, redis.exceptions.AuthenticationError):
         return f" refuses the login: {text}"
     if isinstance(error.__cause__, UnicodeError):
-        return f": that can't be a host's name: {error.__cause__}"
+        return f": the host name is invalid: {error.__cause__}"
     if tls_fails(text):
         way_out = "correct ssl_ca_certs, ssl_certfile and ssl_keyfile in its URL, or the server's certificate"
         return f": no connection over TLS: {text}: {way_out}"

@@ -107,7 +107,7 @@ def _taken_apart(url: str, name: str, pool: Any) -> Target:
     others = urlencode([pair for pair in parameters if not pair[0].startswith(_FOR_SENTINELS)])
     if kind == "cluster":
         if path not in ("", "0"):
-            raise ConfigurationError(f"redis {name}: a Cluster has database 0 only: leave the number out")
+            raise ConfigurationError(f"redis {name}: a Cluster has only database 0: omit the number")
         return Target(name, lambda: Cluster(nodes), recipe(f"{plain}://{login}{at}localhost?{others}"))
     master, _, db = path.partition("/")
     if not master:

@@ -204,14 +204,16 @@ class TagRegistry(Generic[L]):
         if isinstance(error, ForeignHash):
             self._end(combiner, error)  # the next caller has a new combiner, which looks before it draws
         if isinstance(error, Unavailable):
-            log.debug("tag %r: sweep: %s", combiner.tag, error)
+            log.debug("tag %r: background work failed: %s", combiner.tag, error)
             return
         if isinstance(error, ConfigurationError):
             told = self._unable.get(combiner.tag)
             self._unable[combiner.tag] = str(error)
             if told == str(error):
                 return
-        self._sparing.say(log.warning, combiner.tag, str(error), "tag %r: sweep: %s", combiner.tag, error)
+        self._sparing.say(
+            log.warning, combiner.tag, str(error), "tag %r: background work failed: %s", combiner.tag, error
+        )
 
     def close(self) -> list[L] | None:
         """Make no more combiners; return those that there are, None if it was closed before."""

@@ -118,7 +118,7 @@ def test_where_numbers_begin_anew_none_are_skipped(make: Make) -> None:
         ids.create(tag, **settings)
         first = ids.next(tag)
         for name, value in (("start", 7), ("above", 1 << 60), ("start", 1)):
-            with pytest.raises(issuer.SchemeError, match="can't be raised") as caught:
+            with pytest.raises(issuer.SchemeError, match="cannot be raised") as caught:
                 ids.configure(tag, **{name: value})  # type: ignore[arg-type]  # of these names
             assert caught.value.setting == name
         assert ids.next(tag) == first + 1

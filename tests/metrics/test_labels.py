@@ -121,7 +121,7 @@ def test_what_cannot_be_used_is_refused(connect: Connect, measure: Measure) -> N
         refused(ConfigurationError, "0 or more", measure, ids, tags=-1)
         refused(ConfigurationError, "0 or more", measure, ids, tags=True)
         refused(ConfigurationError, "CollectorRegistry", install, watched(ids), "no registry")
-        refused(ConfigurationError, "some of these names already", install, watched(ids), taken)
+        refused(ConfigurationError, "already has some of these names", install, watched(ids), taken)
         assert "issuer_issued" not in generate_latest(taken).decode(), "none of them is left behind"
         assert ids.tags() == []
 

@@ -163,7 +163,9 @@ def begin_period(record: Tag, key: str, store_id: str, clock: int) -> Steps[Tag]
     """
     periods = scheme_record.periods(record)
     if periods is None:
-        raise ConfigurationError(f"tag {record.tag!r} has no periods, but its hash has", tag=record.tag)
+        raise ConfigurationError(
+            f"tag {record.tag!r} has no periods, but its hash in Redis has periods", tag=record.tag
+        )
     begun = periods.index(clock) << PERIOD_BITS
     after = yield from ask(
         lambda store, timeout: store.configure(record.tag, TagChanges(raise_to=begun), timeout=timeout)

@@ -141,7 +141,7 @@ class Link:
         while reply is MORE or isinstance(reply, hiredis.PushNotification):
             if reply is MORE:
                 if not self._wait(math.ceil(end.left() * 1000)):
-                    raise redis.TimeoutError("no whole answer in time")
+                    raise redis.TimeoutError("no complete answer in time")
                 data = self._receive(READ)
                 if not data:
                     raise redis.ConnectionError("the server closed the connection")
@@ -162,7 +162,7 @@ class Link:
     def _check_process(self) -> None:
         """Refuse in a forked child, where gevent runs copies of all greenlets on: two would talk over one socket."""
         if os.getpid() != self._process:
-            raise redis.ConnectionError("this connection is the parent's")
+            raise redis.ConnectionError("this connection belongs to the parent process")
 
     def stale(self) -> bool:
         """Whether it was closed while it was idle, or holds a reply that was never read."""
