@@ -49,7 +49,7 @@ LINES: dict[type[Event], tuple[int, str, *tuple[str | Callable[[Any], object], .
     ),
     events.NumbersLost: (
         WARNING,
-        "%s; numbers continue above %d, and those after %d, %d at most, are a gap",
+        "%s; new numbers are above %d, and the numbers after %d are a gap (at most %d)",
         lambda event: _LOSSES[event.cause],
         "above",
         "seen",

@@ -61,7 +61,7 @@ class Guard:
         """Raise Problem for another server's name, or for a page of another site."""
         host = headers.get(b"host")
         if not self.serves(host):
-            raise Problem(403, "wrong_host", "the Host header is no name of this server; add it to `allowed_hosts`")
+            raise Problem(403, "wrong_host", "the Host header is not a name of this server; add it to `allowed_hosts`")
         origin = headers.get(b"origin")
         own = host is not None and origin is not None and origin.lower().partition(b"://")[2] == host.lower()
         if (origin is not None and not own) or headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):

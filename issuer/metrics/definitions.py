@@ -55,7 +55,7 @@ SEGMENTS = _counter("segments_loaded", "Segments loaded into Redis")
 LATE = _counter("extensions_late", "Times that all segments were used up before the next one was loaded")
 NEAR = _counter("limits_near", "Times that a tag was found to be near its limit")
 FENCE = _counter("fence_trips", "Times that Redis lost a tag's numbers, by cause", "cause")
-LOST = _counter("numbers_lost", "Numbers that were lost in Redis and are never issued, at most")
+LOST = _counter("numbers_lost", "Upper bound of the numbers that were lost in Redis and are never issued")
 NOT_GIVEN_BACK = _counter("give_backs_failed", "Times that unused numbers could not be returned and became a gap")
 WENT_DIRECT = _counter("direct_begun", "Times that a process began to serve a tag in direct mode, without Redis")
 REJOINED = _counter("direct_ended", "Times that a process ended direct mode and used Redis again")
@@ -110,7 +110,7 @@ STORE_SILENT = _gauge(
     "store_silent", "livemax", "1 while the store does not answer the reservations of at least one tag"
 )
 TAGS = _gauge("tags", "livemax", "Tags that a process uses or keeps")
-KEPT = _gauge("kept_tags", "livemax", "Tags that a keeper keeps loaded, used or not")
+KEPT = _gauge("kept_tags", "livemax", "Tags whose segments a keeper loads in advance, used or not")
 CONNECTIONS = _gauge("connections", "livesum", "Open client connections", "protocol")
 BUILD = _gauge(
     "build_info", "livemax", "Always 1; the labels have the versions of the issuer and of Python", "version", "python"
