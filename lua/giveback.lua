@@ -6,7 +6,7 @@ it sends this. A late or repeated copy of the call does no harm, as long as born
 KEYS[1]  the tag's hash
 ARGV[1]  used: the last number of the lease that was issued, or the lease's low if none was; used+1 .. high are returned
 ARGV[2]  high: the last number of the lease
-ARGV[3]  reign: the fence of the lease
+ARGV[3]  reign: the id of the master's term, which is the fence of the lease
 ARGV[4]  born: the born of the lease
 ARGV[5]  backs: the backs of the lease
 

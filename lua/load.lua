@@ -6,8 +6,8 @@ KEYS[1]  the tag's hash
 ARGV[1]  low: the number before the first one of the segment
 ARGV[2]  high: the last number of the segment, above low
 ARGV[3]  mark: the threshold: the number whose draw requests the segment after this one
-ARGV[4]  reign, from the reply of `open`
-ARGV[5]  born, from the reply of `open`
+ARGV[4]  reign: the id of the master's term, from the reply of `open`
+ARGV[5]  born: the id of the hash, from the reply of `open`
 
 Returns one of
   {'current'}        loaded into buffer 1, which was used up
