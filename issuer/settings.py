@@ -97,7 +97,7 @@ def _lease(lease: object) -> int:
     """Return the number; ConfigurationError if it isn't a whole one in its range."""
     number = int(lease) if isinstance(lease, str) and lease.isdecimal() else lease
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LEASE_MOST:
-        raise ConfigurationError(f"{brief(lease)} is no whole number 0..{LEASE_MOST}")
+        raise ConfigurationError(f"must be a whole number in 0..{LEASE_MOST}, not {brief(lease)}")
     return number
 
 
@@ -108,14 +108,14 @@ def _flag(value: object) -> bool:
             value.lower(), value
         )
     if not isinstance(value, bool):
-        raise ConfigurationError(f"is true or false, not {brief(value)}")
+        raise ConfigurationError(f"must be true or false, not {brief(value)}")
     return value
 
 
 def _path(path: object) -> str:
     """Return the path of a file; ConfigurationError if it is none."""
     if not isinstance(path, (str, os.PathLike)) or isinstance(named := os.fspath(path), bytes) or "\0" in named:
-        raise ConfigurationError(f"{brief(path)} is no path of a file")
+        raise ConfigurationError(f"must be the path of a file, not {brief(path)}")
     return named
 
 
@@ -406,21 +406,21 @@ def _checked(found: Mapping[str, Setting]) -> Settings:
 
 def _check_default(settings: Settings) -> None:
     """Refuse the default store where it can't be meant: each machine would count from 1 in a file of its own."""
-    way_out = "Name the store: --store, ISSUER_STORE_URL or store_url in a file"
+    way_out = "Configure the store: --store, ISSUER_STORE_URL or store_url in a file"
     if settings.redis_url.value != "none":
         raise ConfigurationError(
-            f"Redis is named ({settings.redis_url.source}) but no store: two machines with a SQLite file each on one "
-            f"Redis would repeat numbers after a flush. {way_out}"
+            f"Redis is configured ({settings.redis_url.source}), but no store: two machines, each with its own SQLite "
+            f"file, would issue the same numbers after Redis is emptied. {way_out}"
         )
     if settings.redis_url.source != DEFAULT:
         raise ConfigurationError(
-            f"Redis is none ({settings.redis_url.source}), so all numbers come from the store, and no store is named. "
-            f"{way_out}; without either, numbers come from {settings.store_url.value}"
+            f"Redis is none ({settings.redis_url.source}), so all numbers come from the store, but no store is "
+            f"configured. {way_out}. If you configure neither, numbers come from {settings.store_url.value}"
         )
     if settings.require_servers.value:
         raise ConfigurationError(
-            f"no store is named, and require_servers ({settings.require_servers.source}) forbids the default, a file "
-            f"that only this machine has ({settings.store_url.value}). {way_out}"
+            f"no store is configured, and require_servers ({settings.require_servers.source}) forbids the default, a "
+            f"file that only this machine has ({settings.store_url.value}). {way_out}"
         )
 
 
@@ -430,7 +430,7 @@ def _filled(variable: str, value: str) -> str:
     Taken for a variable that isn't there, it would have two containers count 1, 2, ... each.
     """
     if not value.strip():
-        raise ConfigurationError(f"{variable} is empty: give it a value, or take it out")
+        raise ConfigurationError(f"{variable} is empty: set a value, or remove the variable")
     return value
 
 
@@ -489,7 +489,7 @@ def _file(
         unknown = sorted(set(content) - set(names))
         if unknown:
             raise ConfigurationError(
-                f"settings file {candidate}: unknown key {brief(unknown[0])}; there are {', '.join(names)}"
+                f"settings file {candidate}: unknown key {brief(unknown[0])}; the keys are {', '.join(names)}"
             )
         return content, candidate
     return {}, None

@@ -240,7 +240,7 @@ def _no_option(error: click.NoSuchOption) -> str:
     name, context = error.option_name, error.ctx
     root = None if context is None else context.find_root()
     if context is not root and root is not None and any(name in param.opts for param in root.command.params):
-        return f"{name} stands before the command: issuer {name} ... {context and context.info_name}"
+        return f"{name} must be before the command: issuer {name} ... {context and context.info_name}"
     # The dashes, which click compares as well, make any two options look related.
     near = get_close_matches(name.lstrip("-"), [each.lstrip("-") for each in error.possibilities or ()])
     return error.message + (f" Did you mean --{near[0]}?" if near else "")

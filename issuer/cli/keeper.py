@@ -40,7 +40,9 @@ def keeper(session: Session) -> None:
     """
     settings = session.settings()
     if settings.redis_url.value == "none":
-        raise ConfigurationError("a keeper loads segments into Redis, and none is set: give --redis and --store")
+        raise ConfigurationError(
+            "a keeper loads segments into Redis, and no Redis is configured: give --redis and --store"
+        )
     _tell_warnings()
     stop = threading.Event()
     _on_signals(stop.set)

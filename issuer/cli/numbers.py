@@ -83,9 +83,9 @@ def next(
     error.
     """
     if key is not None and count > 1:
-        raise click.UsageError("--key has one number: leave -n out")
+        raise click.UsageError("--key stands for one number: leave out -n")
     if key is None and ttl is not None:
-        raise click.UsageError("--ttl requires --key: it says how long the number of a key is kept")
+        raise click.UsageError("--ttl requires --key: it is the time for which the number of the key is kept")
     if as_text or key is not None or shard_key is not None or restart_key is not None:
         how = {"key": key, "ttl": TTL if ttl is None else ttl, "shard_key": shard_key, "restart_key": restart_key}
         found = _each(session.connect(), tag, count, **how)
@@ -199,7 +199,7 @@ def read(issuer: Issuer, tag: str, value: str, *, as_number: bool, holder: bool 
     number = int(value) if value.isascii() and value.isdecimal() and len(value) <= DIGITS_MOST else None
     if as_number:
         if number is None:
-            raise NotDecodable(f"{brief(value)} is no whole number", tag=tag, value=value)
+            raise NotDecodable(f"{brief(value)} is not a whole number", tag=tag, value=value)
         return issuer.decode(tag, number, holder=holder)
     try:
         return issuer.decode(tag, value, holder=holder)
@@ -220,8 +220,12 @@ def ambiguous(issuer: Issuer, tag: str) -> str:
     """Say why a number of the tag stands for several counters."""
     scheme = issuer.inspect(tag).scheme
     if "restart" in scheme:
-        return "each period has that number; give its text, which tells the period"
-    return "the tag's numbers come again" if "cycle" in scheme else "each series has that number; give its text"
+        return "each period has this number; give the text, which contains the period"
+    return (
+        "the tag issues each number again after its limit"
+        if "cycle" in scheme
+        else "each series has this number; give the text"
+    )
 
 
 def _chunks(issuer: Issuer, tag: str, count: int) -> Iterator[Sequence[int]]:

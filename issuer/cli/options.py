@@ -11,7 +11,7 @@ import click
 def check_askable(*, yes: bool) -> None:
     """UsageError if the question can't be put: there is neither a terminal on stdin nor --yes."""
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError("stdin is no terminal, so the question can't be put: give --yes to go on")
+        raise click.UsageError("stdin is not a terminal, so this can't be confirmed: give --yes")
 
 
 def asked(question: str, *, yes: bool) -> None:

@@ -193,9 +193,9 @@ def _check_options(tag: str | None, *, everything: bool, at_least: int | None, s
     if (tag is None) is not everything:
         raise click.UsageError("give a TAG or --all, one of them")
     if everything and at_least is not None:
-        raise click.UsageError("--at-least needs a TAG: each has numbers of its own")
+        raise click.UsageError("--at-least requires a TAG, because each tag has its own numbers")
     if spare_sound and not everything:
-        raise click.UsageError("--spare-sound goes with --all: a TAG that is named is recovered")
+        raise click.UsageError("--spare-sound requires --all: a TAG that you name is always recovered")
 
 
 def _read(paths: tuple[str, ...]) -> Journals:

@@ -62,8 +62,8 @@ class Session:
                 default_is_known()  # its warning came when its file was made
             if not makes_store and store.source != settings_.DEFAULT and is_missing(store.value):
                 raise ConfigurationError(
-                    f"there is no store {mask(store.value)} (from {store.source}): name the one that is meant; "
-                    "`issuer create` makes a new one with its first tag"
+                    f"there is no store {mask(store.value)} (from {store.source}): correct the name; "
+                    "to make a new store, create its first tag with `issuer create`"
                 )
             self._issuer = connect(**self.given, scheduler=scheduler, rejected=_told)
             click.get_current_context().find_root().call_on_close(self._issuer.close)

@@ -145,7 +145,9 @@ def show(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> N
     else:
         direct = session.settings().redis_url.value == "none"
         if deleted:
-            say(f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}; made again, it goes on above max")
+            say(
+                f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}; created again, it continues above max"
+            )
         show_data(sheet(seen, direct=direct, now=now_ms(), room=screen_width()))
     if seen.redis_error is not None:
         complain(seen.redis_error)
@@ -200,7 +202,7 @@ def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> Non
         return
     say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")
     if before is not None and (dropped := _dropped(before, made)):
-        say(f"it was deleted before, with settings that it has no more: {dropped}; `issuer set` changes them")
+        say(f"the deleted tag of this name had other settings: {dropped}; use `issuer set` to set them again")
 
 
 def _dropped(before: Inspection, made: Tag) -> str:
@@ -244,7 +246,7 @@ def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     if not changes:
         raise click.UsageError(
             "nothing to change: give --step, --limit, --start, --above, --lease, --ahead, --description, or one of the "
-            "options that say how its numbers are made"
+            "options of its number format"
         )
     issuer = session.connect()
     below: int | None = changes["above"] if "above" in changes else changes["start"] - 1 if "start" in changes else None
@@ -252,7 +254,7 @@ def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
         _ask_to_skip(issuer, tag, below, yes=yes)
     now = issuer.configure(tag, **changes)
     if below is not None and not now.scheme and below < now.max:
-        say(f"nothing is skipped: the numbers up to {now.max} have been reserved already")
+        say(f"no number is skipped: the numbers up to {now.max} are reserved already")
     say(f"changed {plain(now.tag)}: {_stands(now)}{_settings(now)}")
 
 

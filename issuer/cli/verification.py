@@ -72,10 +72,10 @@ def verify(context: click.Context, *, tag: str | None, everything: bool, as_json
         show(_report(wrong, screen_width()))
     _sum_up(verdicts, tag)
     if unseen:
-        say(f"not looked at in Redis: {', '.join(map(plain, unseen))}")
+        say(f"not checked in Redis: {', '.join(map(plain, unseen))}")
     for name, found, _ in verdicts:
         if len(found) == MOST:
-            say(f"{plain(name)}: {MOST} findings; the rest was not looked for")
+            say(f"{plain(name)}: {MOST} findings shown; there may be more")
     codes = [*map(code_of, failed), UNREACHABLE if unseen else OK]
     context.exit(PROBLEM if wrong else max(codes))
 
@@ -86,13 +86,13 @@ def _sum_up(verdicts: list[_Verdict], tag: str | None) -> None:
     agree = [name for name, found, _ in verdicts if found and all(isinstance(each, RedisUnseen) for each in found)]
     failed = [name for name, _, error in verdicts if error is not None]
     if tag is not None and sound:
-        say(f"{plain(tag)} is sound")
+        say(f"{plain(tag)}: no problem found")
     elif tag is None and (sound or not agree):
-        say(f"{len(sound)} of {numbered(len(verdicts), 'tag')} {'is' if len(verdicts) == 1 else 'are'} sound")
+        say(f"{len(sound):,} of {numbered(len(verdicts), 'tag')} without a problem")
     if agree:
-        say(f"ledger and store agree, which is no proof without Redis: {', '.join(map(plain, agree))}")
+        say(f"ledger and store agree, but Redis was not checked: {', '.join(map(plain, agree))}")
     if failed and tag is None:
-        say(f"not looked at: {', '.join(map(plain, failed))}")
+        say(f"not checked: {', '.join(map(plain, failed))}")
 
 
 def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict]:
@@ -117,7 +117,7 @@ def _each(issuer: Issuer, names: list[str], *, named: bool) -> Iterator[_Verdict
                 unseen = next((each for each in findings if isinstance(each, RedisUnseen)), None)
                 if unseen is not None and RedisUnavailable not in away:
                     away.add(RedisUnavailable)
-                    complain(f"Redis was not looked at: {unseen.why}")
+                    complain(f"Redis was not checked: {unseen.why}")
                 yield name, findings, None
 
 
@@ -172,8 +172,8 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
     issuer = Session.of(context).connect()
     decoded = read(issuer, tag, value, as_number=as_number)
     if decoded.counter is None:
-        why = "its strategy made it, without a counter" if decoded.fields is not None else ambiguous(issuer, tag)
-        raise NotDecodable(f"{brief(value)} of {tag!r} is in no ledger: {why}", tag=tag, value=value)
+        why = "its strategy makes numbers without a counter" if decoded.fields is not None else ambiguous(issuer, tag)
+        raise NotDecodable(f"{brief(value)} of {tag!r} has no ledger entry: {why}", tag=tag, value=value)
     part, number = decoded.part or tag, decoded.counter
     found = issuer.who(part, number)
     shown = state(found)
@@ -198,5 +198,5 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
         named = f"{plain(value)} of {plain(tag)}" + ("" if plainly else f" (counter {number} of {plain(part)})")
         complain(f"{named} is in no ledger entry: {shown}")
     if len(found.entries) > 1:
-        complain(f"{len(found.entries)} processes reserved it: run `issuer verify {part}`")
+        complain(f"{len(found.entries)} processes reserved it. Run `issuer verify {part}`")
     context.exit(FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM)

@@ -67,7 +67,7 @@ def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(d
     seen = direct("show", "orders", "--deleted", "--json").json()
     assert (seen["limit"], seen["store"]["step"], seen["description"]) == (900, 5, "new")
     again = direct("create", "orders", "--limit", "900").err
-    assert "settings that it has no more: lease 0, step 5, description new; `issuer set`" in again
+    assert "had other settings: lease 0, step 5, description new; use `issuer set`" in again
     assert direct("next", "orders").out == "132\n"
 
 

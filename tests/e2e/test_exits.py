@@ -28,7 +28,7 @@ REFUSED = {
     2: [
         ("next", "Missing argument"),
         ("next orders -n 0", "0 is not in the range"),
-        ("next orders --timeout 1", "--timeout stands before the command: issuer --timeout ... next\n"),
+        ("next orders --timeout 1", "--timeout must be before the command: issuer --timeout ... next\n"),
         ("next orders --jsn", "Did you mean --json?"),
         ("next orders --ttl 5", "--ttl requires --key"),
         ("next ''", "1 to 200 bytes"),
@@ -69,11 +69,11 @@ REFUSED = {
         ("set orders --restart daily", "error: restart: cannot be changed"),
         ("set orders --keyed", "error: keyed: cannot be changed"),
         ("set orders --strategy snowflake", "error: strategy: cannot be changed"),
-        ("keeper", "none is set"),
+        ("keeper", "no Redis is configured"),
         ("delete orders", "--yes"),
-        ("recover orders", "stdin is no terminal"),
+        ("recover orders", "stdin is not a terminal"),
         ("recover", "one of them"),
-        ("recover --all --at-least 5 --yes", "needs a TAG"),
+        ("recover --all --at-least 5 --yes", "requires a TAG"),
         ("halt orders --all", "one of them"),
         ("halt orders", "--yes"),
         ("verify orders --all", "not both"),
@@ -115,7 +115,7 @@ def test_a_store_that_is_not_there_is_not_made_by_looking_at_it(cli: Cli, home: 
         ended = cli("--store", f"sqlite:///{home / 'typo' / 'ids.db'}", *command.split())
         assert (ended.code, ended.out) == (2, "")
         assert "there is no store sqlite:///" in ended.err
-        assert "`issuer create` makes a new one" in ended.err
+        assert "to make a new store" in ended.err
     assert list(home.iterdir()) == []
     for command in ("doctor", "create a"):
         ended = cli("--store", f"sqlite:///{'x' * 300}", *command.split())

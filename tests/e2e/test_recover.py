@@ -41,7 +41,7 @@ def test_a_dry_run_shows_what_would_be_done_and_recover_twice_does_it_once(behin
     both = [done("orders", 5, 20), done("users", 5, 20)]
     assert behind("recover", "--all", "--dry-run", "--json").json() == both
     ended = behind("recover", "--all", "--json")  # with nobody to ask
-    assert (ended.code, ended.out, "stdin is no terminal" in ended.err) == (2, "", True)
+    assert (ended.code, ended.out, "stdin is not a terminal" in ended.err) == (2, "", True)
     assert behind("tags", "--json").json() == before
     assert behind("recover", "--all", "--yes", "--json").json() == both
     assert behind("recover", "--all", "--yes", "--json").json() == [done("orders", 20, 20), done("users", 20, 20)]

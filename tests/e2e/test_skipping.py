@@ -25,7 +25,7 @@ def test_a_script_says_yes_or_changes_nothing_and_what_skips_nothing_asks_nobody
     assert (refused.code, refused.out, "give --yes to go on" in refused.err) == (2, "", True)
     for option in ("--above", "--start"):
         below = orders("set", "orders", option, "15")
-        assert (below.code, "nothing is skipped: the numbers up to 20 have been" in below.err) == (0, True)
+        assert (below.code, "no number is skipped: the numbers up to 20 are" in below.err) == (0, True)
     assert stands(orders) == (20, "")
     assert orders("set", "orders", "--above", "500", "--description", "new", "--yes").code == 0
     assert stands(orders) == (500, "new")

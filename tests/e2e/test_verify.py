@@ -29,7 +29,7 @@ def forge(home: Path, low: int, high: int, host: str = "intruder.example.org") -
 
 @pytest.mark.covers("N.5")
 def test_verify_ends_with_0_or_4_and_shows_who_and_when_of_an_overlap(orders: Cli, home: Path) -> None:
-    for arguments, told in (((), "2 of 2 tags are sound\n"), (("orders",), "orders is sound\n")):
+    for arguments, told in (((), "2 of 2 tags without a problem\n"), (("orders",), "orders: no problem found\n")):
         ended = orders("verify", *arguments)
         assert (ended.code, ended.out, ended.err) == (0, "", told)
         assert orders("verify", *arguments, "--json").json() == []
@@ -44,7 +44,7 @@ def test_verify_ends_with_0_or_4_and_shows_who_and_when_of_an_overlap(orders: Cl
     assert list(finding) == ["tag", "kind", "first", "last", "message", "entries"]
     assert (finding["tag"], finding["kind"], finding["first"], finding["last"]) == ("orders", "overlap", 6, 10)
     assert (finding["entries"][0]["host"], finding["entries"][0]["pid"]) == ("intruder.example.org", 99)
-    assert orders("verify").err == "1 of 2 tags are sound\n"
+    assert orders("verify").err == "1 of 2 tags without a problem\n"
     # A tag that can't be read keeps no other from being verified.
     orders("next", "users")
     altered(home, "UPDATE segments SET high = 'x' WHERE low = 0 AND tag = 'users'")
@@ -72,15 +72,15 @@ def test_with_redis_away_an_agreement_of_ledger_and_store_is_told_and_is_no_pass
     unseen = [("orders", "Redis not looked at"), ("users", "Redis not looked at")]
     assert [(each["tag"], each["kind"]) for each in ended.json()] == unseen
     # The same for both, and told once.
-    assert ended.err.startswith("error: Redis was not looked at: redis redis://127.0.0.1:1: ")
+    assert ended.err.startswith("error: Redis was not checked: redis redis://127.0.0.1:1: ")
     assert ended.err.count("error: ") == 1
-    agree = "ledger and store agree, which is no proof without Redis: orders, users\n"
-    assert ended.err.endswith(f"{agree}not looked at in Redis: orders, users\n")
-    assert "sound" not in ended.err
+    agree = "ledger and store agree, but Redis was not checked: orders, users\n"
+    assert ended.err.endswith(f"{agree}not checked in Redis: orders, users\n")
+    assert "problem" not in ended.err
     forge(home, 5, 10)
     ended = orders(*away, "verify", "orders")
     assert (ended.code, ended.out.splitlines()[0]) == (4, "orders  overlap  6..10")
-    assert "Redis was not looked at" in ended.err
+    assert "Redis was not checked" in ended.err
 
 
 @pytest.mark.covers("N.5")

@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_meant_is_named_and_refused(folder: Path) -> None:
     for content, problem in {
         b"prefix = ": "Invalid value",
         b"\xff\xfe": "utf-8",
-        b'prefx = "a"\n': "unknown key 'prefx'; there are redis_url, store_url, prefix",
+        b'prefx = "a"\n': "unknown key 'prefx'; the keys are redis_url, store_url, prefix",
         b'[redis]\nurl = "a"\n': "unknown key 'redis'",
     }.items():
         (folder / "issuer.toml").write_bytes(content)
@@ -233,10 +233,10 @@ def test_an_address_may_be_none(folder: Path) -> None:
 
 def test_redis_without_a_store_is_refused_wherever_it_was_named(folder: Path) -> None:
     url = {"ISSUER_REDIS_URL": "redis://r"}
-    wrong("redis_url", "redis://r", r"Redis is named \(argument\) but no store")
-    refused(ConfigurationError, r"\(ISSUER_REDIS_URL\) but no store", load, environ=_environ(folder, **url))
+    wrong("redis_url", "redis://r", r"Redis is configured \(argument\), but no store")
+    refused(ConfigurationError, r"\(ISSUER_REDIS_URL\), but no store", load, environ=_environ(folder, **url))
     (folder / "issuer.toml").write_text('redis_url = "redis://r"\n')
-    refused(ConfigurationError, r"\(issuer.toml\) but no store", load, environ=_environ(folder))
+    refused(ConfigurationError, r"\(issuer.toml\), but no store", load, environ=_environ(folder))
 
 
 def test_tags_are_made_by_themselves_only_where_nobody_named_a_server() -> None:
@@ -317,7 +317,7 @@ def test_a_variable_that_is_empty_is_refused(empty: str) -> None:
 def test_what_a_missing_variable_gives_is_refused(make: Any) -> None:
     for given in ({"redis": None}, {"store": None}, {"redis": None, "store": None}, {"redis": "none", "store": None}):
         refused(ConfigurationError, "is None: omit it", make, **given)
-    refused(ConfigurationError, "no store is named", make, redis="none")
+    refused(ConfigurationError, "no store is configured", make, redis="none")
 
 
 def test_the_default_is_told_once_by_the_name_of_its_file(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
