@@ -84,8 +84,8 @@ def connect(
 
     Args:
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
-            redis+cluster://h1:7000,h2:7000) or a redis-py client (a Sentinel's too). "none": draw numbers from the
-            store alone; then `store` must be given. Default: from the settings.
+            redis+cluster://h1:7000,h2:7000) or a redis-py client, also one from `Sentinel.master_for`. "none": draw
+            numbers from the store alone; then `store` must be given. Default: from the settings.
         store: URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store. Default: from the
             settings.
         prefix: Start of all Redis keys: printable characters without braces.
@@ -104,11 +104,12 @@ def connect(
         rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
             is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
-        alarm: Function that is called with errors that need a person, such as a clock that went back.
+        alarm: Function that is called with errors that an operator must handle, such as a clock that went back.
         scheduler: "background" (threads of the issuer's own), an APScheduler scheduler, or None. With None segments are
             loaded by `tick()`, or by the caller when no number is left.
         metrics: True: count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
-        config: Path of a settings file.
+        config: Path of the settings file. None: $ISSUER_CONFIG, ./issuer.toml, or issuer/issuer.toml in
+            $XDG_CONFIG_HOME.
 
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.
@@ -178,11 +179,12 @@ def aconnect(
         rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
             is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
-        alarm: Function that is called with errors that need a person, such as a clock that went back.
+        alarm: Function that is called with errors that an operator must handle, such as a clock that went back.
         scheduler: "background" (tasks of the event loop), an AsyncIOScheduler, or None. With None segments are loaded
             by `tick()`, or by the caller when no number is left.
         metrics: True: count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
-        config: Path of a settings file.
+        config: Path of the settings file. None: $ISSUER_CONFIG, ./issuer.toml, or issuer/issuer.toml in
+            $XDG_CONFIG_HOME.
 
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.

@@ -593,7 +593,7 @@ class Issuer:
         """Stop all reservations of a tag and its parts, in every process, until `recover` is run.
 
         Numbers that were reserved before are still issued: those in Redis, in leases and in segments of processes.
-        After that, calls raise StoreBehind. It can be repeated.
+        After that, calls raise StoreBehind. Calling it again changes nothing.
 
         Args:
             tag: Name of the tag.
