@@ -1,4 +1,4 @@
-"""Access to a server: which token a caller has, what it may do, and how often."""
+"""Access to a server: authentication by token, scopes, and rate limits."""
 
 from __future__ import annotations
 
@@ -38,14 +38,22 @@ _HEADER: Final = struct.Struct("=QQ")
 
 
 class Caller:
-    """A caller that was identified. `name`: of its token; "" where the server asks for none."""
+    """An authenticated caller.
+
+    Attributes:
+        name: Name of its token; "" if the server requires no tokens.
+    """
 
     __slots__ = ("_all", "_bucket", "_matches", "_scopes", "name")
 
     def __init__(self, name: str, scopes: Collection[Scope], tags: Sequence[str], bucket: Bucket | None = None) -> None:
-        """`scopes`: admin includes the others. `tags`: patterns as of fnmatchcase; one of them has to fit.
+        """Make a caller.
 
-        A pattern fits the tag that is written like it, too: `a[1]` is also the name of a tag.
+        Args:
+            name: Name of its token.
+            scopes: What the caller may do. `admin` includes the other scopes.
+            tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if one pattern matches, or equals its name.
+            bucket: Rate limit; None: no limit.
         """
         self.name = name
         self._scopes = frozenset(SCOPES if "admin" in scopes else scopes)
@@ -55,25 +63,32 @@ class Caller:
         self._bucket = bucket
 
     def need(self, scope: Scope | Sequence[Scope], tag: str | None = None) -> None:
-        """Return if the caller may do what takes this scope, and count it as one request of the token.
+        """Count one request of the token, and check that the caller has the scope.
 
-        `scope`: of several, one is enough. `tag`: None if the call is about all tags, which takes the pattern `*`.
-        Raises TooManyRequests beyond the rate of the token, Forbidden if it may not.
+        Args:
+            scope: The required scope. Of several scopes, one is enough.
+            tag: The tag of the request; None for a request about all tags, which requires the pattern `*`.
+
+        Raises:
+            TooManyRequests: The token's rate is used up.
+            Forbidden: The token lacks the scope, or is not valid for this tag.
         """
         if self._bucket is not None and (wait := self._bucket.take()):
             raise self._used_up(wait)
         self._allow(scope, tag)
 
     def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
-        """Do the same for n requests; return for how many, and the error for the others."""
+        """Do the same for n requests; return how many are allowed, and the error for the others."""
         granted, wait = (n, 0.0) if self._bucket is None else self._bucket.take_some(n)
         self._allow(scope, tag)
         return granted, None if granted == n else self._used_up(wait)
 
     def spend(self, n: int, tag: str) -> None:
-        """Count n numbers of one request, which counts for one of them already.
+        """Count n numbers of a request. `need` has counted one of them already.
 
-        Raises TooManyRequests, or InvalidArgument if the token never has so many at once.
+        Raises:
+            TooManyRequests: The token's rate is used up.
+            InvalidArgument: The rate never allows n numbers at once.
         """
         bucket = self._bucket
         if bucket is None or n <= 1:
@@ -95,7 +110,7 @@ class Caller:
             )
 
     def may(self, scope: Scope | Sequence[Scope], tag: str | None = None) -> bool:
-        """Return whether the caller may do what takes this scope; no request is counted."""
+        """Return whether the caller has the scope for the tag. No request is counted."""
         scopes = self._scopes
         if not (scope in scopes if isinstance(scope, str) else any(each in scopes for each in scope)):
             return False
@@ -142,11 +157,11 @@ def _headed(content: bytes) -> bytes:
 
 
 class Access:
-    """The doorkeeper of a server: says who a caller is.
+    """Authentication of a server's callers, by the tokens file.
 
-    Made before the server's processes are forked, it has all of them go by the same tokens: the first that finds the
-    file changed, and good, puts it in force for all. A file that can't be used leaves the last good one in force, also
-    for a process that is started then.
+    It is created before the server forks its processes, so all of them use the same tokens. The first process that
+    reads a changed, valid file applies it for all. If the file is invalid, the previous tokens stay valid, also for
+    processes that start later.
     """
 
     def __init__(
@@ -156,7 +171,16 @@ class Access:
         clock: Callable[[], float] = monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`clock`: for rates; `wall`: seconds since 1970, for tokens that expire. Raises ConfigurationError."""
+        """Read the tokens file.
+
+        Args:
+            path: The tokens file.
+            clock: Monotonic clock for rates, in seconds.
+            wall: Time in seconds since 1970, for tokens that expire.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or has a mistake.
+        """
         self.rates, self.tally, self._wall = Rates(clock), Tally(), wall
         self._path: Path | None = Path(path)
         self._published = _Published()
@@ -170,7 +194,7 @@ class Access:
 
     @classmethod
     def open(cls) -> Access:
-        """Return one that admits all callers to everything."""
+        """Return an instance that allows every caller everything, without tokens."""
         access = cls.__new__(cls)
         access._path, access.rates, access.tally = None, Rates(), Tally()  # noqa: SLF001 - its own
         return access
@@ -181,9 +205,16 @@ class Access:
         return self._path is None
 
     def identify(self, token: str | None) -> Caller:
-        """Return the caller whose token it is; None: no token was sent. Raises Unauthenticated.
+        """Return the caller that has this token.
 
-        A caller that stays connected is identified again for each batch of its requests: its token may be revoked.
+        A caller that stays connected is identified again for each batch of its requests, because its token may be
+        revoked.
+
+        Args:
+            token: The token; None: no token was sent.
+
+        Raises:
+            Unauthenticated: The token is missing, unknown or expired.
         """
         if self._path is None:
             return _ANYBODY
@@ -202,13 +233,13 @@ class Access:
         return found[2]
 
     def failed(self, protocol: str, address: str, request: str, error: Unauthenticated) -> None:
-        """Count a request of a caller that isn't known, and log it: of each address once a minute."""
+        """Count a request without a valid token, and log it, at most once a minute for each address."""
         self.tally.failures[protocol] += 1
         told = "authentication failed over %s, from %s, %s: %s"
         _sparing.say(audit.warning, address, protocol, told, protocol, address, request, error)
 
     def look(self) -> None:
-        """Take what has changed: to be called every LOOK_EVERY seconds, by the process that serves."""
+        """Apply changes of the tokens file. Each serving process calls it every LOOK_EVERY seconds."""
         path = self._path
         if path is None:
             return

@@ -1,4 +1,4 @@
-"""Look-ups of tags that a process does not know yet, for clients that may make names up."""
+"""Look-ups of tags that a process has not used yet, limited because clients can send any name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _REMEMBERED_MOST: Final = 1000
 
 
 class LookUps:
-    """Finds out whether a tag is there, before anything is drawn for it: a draw of a made-up name costs much more.
+    """Checks that a tag exists before numbers are drawn from it, because a draw of an unknown name costs much more.
 
-    Each name is looked up once at a time, and so are AT_ONCE names. A tag that this process knows costs nothing here.
+    A name has at most one look-up at a time, and at most AT_ONCE names are looked up at the same time. A tag that this
+    process uses already needs no look-up.
     """
 
     def __init__(self, door: Door, rates: Rates) -> None:

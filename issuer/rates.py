@@ -1,4 +1,4 @@
-"""Rates: how much of something a name may use in a second, over all processes of a server."""
+"""Rate limits per name, shared by all processes of a server."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Rates:
 
 
 class Bucket:
-    """A name's bucket: `rate` a second flow in, and it holds those of one second, or one."""
+    """The token bucket of a name. It fills at `rate` per second, and holds one second's amount, at least 1."""
 
     __slots__ = ("_place", "_rates", "most", "rate")
 

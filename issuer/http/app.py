@@ -1,4 +1,4 @@
-"""The ASGI application over an AsyncIssuer, and the short way of the request that it is for."""
+"""The ASGI application over an AsyncIssuer, with a fast path for plain draws."""
 
 from __future__ import annotations
 
@@ -216,13 +216,21 @@ def application(
     limits: Limits | None = None,
     look_ups: LookUps | None = None,
 ) -> Application:
-    """Return the ASGI application over an issuer that the caller opens, in the loop that serves, and closes.
+    """Return the ASGI application over an issuer.
 
-    `metrics`: returns content type and body of /metrics; None: there are none. `allowed_hosts`: names by which this
-    server is called, besides localhost and addresses; "*.example.com" for all below one, "*" for any. `longest`: the
-    most seconds that a call may ask for as its `timeout`, above 0. `limits`: of what clients may have kept; None: the
-    settings' defaults. `look_ups`: those that another server over the issuer shares; None: its own. Raises
-    ConfigurationError, InvalidArgument.
+    Args:
+        ids: The issuer. The caller opens it in the event loop that serves, and closes it.
+        access: Authentication of the callers.
+        metrics: Function that returns the content type and the body of /metrics; None: no metrics.
+        allowed_hosts: Accepted `Host` headers besides localhost and IP addresses. "*.example.com" accepts all
+            subdomains, "*" accepts every name.
+        longest: Largest `timeout` of a call in seconds, above 0. Larger ones are reduced to it.
+        limits: Limits of the state that clients can create; None: the defaults of the settings.
+        look_ups: Look-ups of unknown tags, shared with another server over the same issuer; None: its own.
+
+    Raises:
+        ConfigurationError: `allowed_hosts` is wrong.
+        InvalidArgument: `longest` is wrong.
     """
     longest = seconds(longest, "longest", zero=False)
     look_ups = look_ups or LookUps(Door(ids), access.rates)

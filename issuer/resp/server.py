@@ -1,4 +1,4 @@
-"""The server: listens, bounds its clients, and ends in order."""
+"""The server of the Redis protocol: it listens, limits its clients, and stops in order."""
 
 from __future__ import annotations
 
@@ -109,12 +109,21 @@ async def start(
     clients_most: int = CLIENTS_MOST,
     look_ups: LookUps | None = None,
 ) -> RespServer:
-    """Serve the issuer's numbers there until `close`; the issuer stays open after that. Port 0: any that is free.
+    """Serve the issuer's numbers until `close`. The issuer stays open after that.
 
-    `reuse_port`: other processes may listen there as well. `sock`: a socket that listens already, in place of all
-    these; the server closes it. `idle`: seconds after which a client that says nothing is
-    closed. `clients_most`: more are refused. `look_ups`: those that another server over the issuer shares; None: its
-    own. Raises ConfigurationError if it can't listen there.
+    Args:
+        ids: The issuer.
+        access: Authentication of the callers.
+        host: Address to listen on.
+        port: Port to listen on; 0: any free port.
+        reuse_port: Allow other processes to listen on the same port.
+        sock: A socket that listens already, instead of `host`, `port` and `reuse_port`. The server closes it.
+        idle: Seconds after which an idle client is disconnected.
+        clients_most: Largest number of clients. Further clients are rejected.
+        look_ups: Look-ups of unknown tags, shared with another server over the same issuer; None: its own.
+
+    Raises:
+        ConfigurationError: The server cannot listen on this address.
     """
     loop = asyncio.get_running_loop()
     door, began = Door(ids), monotonic()
