@@ -40,8 +40,8 @@ MEANINGS: Final = {
     FAILED: "any other error, or `no` at a question",
     USAGE: "wrong usage, argument or configuration",
     UNKNOWN_TAG: "the tag does not exist",
-    PROBLEM: "a check failed, or the stored state is damaged or out of date",
-    UNREACHABLE: "Redis or the store is unavailable, or a wait is needed",
+    PROBLEM: "a check found a problem, or stored data is damaged or outdated",
+    UNREACHABLE: "Redis, the store or a machine number is unavailable; try again",
     INTERRUPTED: "interrupted with Ctrl-C; 143: by SIGTERM; 129: by SIGHUP",
 }
 

@@ -39,8 +39,8 @@ _Verdict = tuple[str, list[Discrepancy], IssuerError | None]
       issuer verify --all --json
 
     \b
-    Exit codes: 0 no problem was found, 4 a problem was found, 5 Redis or the
-    store is unavailable, and the rest is without a problem.
+    Exit codes: 0 no problem was found, 4 a problem was found, 5 no problem was
+    found, but Redis or the store is unavailable.
     """,
 )
 @tag_argument(required=False)
