@@ -232,8 +232,8 @@ _default_lock = threading.RLock()
 def default() -> Issuer:
     """Return the default issuer of this process.
 
-    It is created from the settings at its first use, and closed when the program ends. The functions of this module use
-    it.
+    The functions of this module use this issuer. It is created from the settings at its first use, and closed when the
+    program ends.
     """
     global _default  # noqa: PLW0603 - one per process is what it is for
     if _default is None or _default.closed:
@@ -267,7 +267,7 @@ def next(
         tag: Name of the tag.
         key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process. Needs
             Redis.
-        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
         shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
     """
@@ -282,7 +282,7 @@ def take(tag: str, n: int, *, timeout: float | None = None) -> list[int]:
     Args:
         tag: Name of the tag.
         n: How many numbers, 1..1 000 000.
-        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
     """
     return default().take(tag, n, timeout=timeout)
 
@@ -307,7 +307,7 @@ def issue(
         ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
         shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
         restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
     """
     return default().issue(tag, key=key, ttl=ttl, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
 
@@ -323,7 +323,7 @@ def peek(
         tag: Name of the tag.
         shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
         restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
     """
     return default().peek(tag, shard_key=shard_key, restart_key=restart_key, timeout=timeout)
 
@@ -336,21 +336,21 @@ def decode(tag: str, shown: int | str, *, holder: bool = False, timeout: float |
     Args:
         tag: Name of the tag.
         shown: The number, or its text in the tag's format.
-        holder: True: also find the process that holds or held the machine number (snowflake tags only).
-        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        holder: If True, also find the process that holds or held the machine number. Only for snowflake tags.
+        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
     """
     return default().decode(tag, shown, holder=holder, timeout=timeout)
 
 
 def reserve(tag: str, n: int, *, timeout: float | None = None) -> range:
-    """Return n contiguous numbers of a trend tag, reserved in the store with one request.
+    """Return n contiguous numbers of a trend tag. They are reserved in the store with one request.
 
     Uses the default issuer. Details and errors: see Issuer.reserve.
 
     Args:
         tag: Name of the tag.
         n: How many numbers, 1 up to the tag's limit.
-        timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+        timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
     """
     return default().reserve(tag, n, timeout=timeout)
 
@@ -362,6 +362,6 @@ def stream(tag: str, *, timeout: float | None = None) -> Iterator[int]:
 
     Args:
         tag: Name of the tag.
-        timeout: Longest wait for each number in seconds, 0 or more. None: the issuer's `timeout`.
+        timeout: Longest wait for each number in seconds, 0 or more. None means the issuer's `timeout`.
     """
     return default().stream(tag, timeout=timeout)

@@ -1,7 +1,8 @@
 """Errors of the issuer. Each is an `IssuerError`.
 
 Each class has a `code`, which programs can compare, and attributes with the values of the case. `values` returns the
-attributes by name. `str()` returns what is wrong and what to do, in terms of Python. The cause is chained.
+attributes by name. `str()` returns what is wrong and what to do, in terms of Python. If another error caused this one,
+that error is in `__cause__`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class IssuerError(Exception):
 
     @property
     def values(self) -> dict[str, object]:
-        """Attributes of the error by name, without `drawn`."""
+        """Attributes of the error by name, except `drawn`."""
         return {name: value for name, value in vars(self).items() if name != "drawn" and name[0] != "_"}
 
     def told(self, words: Words) -> str:
@@ -69,7 +70,7 @@ class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
 
     Attributes:
         value: Value that was given.
-        argument: Name of the argument. "" if the message does not begin with one.
+        argument: Name of the argument. "" if the message does not begin with the name of an argument.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, value: object = None, argument: str = "") -> None:
@@ -99,15 +100,15 @@ class SchemeError(ConfigurationError, code="scheme"):
 
 
 class ForeignHash(ConfigurationError, code="foreign_hash"):
-    """The tag's Redis hash belongs to another store, and so do its numbers. Nothing was changed.
+    """The tag's Redis hash, with its numbers, belongs to another store. Nothing was changed.
 
-    Give each store its own `prefix`.
+    Configure another `prefix` for each store.
 
     Attributes:
         key: Key of the hash.
         owner: Id of the store that the hash belongs to.
         store: Id of this store. "" if this store is empty.
-        taken: Highest number in the hash. None if it was not read.
+        taken: Highest number in the hash. None if the hash was not read.
     """
 
     def __init__(self, tag: str, *, key: str, owner: str, store: str, taken: int | None = None) -> None:
@@ -118,17 +119,18 @@ class ForeignHash(ConfigurationError, code="foreign_hash"):
 
 
 class NotDecodable(InvalidArgument, code="not_decodable"):
-    """The tag, as it is configured now, cannot have issued this number or text. `value` has what was given."""
+    """The tag, as it is configured now, cannot have issued this number or text. `value` is the number or text."""
 
 
 class FormatOverflow(IssuerError, code="format_overflow"):
-    """A number has more digits than its field in the tag's format. The text is neither cut nor made longer.
+    """A number has more digits than its field in the tag's format. No text is returned.
 
-    The number was drawn and is a gap, and so is the number of each further call. Configure a wider format.
+    The number was drawn, and becomes a gap. Each further call raises the error and costs another number. Configure a
+    wider format.
 
     Attributes:
         value: The number.
-        width: Digits that the field has.
+        width: How many digits the field has.
     """
 
     def __init__(self, value: int, *, width: int, field: str, tag: str | None = None) -> None:
@@ -164,7 +166,7 @@ class TagDiffers(TagExists, code="tag_differs"):
     """`create` was called with `exist_ok=True` for a tag with other settings. The tag was not changed.
 
     Attributes:
-        differences: For each setting that differs, the value that was requested and the value of the tag.
+        differences: For each setting that differs, a pair: the value that was requested, and the value of the tag.
     """
 
     def __init__(self, tag: str, differences: Mapping[str, tuple[object, object]]) -> None:
@@ -177,11 +179,11 @@ class TagDiffers(TagExists, code="tag_differs"):
 
 
 class LimitReached(IssuerError, code="limit_reached"):
-    """Too few numbers are left up to the tag's limit.
+    """The call requested more numbers than are left up to the tag's limit.
 
     Attributes:
-        limit: Last number of the tag.
-        value: Last number reserved.
+        limit: Last number that the tag may issue.
+        value: Last number that was reserved.
     """
 
     def __init__(self, tag: str, *, limit: int, value: int, advice: str = "") -> None:
@@ -195,10 +197,10 @@ class LimitReached(IssuerError, code="limit_reached"):
 
 
 class Refused(IssuerError, code="refused"):
-    """A plugin rejected the call before a number was drawn. A plugin can raise it to give a reason.
+    """A plugin rejected the call before a number was drawn. A plugin can raise this error to give a reason.
 
     Attributes:
-        plugin: Class name of the plugin. "" if a plugin raised the error and the call has not filled it in yet.
+        plugin: Class name of the plugin. When a plugin raises the error, it can leave this empty: the issuer sets it.
         reason: Text from the plugin.
     """
 
@@ -210,13 +212,13 @@ class Refused(IssuerError, code="refused"):
 
 
 class TransformFailed(IssuerError, code="transform_failed"):
-    """A plugin that changes numbers failed. The numbers concerned were drawn and are gaps.
+    """A plugin that changes numbers failed. The numbers that it did not change were drawn, and are gaps.
 
-    They are not returned unchanged, because they could equal what the plugin makes of other numbers.
+    These numbers are not returned unchanged, because the plugin may change another number into one of them.
 
     Attributes:
-        plugin: Names of the plugins concerned.
-        numbers: Numbers that are gaps. Numbers that were changed before are in `drawn`.
+        plugin: Names of the plugins that failed.
+        numbers: Numbers that are gaps. Numbers that the plugins changed before the failure are in `drawn`.
     """
 
     def __init__(self, tag: str, *, plugin: str, numbers: Sequence[int]) -> None:
@@ -229,15 +231,17 @@ class TransformFailed(IssuerError, code="transform_failed"):
 
 
 class Unauthenticated(IssuerError, code="unauthenticated"):
-    """The server requires a token, and the request had none or an unknown one. Nothing was changed."""
+    """The server requires a token, but the request had no token or an unknown token. Nothing was changed."""
 
 
 class Forbidden(IssuerError, code="forbidden"):
-    """The token does not have the scope for this call, or is not for this tag. Nothing was changed.
+    """The token lacks the scope that this call requires, or is not valid for the tag. Nothing was changed.
+
+    `tag` is None if the call concerns all tags.
 
     Attributes:
         caller: Name of the token.
-        scope: Scope that the call requires. `tag` is None if the call concerns all tags.
+        scope: Scope that the call requires.
     """
 
     def __init__(self, caller: str, *, scope: str, scopes: Collection[str], tag: str | None = None) -> None:
@@ -256,7 +260,7 @@ class Unavailable(IssuerError, code="unavailable"):
     """A server did not answer in time, or cannot serve the call now. A retry helps.
 
     Attributes:
-        retry_after: Recommended wait before a retry, in seconds, above 0. During a store outage it grows up to 30 s.
+        retry_after: Recommended wait before a retry, in seconds, above 0. It grows up to 30 s while the store is down.
     """
 
     def __init__(
@@ -293,10 +297,10 @@ class RedisUnavailable(Unavailable, code="redis_unavailable"):
 
 
 class CalledWithin(Unavailable, code="called_within"):
-    """The call was made inside another call of the issuer on the same thread, and would have waited for it forever.
+    """The call was made inside another call of the issuer on the same thread. It would have waited forever.
 
-    This happens in finalizers, weakref callbacks, log handlers, observers and signal handlers. Draw numbers in a thread
-    of your own instead.
+    Finalizers, weakref callbacks, log handlers, observers and signal handlers can run inside another call. Draw numbers
+    in a thread of your own instead.
     """
 
     def __init__(self, *, tag: str | None = None) -> None:
@@ -321,7 +325,7 @@ class ClockBehind(Unavailable, code="clock_behind"):
 class NoMachineNumber(Unavailable, code="no_machine_number"):
     """No machine number is available now.
 
-    All are in use, or their leases are not certain yet because Redis was replaced by another server.
+    All machine numbers are in use. Or another server has replaced Redis, so it is not yet certain which are in use.
     """
 
 
@@ -329,7 +333,7 @@ class StrategyFailed(IssuerError, code="strategy_failed"):
     """A strategy raised an error of another class, or returned invalid numbers. No number reached the caller.
 
     Attributes:
-        strategy: Name of the strategy. Its error is chained.
+        strategy: Name of the strategy. The error that it raised is in `__cause__`.
     """
 
     def __init__(self, message: str, *, tag: str | None = None, strategy: str) -> None:
@@ -338,11 +342,13 @@ class StrategyFailed(IssuerError, code="strategy_failed"):
 
 
 class CorruptState(IssuerError, code="corrupt_state"):
-    """Redis or the store holds a value that this program never writes. It was not changed; no number was issued."""
+    """Redis or the store holds a value that this program never writes. The value is unchanged; no number was issued."""
 
 
 class JournalDamaged(IssuerError, code="journal_damaged"):
-    """A line in a journal was modified or damaged. No line of the file was used. A torn last line is not an error.
+    """A line in a journal was modified or damaged. No line of the file was used.
+
+    An incomplete last line is not an error.
 
     Attributes:
         path: Path of the file.
@@ -368,8 +374,8 @@ class StoreBehind(IssuerError, code="store_behind"):
 
     Attributes:
         max: Highest number reserved according to the store.
-        taken: Highest number known to be reserved. None: the tag is halted, by another process or by `halt`.
-        scheme: Id of a later scheme that the store has lost. None if it has lost none.
+        taken: Highest number known to be reserved. None if the tag is halted, by another process or by `halt`.
+        scheme: Id of the newer scheme that the store has lost. None if the store has not lost a scheme.
     """
 
     def __init__(self, tag: str, *, max: int, taken: int | None = None, scheme: str | None = None) -> None:

@@ -84,32 +84,31 @@ def connect(
 
     Args:
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
-            redis+cluster://h1:7000,h2:7000) or a redis-py client, also one from `Sentinel.master_for`. "none": draw
-            numbers from the store alone; then `store` must be given. Default: from the settings.
+            redis+cluster://h1:7000,h2:7000) or a redis-py client, also one from `Sentinel.master_for`. "none" means no
+            Redis: numbers are drawn from the store alone, and `store` must be given. Default: from the settings.
         store: URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store. Default: from the
             settings.
         prefix: Start of all Redis keys: printable characters without braces.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
         redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
-        redis_connections: Most connections to Redis, 1..10 000. Calls that need another one wait for a free one.
-        insist: During a store outage, how long callers without numbers wait, in seconds, 0 or more. After that they
-            fail immediately until the store is back.
-        lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000, for tags that have no lease of their
-            own.
+        redis_connections: Most connections to Redis, 1..10 000. If all are in use, calls wait for a free connection.
+        insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
+            time, calls fail immediately until the store is back.
+        lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.
         journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
-            exist. "": no journal.
+            exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.
         plugins: Plugins that run around every call for numbers, see `issuer.plugins`.
         rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
             is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
-        alarm: Function that is called with errors that an operator must handle, such as a clock that went back.
-        scheduler: "background" (threads of the issuer's own), an APScheduler scheduler, or None. With None segments are
-            loaded by `tick()`, or by the caller when no number is left.
-        metrics: True: count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
-        config: Path of the settings file. None: $ISSUER_CONFIG, ./issuer.toml, or issuer/issuer.toml in
-            $XDG_CONFIG_HOME.
+        alarm: Function that is called with each error that an operator must handle, such as a clock that went back.
+        scheduler: "background" (threads of the issuer's own), an APScheduler scheduler, or None. If it is None, `tick`
+            loads segments, or the caller when no number is left.
+        metrics: If True, count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
+        config: Path of the settings file. Default: the file that $ISSUER_CONFIG names, else ./issuer.toml, else
+            issuer/issuer.toml in $XDG_CONFIG_HOME.
 
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.
@@ -159,32 +158,31 @@ def aconnect(
 
     Args:
         redis: URL (redis://, rediss://, unix://, redis+sentinel://h1:26379,h2:26379/master/db,
-            redis+cluster://h1:7000,h2:7000) or a client of redis.asyncio. "none": draw numbers from the store alone;
-            then `store` must be given. Default: from the settings.
+            redis+cluster://h1:7000,h2:7000) or a client of redis.asyncio. "none" means no Redis: numbers are drawn from
+            the store alone, and `store` must be given. Default: from the settings.
         store: URL (mongodb://, mongodb+srv://, sqlite:///path, memory://, memory://name) or a Store. Default: from the
             settings.
         prefix: Start of all Redis keys: printable characters without braces.
         timeout: Longest wait of a call in seconds, 0 or more.
         store_timeout: Longest time of one request to the store in seconds, above 0.
         redis_timeout: Longest time of one round trip to Redis in seconds, above 0.
-        redis_connections: Most connections to Redis, 1..10 000. Calls that need another one wait for a free one.
-        insist: During a store outage, how long callers without numbers wait, in seconds, 0 or more. After that they
-            fail immediately until the store is back.
-        lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000, for tags that have no lease of their
-            own.
+        redis_connections: Most connections to Redis, 1..10 000. If all are in use, calls wait for a free connection.
+        insist: How long calls wait during a store outage if no numbers are left, in seconds, 0 or more. After this
+            time, calls fail immediately until the store is back.
+        lease: How many numbers of a trend tag to draw ahead, 0 (none)..1 000 000. A tag's own `lease` has precedence.
         journal: Path of a file to which every reservation is appended before its numbers are used. Its directory must
-            exist. "": no journal.
+            exist. "" means no journal.
         keys: Secrets for scrambled numbers by name, each at least 16 bytes.
         plugins: Plugins that run around every call for numbers, see `issuer.plugins`.
         rejected: Function that is called with the tag and the error when a call for numbers fails. Default: the error
             is logged, once a minute for each tag and cause.
         instance: Identity of this process for machine numbers, see `issuer.strategies`. Default: from the settings.
-        alarm: Function that is called with errors that an operator must handle, such as a clock that went back.
-        scheduler: "background" (tasks of the event loop), an AsyncIOScheduler, or None. With None segments are loaded
-            by `tick()`, or by the caller when no number is left.
-        metrics: True: count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
-        config: Path of the settings file. None: $ISSUER_CONFIG, ./issuer.toml, or issuer/issuer.toml in
-            $XDG_CONFIG_HOME.
+        alarm: Function that is called with each error that an operator must handle, such as a clock that went back.
+        scheduler: "background" (tasks of the event loop), an AsyncIOScheduler, or None. If it is None, `tick` loads
+            segments, or the caller when no number is left.
+        metrics: If True, count events for Prometheus, see `issuer.metrics`. Needs the extra `metrics`.
+        config: Path of the settings file. Default: the file that $ISSUER_CONFIG names, else ./issuer.toml, else
+            issuer/issuer.toml in $XDG_CONFIG_HOME.
 
     Raises:
         ConfigurationError: A setting is invalid, or settings contradict each other.

@@ -138,7 +138,7 @@ class AsyncIssuer:
             tag: Name of the tag.
             key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process.
                 Needs Redis.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
             shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
         """
@@ -179,7 +179,7 @@ class AsyncIssuer:
         Args:
             tag: Name of the tag.
             n: How many numbers, 1..1 000 000.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._drawn(tag, whole(n, "n", 1, TAKE_MOST), self._deadline(timeout))
 
@@ -204,19 +204,19 @@ class AsyncIssuer:
             ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
             shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
             restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         return await self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
 
     async def composed(self, tag: str, *, timeout: float | None = None) -> bool:
-        """Return True if the tag's numbers have a text, a period or a shard, which `issue` shows and `next` does not.
+        """Return True if the tag's numbers have a text, a period or a shard. `issue` returns these; `next` does not.
 
         Details and errors: see Issuer.composed.
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._attempt(tag, self._issuing.composed(tag, self._deadline(timeout)))
 
@@ -236,7 +236,7 @@ class AsyncIssuer:
             tag: Name of the tag.
             shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
             restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(shard_key=shard_key, restart_key=restart_key)
         return await self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
@@ -251,8 +251,8 @@ class AsyncIssuer:
         Args:
             tag: Name of the tag.
             shown: The number, or its text in the tag's format.
-            holder: True: also find the process that holds or held the machine number (snowflake tags only).
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            holder: If True, also find the process that holds or held the machine number. Only for snowflake tags.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._run(self._issuing.decode(tag, shown, who=holder), self._deadline(timeout), tag)
 
@@ -331,7 +331,7 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait for each number in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each number in seconds, 0 or more. None means the issuer's `timeout`.
         """
         check_tag(tag)
         self._deadline(timeout)
@@ -349,14 +349,14 @@ class AsyncIssuer:
                 yield number
 
     async def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
-        """Return n contiguous numbers of a trend tag, reserved in the store with one request.
+        """Return n contiguous numbers of a trend tag. They are reserved in the store with one request.
 
         Details and errors: see Issuer.reserve.
 
         Args:
             tag: Name of the tag.
             n: How many numbers, 1 up to the tag's limit.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._attempt(tag, self._issuing.reserve(tag, n, self._deadline(timeout)))
 
@@ -384,20 +384,20 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag: 1 to 200 bytes, without control characters, and without blanks at its ends.
-            start: First number, 1..limit. Default: 1. Give `start` or `above`, not both.
-            above: Number just below the first one, 0..limit-1.
-            step: Numbers per step, 1..2^63-1. None or "auto": 1000, recorded as step mode "auto".
+            start: First number, 1..limit. Default: 1.
+            above: The number before the first one, 0..limit-1. Give `start` or `above`, not both.
+            step: Numbers per step, 1..2^63-1. None or "auto" means 1000, with the step mode "auto".
             limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64".
-            order: "strict" (needs Redis) or "trend". None: strict with Redis; trend without, and for strategies without
-                a counter.
-            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None: the issuer's
-                `lease`.
+            order: "strict" (needs Redis) or "trend". Default: "trend" if the issuer has no Redis or the strategy has no
+                counter, else "strict".
+            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None means the
+                issuer's `lease`.
             ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
             description: Text for operators, at most 1000 bytes.
-            exist_ok: True: if the tag exists, return it unchanged. Its step, lease, ahead and description may differ
-                from the arguments.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
-            **given: Settings of the tag's number scheme, see SchemeOptions.
+            exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, ahead and description may
+                differ from the arguments.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
+            **given: Settings of the tag's scheme, see SchemeOptions.
         """
         asked = TagOptions(start, above, step, limit, order, lease, ahead, description, given)
         deadline = self._deadline(timeout)
@@ -425,15 +425,16 @@ class AsyncIssuer:
         Args:
             tag: Name of the tag.
             step: Numbers per step, 1..2^63-1, or "auto".
-            limit: Last number, as in `create`. Not below numbers that are reserved, unless the tag has periods.
-            start: Continue at this number. It only raises: lower numbers are skipped. Not for tags with periods or a
-                cycle.
-            above: Continue above this number, as with `start`.
+            limit: Last number, as in `create`. It cannot be lower than a number that is reserved already, unless the
+                tag has periods.
+            start: Next number to issue. Numbers lower than `start` are skipped. A tag never goes back to lower numbers.
+                Not for tags with periods or a cycle.
+            above: The number before the next one to issue, in place of `start`.
             lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000.
             ahead: Steps per segment, 1..1000.
             description: Text for operators, at most 1000 bytes.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
-            **given: Settings of the tag's number scheme that can be changed, see SchemeOptions.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
+            **given: Settings of the tag's scheme that can be changed, see SchemeOptions.
         """
         asked = TagOptions(start, above, step, limit, None, lease, ahead, description, given)
         return await self._run(tags.configure(tag, asked, self._config), self._deadline(timeout), tag)
@@ -445,7 +446,7 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         deadline = self._deadline(timeout)
         await self._run(self._issuing.delete(tag, deadline), deadline, tag)
@@ -456,7 +457,7 @@ class AsyncIssuer:
         Details and errors: see Issuer.tags.
 
         Args:
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._run(inspection.tags(), self._deadline(timeout), None)
 
@@ -467,8 +468,8 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            deleted: True: return the last state of a deleted tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            deleted: If True, return the last state of a deleted tag.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self._enter()
         return await self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
@@ -488,10 +489,11 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            count: Entries per page, 1..1000. Damaged entries are included in this number, but listed in `damaged`.
-            beyond: Attribute `last` of the previous page, which is None for the final page. None: the first page.
-            upward: True: segments with the lowest numbers first.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            count: Entries per page, 1..1000. Damaged entries count too. They are in the attribute `damaged`.
+            beyond: Attribute `last` of the previous page. Omit it for the first page. If `last` is None, there are no
+                more pages.
+            upward: If True, return the segments with the lowest numbers first.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         steps = inspection.segments(tag, count, beyond, upward=upward)
         return await self._run(steps, self._deadline(timeout), tag)
@@ -503,7 +505,7 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._run(self._issuing.machines(tag), self._deadline(timeout), tag)
 
@@ -514,7 +516,7 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._run(self._issuing.set_aside(tag), self._deadline(timeout), tag)
 
@@ -527,7 +529,7 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         await self._attempt(tag, self._issuing.warm(tag, self._deadline(timeout)))
 
@@ -537,7 +539,7 @@ class AsyncIssuer:
         Details and errors: see Issuer.keep.
 
         Args:
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self._enter()
         return await self._run(self._upkeep.keep(), self._deadline(timeout), None)
@@ -548,7 +550,7 @@ class AsyncIssuer:
         Details and errors: see Issuer.tick.
 
         Args:
-            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self._enter()
         return await drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
@@ -559,21 +561,21 @@ class AsyncIssuer:
         Details and errors: see Issuer.verify.
 
         Args:
-            tag: Name of the tag, which is checked with its parts. None: all tags. At most 100 discrepancies per tag are
-                returned.
-            timeout: Longest wait for each piece in seconds, 0 or more. None: the issuer's `timeout`.
+            tag: Name of the tag. Its parts are checked too. None means all tags.
+            timeout: Longest wait for each piece in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._perform(verify(self._config, tag), timeout)
 
     async def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
-        """Return what is known about a number: which process reserved its segment, when and for what.
+        """Return the origin of a number: the process that reserved its segment, the time and the purpose.
 
         Details and errors: see Issuer.who.
 
         Args:
             tag: Name of the tag.
-            number: Value of the tag's counter, 1..2^63-1. `decode` shows the counter of a number.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            number: Counter value to look up, 1..2^63-1. If the tag has a scheme, this value can differ from the
+                number that users see. `decode` returns the counter value.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._run(who(self._config.hash_key, tag, number), self._deadline(timeout), tag)
 
@@ -584,7 +586,7 @@ class AsyncIssuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         await self._run(recovery.halt(tag), self._deadline(timeout), tag)
 
@@ -594,7 +596,7 @@ class AsyncIssuer:
         Details and errors: see Issuer.upgrade.
 
         Args:
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._run(upgrade(), self._deadline(timeout), None)
 
@@ -607,20 +609,21 @@ class AsyncIssuer:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> list[Recovery]:
-        """Make sure that no number up to the highest known one is issued again, and end a halt.
+        """Make sure that no number up to the highest known number is issued again, and end a halt.
 
         Details and errors: see Issuer.recover.
 
         Args:
-            tag: Name of the tag, which is recovered with its parts. None: all tags; the first error is raised after all
-                were tried.
-            at_least: Highest number known from elsewhere, such as your tables, 0..2^63-1. Only for a single tag.
+            tag: Name of the tag. Its parts are recovered too. None means all tags: if a tag fails, the others are still
+                tried, and the first error is raised at the end.
+            at_least: Highest counter value known from elsewhere, such as your tables, 0..2^63-1. Only for a single tag.
+                `decode` returns the counter value of a number.
             from_journal: Paths of journal files in any order, or the result of `issuer.persistence.journal.read`. Tags
-                that the store has lost are created again. Journals of another store count if this store is empty, or
-                was restored from them.
-            dry_run: True: change nothing, and report what would be done. It works without Redis, see
+                that the store has lost are created again. Journals of another store are accepted only if this store is
+                empty, or was restored from them.
+            dry_run: If True, change nothing, and report what would be done. A dry run also works without Redis, see
                 `Recovery.redis_error`.
-            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
         rounds = recover(self._config, tag, at_least, from_journal, dry_run=dry_run)
         return await self._perform(rounds, timeout)
@@ -631,7 +634,7 @@ class AsyncIssuer:
         Details and errors: see Issuer.ready.
 
         Args:
-            timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None: the issuer's
+            timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None means the issuer's
                 `timeout`.
         """
         return await self._perform(ready(self._config), timeout)
@@ -648,9 +651,10 @@ class AsyncIssuer:
         Details and errors: see Issuer.doctor.
 
         Args:
-            most: How many tags to check closely, 0..2^63-1, those used most recently first. None: 1000.
+            most: How many tags to check closely, 0..2^63-1. The most recently used tags are checked first. None means
+                1000.
             progress: Function that is called after each tag with the number of tags checked and the total.
-            timeout: Longest wait for each request in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return await self._perform(doctor(self._config, most, progress), timeout)
 

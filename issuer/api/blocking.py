@@ -125,7 +125,7 @@ class Issuer:
             tag: Name of the tag.
             key: Idempotency key of 1 to 200 bytes. Calls with the same key return the same number, in every process.
                 Needs Redis.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
             ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
             shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
 
@@ -162,7 +162,7 @@ class Issuer:
         Args:
             tag: Name of the tag.
             n: How many numbers, 1..1 000 000.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return self._drawn(tag, whole(n, "n", 1, TAKE_MOST), self._deadline(timeout))
 
@@ -188,20 +188,20 @@ class Issuer:
             ttl: How long Redis keeps the number of `key`, in seconds, above 0. Default: one day.
             shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
             restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(key, seconds(ttl, "ttl", zero=False), shard_key, restart_key)
         return self._attempt(tag, self._issuing.issue(tag, how, self._deadline(timeout)))
 
     def composed(self, tag: str, *, timeout: float | None = None) -> bool:
-        """Return True if the tag's numbers have a text, a period or a shard, which `issue` shows and `next` does not.
+        """Return True if the tag's numbers have a text, a period or a shard. `issue` returns these; `next` does not.
 
-        The answer comes from the tag's settings as this process last read them. If it has not read them yet, it reads
-        them from the store. With the default store a missing tag is created, as by `next`.
+        This process uses the tag's settings as it last read them. If this process has not read them yet, it reads them
+        from the store. If the issuer uses the default store, a missing tag is created, as `next` does.
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -219,13 +219,14 @@ class Issuer:
     ) -> Issued:
         """Return what `issue` will return next if no other caller draws first. No number is consumed.
 
-        Raises the errors of `next`, and InvalidArgument for a strategy without a counter, which cannot be predicted.
+        Raises the errors of `next`. Raises InvalidArgument if the tag's strategy has no counter, because its numbers
+        cannot be predicted.
 
         Args:
             tag: Name of the tag.
             shard_key: Key that selects the shard. Required for a tag with shards, and not allowed for any other tag.
             restart_key: Key that selects the series. Required for a keyed tag, and not allowed for any other tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         how = DrawOptions(shard_key=shard_key, restart_key=restart_key)
         return self._run(self._issuing.peek(tag, how), self._deadline(timeout), tag)
@@ -236,11 +237,11 @@ class Issuer:
         Args:
             tag: Name of the tag.
             shown: The number, or its text in the tag's format.
-            holder: True: also find the process that holds or held the machine number (snowflake tags only).
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            holder: If True, also find the process that holds or held the machine number. Only for snowflake tags.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Returns:
-            The parts. A part that the tag does not have, or that is unknown, is None.
+            The parts. A part is None if the tag does not have it, or if it is unknown.
 
         Raises:
             NotDecodable: The tag, as it is configured now, cannot have issued this number or text.
@@ -289,16 +290,19 @@ class Issuer:
     def stream(self, tag: str, *, timeout: float | None = None) -> Iterator[int]:
         """Return an endless iterator over the tag's numbers. Use each iterator in one thread or task only.
 
-        A trend tag's numbers are drawn ahead in batches and served from memory. `next` and other streams of the process
-        share these batches. A batch has as many numbers as the `lease` of the tag or the issuer says. Without a lease
-        it has 1000, and grows up to a fifth of a segment while batches are used up within 50 ms. A strict tag's numbers
-        are drawn one by one, each when it is requested.
+        A strict tag's numbers are drawn one by one, each when it is requested. A trend tag's numbers are drawn ahead in
+        batches, and served from memory. `next` and all streams of the process use the same batches.
+
+        The tag's `lease` is the size of a batch. If the tag has no lease, the issuer's `lease` is used. If there is no
+        lease at all, the first batch has 1000 numbers. If a batch is used up in less than 50 ms, the next batch is
+        twice as large, up to a fifth of a segment. If a batch lasts longer than a second, the next batch is half as
+        large, but not smaller than 1000.
 
         Raises the errors of `next`.
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait for each number in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each number in seconds, 0 or more. None means the issuer's `timeout`.
         """
         check_tag(tag)
         self._deadline(timeout)
@@ -313,17 +317,17 @@ class Issuer:
                 yield self._registry.combiner(tag).supply.open
 
     def reserve(self, tag: str, n: int, *, timeout: float | None = None) -> range:
-        """Return n contiguous numbers of a trend tag, reserved in the store with one request.
+        """Return n contiguous numbers of a trend tag. They are reserved in the store with one request.
 
         Args:
             tag: Name of the tag.
             n: How many numbers, 1 up to the tag's limit.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
             LimitReached: Fewer than n numbers are left up to the limit. Nothing was reserved.
-            InvalidArgument: The tag is strict, or its numbers are not its counter, or n is out of its range.
+            InvalidArgument: The tag is strict, its numbers are not counter values, or n is out of its range.
             StoreUnavailable: The store did not answer in time.
         """
         return self._attempt(tag, self._issuing.reserve(tag, n, self._deadline(timeout)))
@@ -350,24 +354,25 @@ class Issuer:
 
         Args:
             tag: Name of the tag: 1 to 200 bytes, without control characters, and without blanks at its ends.
-            start: First number, 1..limit. Default: 1. Give `start` or `above`, not both.
-            above: Number just below the first one, 0..limit-1.
-            step: Numbers per step, 1..2^63-1. None or "auto": 1000, recorded as step mode "auto".
+            start: First number, 1..limit. Default: 1.
+            above: The number before the first one, 0..limit-1. Give `start` or `above`, not both.
+            step: Numbers per step, 1..2^63-1. None or "auto" means 1000, with the step mode "auto".
             limit: Last number, 1..2^63-1, or one of "int32", "uint32", "js", "int64".
-            order: "strict" (needs Redis) or "trend". None: strict with Redis; trend without, and for strategies without
-                a counter.
-            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None: the issuer's
-                `lease`.
+            order: "strict" (needs Redis) or "trend". Default: "trend" if the issuer has no Redis or the strategy has no
+                counter, else "strict".
+            lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000. None means the
+                issuer's `lease`.
             ahead: Steps per segment, 1..1000. A longer segment bridges a longer outage of the store.
             description: Text for operators, at most 1000 bytes.
-            exist_ok: True: if the tag exists, return it unchanged. Its step, lease, ahead and description may differ
-                from the arguments.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
-            **given: Settings of the tag's number scheme, see SchemeOptions.
+            exist_ok: If True and the tag exists, return it unchanged. The tag's step, lease, ahead and description may
+                differ from the arguments.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
+            **given: Settings of the tag's scheme, see SchemeOptions.
 
         Raises:
             TagExists: The tag exists, and `exist_ok` is False.
-            TagDiffers: The tag exists with another order, limit, scheme or strategy, or its numbers are below `start`.
+            TagDiffers: The tag exists with another order, limit, scheme or strategy, or its next number is lower than
+                `start`.
             InvalidArgument: A setting is out of its range.
             SchemeError: A setting of the scheme is wrong, or contradicts another one.
         """
@@ -392,10 +397,12 @@ class Issuer:
     ) -> Tag:
         """Change settings of a tag while it is in use, and return the changed tag. None leaves a setting unchanged.
 
-        Every process applies the change at its next reservation, and a changed `lease` within a minute. A changed
-        `start` or `above` applies in Redis when this call returns. A process that holds numbers of a trend tag issues
-        some of them first. With Redis, these are numbers of its lease, until the process next checks Redis, which takes
-        about two seconds. Without Redis, these are at most two segments.
+        Every process applies the change at its next reservation. Every process applies a changed `lease` within a
+        minute. A changed `start` or `above` applies in Redis when this call returns.
+
+        A process that holds numbers of a trend tag can still issue some of them after this call. If the numbers are a
+        lease from Redis, the process issues them until its next check of the lease, within about two seconds. If the
+        process works without Redis, it issues the numbers of at most two segments.
 
         If the tag has shards or is keyed, `step`, `lease` and `ahead` change in each of its parts. A single part cannot
         be changed.
@@ -403,15 +410,16 @@ class Issuer:
         Args:
             tag: Name of the tag.
             step: Numbers per step, 1..2^63-1, or "auto".
-            limit: Last number, as in `create`. Not below numbers that are reserved, unless the tag has periods.
-            start: Continue at this number. It only raises: lower numbers are skipped. Not for tags with periods or a
-                cycle.
-            above: Continue above this number, as with `start`.
+            limit: Last number, as in `create`. It cannot be lower than a number that is reserved already, unless the
+                tag has periods.
+            start: Next number to issue. Numbers lower than `start` are skipped. A tag never goes back to lower numbers.
+                Not for tags with periods or a cycle.
+            above: The number before the next one to issue, in place of `start`.
             lease: How many numbers of a trend tag each process draws ahead, 0 (none)..1 000 000.
             ahead: Steps per segment, 1..1000.
             description: Text for operators, at most 1000 bytes.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
-            **given: Settings of the tag's number scheme that can be changed, see SchemeOptions.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
+            **given: Settings of the tag's scheme that can be changed, see SchemeOptions.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -424,11 +432,11 @@ class Issuer:
     def delete(self, tag: str, *, timeout: float | None = None) -> None:
         """Delete a tag and its parts. Calls for its numbers raise UnknownTag from then on.
 
-        The store keeps the highest number, so a tag that is created again continues above it.
+        The store keeps the tag's highest number. If the tag is created again, it starts after this number.
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -441,7 +449,7 @@ class Issuer:
         """Return all tags of the store, sorted by name.
 
         Args:
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return self._run(inspection.tags(), self._deadline(timeout), None)
 
@@ -452,11 +460,11 @@ class Issuer:
 
         Args:
             tag: Name of the tag.
-            deleted: True: return the last state of a deleted tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            deleted: If True, return the last state of a deleted tag.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
-            UnknownTag: There is no such tag, or with `deleted=True` no deleted tag of that name.
+            UnknownTag: There is no tag of this name. If `deleted` is True, there is no deleted tag of this name.
             StoreUnavailable: The store did not answer in time.
         """
         return self._run(self._upkeep.inspect(tag, deleted=deleted), self._deadline(timeout), tag)
@@ -474,10 +482,11 @@ class Issuer:
 
         Args:
             tag: Name of the tag.
-            count: Entries per page, 1..1000. Damaged entries are included in this number, but listed in `damaged`.
-            beyond: Attribute `last` of the previous page, which is None for the final page. None: the first page.
-            upward: True: segments with the lowest numbers first.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            count: Entries per page, 1..1000. Damaged entries count too. They are in the attribute `damaged`.
+            beyond: Attribute `last` of the previous page. Omit it for the first page. If `last` is None, there are no
+                more pages.
+            upward: If True, return the segments with the lowest numbers first.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -490,7 +499,7 @@ class Issuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -501,15 +510,17 @@ class Issuer:
     def set_aside(self, tag: str, *, timeout: float | None = None) -> list[MachineNumber]:
         """Set aside the machine numbers of a snowflake tag that were used with a future time, and return them.
 
-        Use it after a clock that was far ahead has been corrected. Stop the tag's processes first, and start them
-        afterwards. Each process then takes another machine number and need not wait until that future time has passed.
-        The times already used stay recorded, so no number is issued twice. A number set aside is taken again before
-        that time only if no other is free. Until that time new numbers are below those that were issued with the wrong
-        clock.
+        Use it after a clock was far ahead and has been corrected. Stop the tag's processes before the call, and start
+        them after it. Each process then takes another machine number. It need not wait until the future time has
+        passed.
+
+        No number is issued twice, because the store or Redis keeps the last time of each machine number. Until the
+        future time, a machine number that was set aside is used only if no other is free. Until then, new numbers are
+        lower than those that were issued with the wrong clock.
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -526,18 +537,18 @@ class Issuer:
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         self._attempt(tag, self._issuing.warm(tag, self._deadline(timeout)))
 
     def keep(self, *, timeout: float | None = None) -> list[Tag]:
         """Load segments in the background for every tag of the store from now on, and return these tags.
 
-        Without this call an issuer loads segments only for the tags that it draws from. Call it again to include tags
-        that were created later.
+        Without this call, an issuer loads segments only for tags from which it draws numbers. If more tags are created
+        later, call `keep` again to include them.
 
         Args:
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             ConfigurationError: The issuer has no Redis.
@@ -547,11 +558,11 @@ class Issuer:
     def tick(self, *, timeout: float | None = None) -> int:
         """Load the segments that are due for the tags in use, and return how many were loaded.
 
-        Call it regularly if the issuer was made with `scheduler=None`. If loading fails for a tag, the error is logged
-        and the other tags continue.
+        Call it regularly if the issuer was created with `scheduler=None`. If loading fails for one tag, the error is
+        logged, and `tick` continues with the other tags.
 
         Args:
-            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
         """
         notice()
         return drive(self._upkeep.tick(lambda: self._deadline(timeout)), call)
@@ -559,14 +570,14 @@ class Issuer:
     def verify(self, tag: str | None = None, *, timeout: float | None = None) -> list[Discrepancy]:
         """Compare the ledger, the store and Redis, and return the discrepancies. Nothing is changed.
 
-        An empty list means: no two segments overlap, and no number above the store's `max` is reserved or loaded. The
-        check can run under load, and reads the whole ledger in pieces of 2000 entries. If Redis cannot be reached, the
-        rest is compared and the list has a RedisUnseen.
+        If the list is empty, no two segments overlap, and no number higher than the store's `max` is reserved or loaded
+        into Redis. The check is safe while numbers are drawn. It reads the whole ledger, in pieces of 2000 entries. If
+        Redis cannot be reached, only the ledger and the store are compared, and the list contains a RedisUnseen. At
+        most 100 discrepancies are returned for each tag.
 
         Args:
-            tag: Name of the tag, which is checked with its parts. None: all tags. At most 100 discrepancies per tag are
-                returned.
-            timeout: Longest wait for each piece in seconds, 0 or more. None: the issuer's `timeout`.
+            tag: Name of the tag. Its parts are checked too. None means all tags.
+            timeout: Longest wait for each piece in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -575,14 +586,15 @@ class Issuer:
         return self._perform(verify(self._config, tag), timeout)
 
     def who(self, tag: str, number: int, *, timeout: float | None = None) -> Provenance:
-        """Return what is known about a number: which process reserved its segment, when and for what.
+        """Return the origin of a number: the process that reserved its segment, the time and the purpose.
 
         If Redis cannot be reached, only the store is queried.
 
         Args:
             tag: Name of the tag.
-            number: Value of the tag's counter, 1..2^63-1. `decode` shows the counter of a number.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            number: Counter value to look up, 1..2^63-1. If the tag has a scheme, this value can differ from the
+                number that users see. `decode` returns the counter value.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -593,11 +605,11 @@ class Issuer:
         """Stop all reservations of a tag and its parts, in every process, until `recover` is run.
 
         Numbers that were reserved before are still issued: those in Redis, in leases and in segments of processes.
-        After that, calls raise StoreBehind. Calling it again changes nothing.
+        When these numbers are used up, calls raise StoreBehind. A second call of `halt` does nothing.
 
         Args:
             tag: Name of the tag.
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
 
         Raises:
             UnknownTag: The tag was never created, or was deleted.
@@ -607,11 +619,11 @@ class Issuer:
     def upgrade(self, *, timeout: float | None = None) -> Upgrade:
         """Upgrade the schema of the store to this version, and return the versions before and after.
 
-        The first call that reserves numbers does the same; calls that only read never do it. After an upgrade, programs
-        of an older version may reject the store.
+        The first call that reserves numbers also upgrades the schema. Calls that only read never upgrade it. After an
+        upgrade, programs of an older version may reject the store.
 
         Args:
-            timeout: Longest wait in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return self._run(upgrade(), self._deadline(timeout), None)
 
@@ -624,24 +636,26 @@ class Issuer:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> list[Recovery]:
-        """Make sure that no number up to the highest known one is issued again, and end a halt.
+        """Make sure that no number up to the highest known number is issued again, and end a halt.
 
-        Known are the numbers in the store, its ledger, Redis (with replicas and former masters that answer soon), the
-        journals and `at_least`. All are values of the tag's counter, which `decode` shows. A process that holds numbers
-        of a trend tag issues some of them first, as described for `configure`.
+        `recover` looks for the highest number in the store, its ledger, Redis, the journals and `at_least`. In Redis it
+        also queries replicas and former masters, if they answer soon. It compares counter values, not the numbers that
+        users see. A process that holds numbers of a trend tag can still issue some of them, as described for
+        `configure`.
 
-        The call can be repeated, and can run on several machines at once and under load.
+        You can call it again, on several machines at once, and while numbers are drawn.
 
         Args:
-            tag: Name of the tag, which is recovered with its parts. None: all tags; the first error is raised after all
-                were tried.
-            at_least: Highest number known from elsewhere, such as your tables, 0..2^63-1. Only for a single tag.
+            tag: Name of the tag. Its parts are recovered too. None means all tags: if a tag fails, the others are still
+                tried, and the first error is raised at the end.
+            at_least: Highest counter value known from elsewhere, such as your tables, 0..2^63-1. Only for a single tag.
+                `decode` returns the counter value of a number.
             from_journal: Paths of journal files in any order, or the result of `issuer.persistence.journal.read`. Tags
-                that the store has lost are created again. Journals of another store count if this store is empty, or
-                was restored from them.
-            dry_run: True: change nothing, and report what would be done. It works without Redis, see
+                that the store has lost are created again. Journals of another store are accepted only if this store is
+                empty, or was restored from them.
+            dry_run: If True, change nothing, and report what would be done. A dry run also works without Redis, see
                 `Recovery.redis_error`.
-            timeout: Longest wait for each tag in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each tag in seconds, 0 or more. None means the issuer's `timeout`.
 
         Returns:
             The result for each tag. `Recovery.unasked` lists Redis nodes that could not be queried.
@@ -659,10 +673,10 @@ class Issuer:
     def ready(self, *, timeout: float | None = None) -> Readiness:
         """Check whether the store and Redis answer, and which tags are halted. Nothing is changed.
 
-        Problems are in the result, and are not raised. The result is true if there are none.
+        Problems are in the result, and are not raised. The result is true if there are no problems.
 
         Args:
-            timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None: the issuer's
+            timeout: Longest wait for the store, and again for Redis, in seconds, 0 or more. None means the issuer's
                 `timeout`.
         """
         return self._perform(ready(self._config), timeout)
@@ -676,21 +690,23 @@ class Issuer:
     ) -> list[Finding]:
         """Check Redis, the store, the settings and the tags, and return the findings, the worst first.
 
-        Nothing is changed. A finding of level "weak" reports a risk for unique or ordered numbers, or for the service.
-        A server that cannot be reached is a finding too, and raises nothing.
+        Nothing is changed. A finding of level "weak" reports a risk of duplicates, lost order or an outage. If a server
+        cannot be reached, that is a finding too, and no error is raised.
 
         Args:
-            most: How many tags to check closely, 0..2^63-1, those used most recently first. None: 1000.
+            most: How many tags to check closely, 0..2^63-1. The most recently used tags are checked first. None means
+                1000.
             progress: Function that is called after each tag with the number of tags checked and the total.
-            timeout: Longest wait for each request in seconds, 0 or more. None: the issuer's `timeout`.
+            timeout: Longest wait for each request in seconds, 0 or more. None means the issuer's `timeout`.
         """
         return self._perform(doctor(self._config, most, progress), timeout)
 
     def observe(self, observer: Observer) -> None:
         """Call a function with each event of this issuer from now on. The classes of events are in `issuer.events`.
 
-        The function runs in the thread or event loop in which the event happened, also in forked child processes. It
-        must return quickly and must not draw numbers. If it raises, the error is logged.
+        The function runs in the thread or event loop in which the event happened. It also receives events in forked
+        child processes. It must return quickly and must not draw numbers. If the function raises an error, the error is
+        logged.
 
         Args:
             observer: Function that takes the event.

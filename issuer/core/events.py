@@ -1,7 +1,7 @@
 """Events of an issuer's tags, Redis and store. Observers receive them: the log, the metrics, functions of the program.
 
-Ordinary draws make no event. Ranges are half-open: (low, high] has the numbers from low + 1 to high. They are values of
-the tag's counter.
+Ordinary draws make no event. Ranges are half-open: (low, high] contains the numbers from low + 1 to high. Numbers in
+events are values of the tag's counter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Reserved(Event):
     """The store has reserved a range of numbers for this process.
 
     Attributes:
-        reason: Purpose: "load" into Redis, "direct" for direct mode, "reserve" for a caller.
+        reason: Purpose of the range. "load": to load it into Redis. "direct": to serve it in direct mode. "reserve": a
+            caller has called `reserve`.
         low: The number before the first one of the range.
         high: Last number of the range.
         seconds: Duration of the request to the store.
@@ -55,8 +56,8 @@ class ReservationFailed(Event):
     """A reservation failed, or the store did not confirm it.
 
     Attributes:
-        reason: Purpose, as in Reserved.
-        error: The error of the store.
+        reason: Purpose of the range, as in Reserved.
+        error: Error that the store raised.
         seconds: Duration of the request to the store.
     """
 
@@ -72,8 +73,8 @@ class SegmentLoaded(Event):
     Attributes:
         low: The number before the first one of the segment.
         high: Last number of the segment.
-        cur: Last number that was issued when the loading began.
-        scheme: The tag's number format, which turns its counter into the numbers that users see.
+        cur: Last number that had been issued when the loading began.
+        scheme: The tag's scheme: the settings that turn its counter into the numbers that users see.
     """
 
     low: int
@@ -84,7 +85,9 @@ class SegmentLoaded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ExtensionLate(Event):
-    """All segments were used up before the next one was loaded, so callers wait. Once per occurrence.
+    """All segments were used up before the next one was loaded, so callers wait.
+
+    The event is sent once each time that this happens.
 
     Attributes:
         after: Highest number that this process has seen.
@@ -95,14 +98,16 @@ class ExtensionLate(Event):
 
 @dataclass(frozen=True, slots=True)
 class LimitNear(Event):
-    """At least 80 % of the tag's numbers are used. Once for each limit.
+    """At least 80 % of the tag's numbers are used. The event is sent once for each limit.
+
+    For a tag with periods, the event is sent once for each period.
 
     Attributes:
-        used: Count of numbers that are used.
-        most: Count of all numbers up to the limit.
+        used: How many numbers are used.
+        most: How many numbers there are up to the limit.
         limit: Last number that may be issued, as users see it.
-        in_period: True if the counts are those of the current period.
-        scheme: The tag's number format, as in SegmentLoaded.
+        in_period: True if `used` and `most` are counts of the current period.
+        scheme: The tag's scheme, as in SegmentLoaded.
     """
 
     used: int
@@ -114,10 +119,11 @@ class LimitNear(Event):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Event):
-    """Background work failed. It is retried.
+    """Background work failed. This process tries it again.
 
     Attributes:
-        work: "fetch" of a segment or lease, "check" of the leases, or "rejoin" of Redis after direct mode.
+        work: Work that failed. "fetch": to fetch a segment or a lease. "check": to check with Redis that the leases
+            are still valid. "rejoin": to return to Redis after direct mode.
         error: The error.
     """
 
@@ -140,12 +146,15 @@ class LeaseDrawn(Event):
 
 @dataclass(frozen=True, slots=True)
 class LeaseDropped(Event):
-    """This process has dropped its leases, because Redis failed over or the tag was recovered. Their rest is a gap."""
+    """This process has dropped its leases, because Redis failed over or the tag was recovered.
+
+    The unused numbers of the leases are a gap.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class WentDirect(Event):
-    """Redis is down. This process serves the tag in direct mode from now on: from segments of its own."""
+    """Redis is down. From now on this process serves the tag in direct mode: from segments of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +162,7 @@ class Rejoined(Event):
     """Redis is back. This process has ended direct mode and draws from Redis again.
 
     Attributes:
-        above: The numbers from Redis are above this one.
+        above: Numbers from Redis are higher than this number.
     """
 
     above: int
@@ -164,8 +173,8 @@ class NotGivenBack(Event):
     """This process could not return unused numbers. They are a gap.
 
     Attributes:
-        above: The unused numbers are above this one.
-        error: The reason.
+        above: The unused numbers are higher than this number.
+        error: Error that prevented the return.
     """
 
     above: int
@@ -174,10 +183,10 @@ class NotGivenBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class RedisSilent(Event):
-    """A draw got no answer from Redis. Once for each outage.
+    """Redis did not answer a draw. The event is sent once for each outage.
 
     Attributes:
-        error: The error of the draw.
+        error: Error that the draw raised.
     """
 
     error: Exception
@@ -196,12 +205,13 @@ class RedisBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class FenceTripped(Event):
-    """Redis has lost the tag's numbers, or may have gone back in time. Once for each loss.
+    """Redis has lost the tag's numbers, or may have gone back in time. The event is sent once for each loss.
 
-    Draws are rejected until a new segment is loaded.
+    Redis rejects draws until a new segment is loaded.
 
     Attributes:
-        cause: "fenced" if Redis failed over, restarted or went back in time; "empty" if Redis has no data of the tag.
+        cause: Cause of the loss. "fenced": Redis failed over, restarted or went back in time. "empty": Redis has no
+            data of the tag.
     """
 
     cause: str
@@ -209,13 +219,13 @@ class FenceTripped(Event):
 
 @dataclass(frozen=True, slots=True)
 class NumbersLost(Event):
-    """New numbers are available after a FenceTripped. The numbers that Redis lost are a gap.
+    """Redis has lost numbers, and they are a gap. The event follows a FenceTripped, when new numbers are available.
 
     Attributes:
-        cause: As in FenceTripped.
-        above: The new numbers are above this one.
-        seen: Highest number that this process has seen. The gap is between it and `above`.
-        most: Upper bound of the gap's size.
+        cause: Cause of the loss, as in FenceTripped.
+        above: All new numbers are higher than this number.
+        seen: Highest number that this process saw before the loss. The gap is between `seen` and `above`.
+        most: How many numbers the gap has at most.
     """
 
     cause: str
@@ -226,11 +236,14 @@ class NumbersLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class StoreSilent(Event):
-    """The store is down. Only the buffered numbers can still be issued. Once for each outage.
+    """The store is down. Only numbers that were reserved before can still be issued.
+
+    The event is sent once for each outage.
 
     Attributes:
-        error: The error of the store.
-        scheduled: True if the scheduler retries; otherwise only callers retry, and they get the error.
+        error: Error that the store raised.
+        scheduled: True if the scheduler tries again in the background. False if only the next call tries again. That
+            call then raises the error if it fails.
     """
 
     error: Exception
@@ -242,7 +255,7 @@ class StoreBack(Event):
     """The store answers again after a StoreSilent.
 
     Attributes:
-        error: None if segments are reserved again; otherwise the error that the store returned.
+        error: None if the store reserves segments again. Otherwise the error with which the store answered.
     """
 
     error: Exception | None
@@ -250,12 +263,12 @@ class StoreBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class CallersWait(Event):
-    """Callers have waited for a second, or one of them until its timeout, and got no number.
+    """Callers have waited for a number for at least a second, or one caller has waited until its timeout.
 
-    Once until they are served.
+    The event is sent once. It can be sent again after a CallersServed.
 
     Attributes:
-        cause: The reason, as text.
+        cause: Reason for the wait, as text.
     """
 
     cause: str
@@ -266,7 +279,7 @@ class CallersServed(Event):
     """Callers get numbers again after a CallersWait.
 
     Attributes:
-        seconds: How long they had waited.
+        seconds: How long callers had waited.
     """
 
     seconds: float
@@ -274,10 +287,10 @@ class CallersServed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Rejected(Event):
-    """A call failed: it raised this error instead of returning a number.
+    """A call for numbers failed.
 
     Attributes:
-        error: The error.
+        error: Error that the call raised.
     """
 
     error: Exception

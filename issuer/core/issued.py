@@ -12,7 +12,7 @@ class Issued:
     Attributes:
         tag: Name of the tag.
         value: The number itself, as `next` returns it.
-        text: The number in the tag's format. Without a format: its digits.
+        text: The number in the tag's format. If the tag has no format, the digits of the number.
         counter: Value of the tag's counter. None if the tag's strategy has no counter.
         period: Period in which the number was drawn, such as "2026-11-21". None for tags without periods.
         shard: Number of the shard, 0 or more. None for tags without shards.

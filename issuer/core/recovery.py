@@ -28,17 +28,21 @@ class Recovery:
 
     Attributes:
         tag: Name of the tag.
-        old: `max` of the store before. None: the store had lost the tag, which was created again from the journals.
-        new: `max` of the store after. Only numbers above it will be issued.
-        gap: Upper bound of the numbers lost: those that were reserved, not yet issued, and are skipped now.
-        redis_error: Why Redis could not be queried; only in a dry run. What only Redis has recorded is then missing.
-        asked: Redis nodes besides the master that were queried, as host:port: replicas and former masters.
-        unasked: Redis nodes that could not be queried, with the reason. What only they have recorded is missing.
-        sound: True: no fault was found: the tag was not halted, its state in Redis belongs to the current master's
-            term, the store was not behind, and every node answered. State restored within one term is not noticed.
-        unvouched: True: nothing confirms the store's `max`. Redis has no state of the tag, and neither a journal nor
-            `at_least` was given. If numbers were issued after the store's backup, they are issued again.
-        old_in_period: `old` with its period, such as "17 of 2026-11-21". None without periods.
+        old: The store's `max` before the recovery. None if the store had lost the tag, and `recover` created the tag
+            again from the journals.
+        new: The store's `max` after the recovery. From now on, only numbers higher than `new` are reserved.
+        gap: How many numbers the recovery skips at most: numbers that were reserved but not yet issued.
+        redis_error: Why Redis could not be queried, as text. It is set only in a dry run. In that case `new` does not
+            include numbers that only Redis has recorded.
+        asked: Redis nodes other than the master that answered, as host:port. These are replicas and former masters.
+        unasked: Redis nodes that did not answer, with the reason. `new` does not include numbers that only these nodes
+            have recorded.
+        sound: True if no fault was found: the tag was not halted, its state in Redis belongs to the current master's
+            term, the store was not behind, and every node answered. A restore within one term cannot be detected.
+        unvouched: True if nothing confirms the store's `max`, because Redis has no state of the tag, and neither a
+            journal nor `at_least` was given. In that case, numbers that were issued after the store's backup can be
+            issued again.
+        old_in_period: `old` with its period, such as "17 of 2026-11-21". None if the tag has no periods.
         new_in_period: `new` in the same form.
     """
 

@@ -38,15 +38,17 @@ class Decoded:
     Attributes:
         tag: Name of the tag.
         value: The number that users see.
-        counter: Value of the counter. None also if the tag has periods and a number was given without its text.
+        counter: Value of the tag's counter. None if the tag has a cycle. If the tag has periods, only the text of a
+            number shows the counter: None if a number was given without its text.
         period: Name of the period, such as "2026-11-21".
         shard: Number of the shard, 0 or more.
-        app: Number of the application, for tags with shards.
-        key: Restart key, for keyed tags.
-        date: Date that the text shows.
-        part: Name of the tag that the counter belongs to, if it is a part of this one.
-        fields: Parts that the tag's strategy packed into the number, by name.
-        holder: Process that issued the number or holds its machine number, if it was requested and is known.
+        app: Application number. Only tags with shards have one.
+        key: Restart key. Only keyed tags have one.
+        date: Date that the text contains.
+        part: Name of the part of the tag that issued the number. Only tags with shards and keyed tags have parts.
+        fields: Components that the tag's strategy packed into the number, by name.
+        holder: Process that issued the number, or that holds its machine number. It is set only if `decode` was called
+            with `holder=True`.
     """
 
     tag: str
@@ -210,7 +212,10 @@ class Scheme:
         return Decoded(self.tag, found.seq, counter, name, key=found.key, date=found.date, part=part)
 
     def period_name(self, counter: int) -> str | None:
-        """Return the period of a counter, as in "2026-11-21", "2026-W47", "2026-11" or "2026"; None without periods."""
+        """Return the name of the period that a counter value belongs to, or None if the tag has no periods.
+
+        Examples of names: "2026-11-21", "2026-W47", "2026-11", "2026".
+        """
         return None if self.periods is None else self.periods.name(counter >> PERIOD_BITS)
 
     def day(self, ms: int) -> date:

@@ -25,18 +25,21 @@ class SchemeOptions(TypedDict, total=False):
     """Settings of a tag's number scheme, which turns its counter into the numbers that users see. All are optional.
 
     Attributes:
-        format: Text format, such as "BIZ{date:%y%m%d}-{seq:06d}{check}". "": no format.
+        format: Text format, such as "BIZ{date:%y%m%d}-{seq:06d}{check}". "" means no format.
         restart: Period after which numbers begin at 1 again: "daily", "weekly", "monthly", "yearly" or "never".
         timezone: Time zone of dates and of period boundaries, an IANA name. Default: UTC.
-        keyed: True: a separate series for each `restart_key`.
-        scramble: Name of a secret, or pairs (first number, name). Values then do not show how many numbers were issued.
-        scramble_strict: True: allow `scramble` for a strict tag, where it hides the order.
-        stride: Issue every n-th number only, 1..2^32, so that sites that share nothing never issue the same number.
-        offset: Position of this site, 1..stride.
-        stride_above: Number above which the stride applies, the same at every site.
-        shards: True: 6 bits for the shard, 8 for the application. Or {"shard_bits": 6, "app_bits": 8, "app": 17}.
-        app: Application number in the values of a tag with shards.
-        cycle: True: begin again after the limit. Numbers are then issued again.
+        keyed: If True, the tag has a separate series for each `restart_key`.
+        scramble: Name of the secret that scrambles the numbers, or a list of pairs (first number, name). Scrambled
+            numbers do not show how many were issued.
+        scramble_strict: If True, `scramble` is allowed for a strict tag, although scrambled numbers do not increase.
+        stride: Distance between two numbers of a site, 1..2^32. With a stride, sites that share no server never issue
+            the same number.
+        offset: Position of this site among the sites, 1..stride.
+        stride_above: The stride applies to numbers higher than this one. Give the same number at every site.
+        shards: True means 6 bits for the shard and 8 bits for the application. To choose other sizes, give a dict such
+            as {"shard_bits": 6, "app_bits": 8, "app": 17}.
+        app: Application number that the numbers of a tag with shards contain.
+        cycle: If True, the tag begins again after its limit. Its numbers are then issued more than once.
         strategy: Name of the strategy that makes the numbers. Default: "segment", the tag's counter.
         options: Options of the strategy by name.
     """

@@ -37,10 +37,12 @@ class MachineNumber:
 
     Attributes:
         machine: The machine number.
-        holder: Process that has it or had it last, as application.port.ip. "" if unknown.
-        held: True: a process has a lease for it. None: the store keeps it, which records no leases.
-        last: Highest timestamp that may be in its numbers, in ms since 1970.
-        ahead: How far `last` is in the future, beyond leases and normal clock differences, in ms. 0: it is not.
+        holder: Process that holds the machine number now, or held it last, as application.port.ip. "" if unknown.
+        held: True if a process holds the machine number now. None if unknown, because the store keeps the machine
+            numbers and does not record who holds one.
+        last: Highest timestamp that numbers with this machine number may contain, in ms since 1970.
+        ahead: How far `last` is in the future, in ms. 0 if `last` is in the past, or only as far in the future as a
+            normal lease and normal clock differences explain.
     """
 
     machine: int
@@ -55,8 +57,8 @@ class MachineNumbers:
     """Machine numbers of a tag.
 
     Attributes:
-        used: Machine numbers that were ever used, in order.
-        of: How many machine numbers the tag's layout has.
+        used: Machine numbers that were ever used, in increasing order.
+        of: How many machine numbers the tag can have.
     """
 
     used: list[MachineNumber]

@@ -60,7 +60,7 @@ class Overlap(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class AboveMax(Discrepancy):
-    """A segment is above the store's `max`. The store lost changes, and would reserve these numbers again.
+    """A segment has numbers higher than the store's `max`. The store lost changes, and would reserve them again.
 
     Attributes:
         entry: Ledger entry of the segment.
@@ -84,7 +84,7 @@ class AboveMax(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class BelowJournal(Discrepancy):
-    """The store's `max` is below numbers that its journal has recorded. The store lost changes.
+    """The store's journal has recorded numbers higher than the store's `max`. The store lost changes.
 
     Attributes:
         max: Highest number reserved according to the store.
@@ -110,7 +110,7 @@ class BelowJournal(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class RedisAboveMax(Discrepancy):
-    """A number in Redis is above the store's `max`. The store lost changes, or the Redis hash was modified.
+    """A number in Redis is higher than the store's `max`. The store lost changes, or the Redis hash was modified.
 
     Attributes:
         key: Key of the hash.
@@ -141,7 +141,7 @@ class OutsideLedger(Discrepancy):
 
     Attributes:
         key: Key of the hash.
-        buffer: 1: the current segment; 2: the next one.
+        buffer: Segment in Redis that holds the numbers: 1 is the current segment, 2 the next one.
         low: Number just below the first one.
         high: Last number.
     """
@@ -171,7 +171,7 @@ class DamagedHash(Discrepancy):
 
     Attributes:
         key: Key of the hash.
-        problem: What is wrong with it.
+        problem: Description of the damage.
     """
 
     kind: ClassVar[str] = "damaged hash"
@@ -205,7 +205,7 @@ class OtherStore(Discrepancy):
 
 @dataclass(frozen=True, slots=True)
 class TwoHashes(Discrepancy):
-    """Segments of a strict tag go to two Redis hashes in turns. The order holds in each, but not across both.
+    """Segments of a strict tag are loaded into two Redis hashes in turns. Numbers are in order only within each hash.
 
     Attributes:
         one: Ledger entry of a segment for one hash.
@@ -256,7 +256,7 @@ class RedisUnseen(Discrepancy):
 
     Attributes:
         key: Key of the hash.
-        why: Why Redis could not be queried.
+        why: Why Redis could not be queried, as text.
     """
 
     kind: ClassVar[str] = "Redis not looked at"
@@ -273,7 +273,7 @@ class DamagedEntry(Discrepancy):
     """A ledger entry has content that no store writes, such as a low above its high.
 
     Attributes:
-        problem: What is wrong with it.
+        problem: Description of the damage.
     """
 
     kind: ClassVar[str] = "damaged entry"

@@ -36,7 +36,7 @@ class StoreState:
         ahead: Steps per segment.
         timestamp: Time of the last change, in ms since 1970.
         created: Time of creation, in ms since 1970.
-        halted: True: reservations are stopped until `recover`.
+        halted: True if reservations are stopped until `recover`.
     """
 
     max: int
@@ -55,11 +55,11 @@ class RedisState:
     Attributes:
         cur: Last number issued.
         max: Last number of the current segment.
-        mark: The 20 % threshold: the draw that reaches it starts loading the next segment.
-        next_cur: Number just below the next segment.
+        mark: Number at the 20 % threshold. The draw that reaches this number starts loading the next segment.
+        next_cur: The number before the first one of the next segment.
         next_max: Last number of the next segment.
         fence: Replication id of the master that the segment was loaded into. Draws from any other master are rejected.
-        born: Random id of this state. A segment that was reserved for an earlier state is not loaded.
+        born: Random id of this state. A segment that was reserved for a state with another id is not loaded.
     """
 
     cur: int | None
@@ -73,15 +73,15 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Numbers below the store's `max` that belong to no ledger entry, so that no caller receives them.
+    """Waste: numbers up to the store's `max` that belong to no ledger entry, so that no caller receives them.
 
-    They were skipped by `recover` or a raised start, or were returned after others had reserved. Numbers that Redis or
-    a killed process lost are not counted, because they stay in the ledger. A reservation that is under way counts for a
-    moment.
+    `recover` or a raised `start` skipped these numbers, or a process returned them after another process had reserved
+    higher ones. Numbers that Redis or a killed process lost are not included, because the ledger still contains them.
+    Numbers of a reservation that is in progress are included for a moment.
 
     Attributes:
-        numbers: How many of the newest `of` numbers were wasted.
-        of: How many numbers were examined: those of the newest 100 reservations.
+        numbers: How many of the `of` examined numbers are waste.
+        of: How many numbers were examined. These are the numbers of the newest 100 reservations.
         since: Time of the oldest of these reservations, in ms since 1970.
     """
 
@@ -95,8 +95,8 @@ class Readiness:
     """Result of `ready`. It is true if the store and Redis answer and no tag is halted.
 
     Attributes:
-        store: Error of the request to the store. None: the store answers.
-        redis: Error of the request to Redis. None: Redis answers, or the issuer has no Redis.
+        store: Error of the request to the store. None if the store answers.
+        redis: Error of the request to Redis. None if Redis answers, or the issuer has no Redis.
         halted: Names of the tags whose reservations are stopped until `recover`.
     """
 
@@ -110,26 +110,27 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """State of a tag. The counters in `store` and `redis` are as before the number scheme is applied.
+    """State of a tag. Numbers in `store` and `redis` are counter values; `limit` is a number that users see.
 
     Attributes:
         tag: Name of the tag.
         store: State in the store.
-        redis: State in Redis. None without Redis, or if Redis cannot be reached.
+        redis: State in Redis. None if the issuer has no Redis, or Redis cannot be reached.
         order: "strict" or "trend".
-        limit: Last number that users will see.
-        lease: How many numbers each process draws ahead, 0 (none) or more. None: each process uses its own setting.
+        limit: Last number that may be issued.
+        lease: How many numbers each process draws ahead, 0 (none) or more. None if each process uses its own setting.
         description: Text for operators.
-        remaining: Numbers that are left in Redis. None without Redis.
+        remaining: How many numbers are left in Redis. None if the issuer has no Redis, or Redis cannot be reached.
         rate: Numbers per second, estimated from the newest reservations. None if unknown.
         runway: How long `remaining` lasts at this rate, in seconds. None if unknown.
-        last_extension: Time of the newest reservation, in ms since 1970. None: there was none.
-        waste: Numbers that no caller receives. None: there was no reservation.
-        waiting: Callers of this issuer that are waiting for a number now.
-        redis_error: Why Redis cannot be reached. None: it was reached, or there is none.
-        scheme: Settings of the number scheme, with names and fingerprints of secrets. Empty: numbers are the counter.
-        parts: Number of shards or series. None for tags without parts.
-        period: Current period by the clock of Redis, such as "2026-11-21". None if there is none, or it is unknown.
+        last_extension: Time of the newest reservation, in ms since 1970. None if there was none.
+        waste: Waste among the newest reservations. None if there was no reservation.
+        waiting: How many callers of this issuer are waiting for a number now.
+        redis_error: Why Redis cannot be reached, as text. None if Redis answered, or the issuer has no Redis.
+        scheme: The tag's scheme. Secrets appear only as names and fingerprints. Empty if numbers are counter values.
+        parts: How many shards or series the tag has. None for tags without parts.
+        period: Current period by the clock of Redis, such as "2026-11-21". None if the tag has no periods, or the
+            period is unknown.
     """
 
     tag: str

@@ -293,13 +293,17 @@ class Provenance:
 
     Attributes:
         tag: Name of the tag.
-        number: The number, as the tag's counter.
-        entries: Ledger entries that contain it, the oldest first. More than one only if segments overlap.
-        below: Nearest ledger entry below it. The number may have belonged to it before numbers were returned.
-        oldest: First entry of the tag's ledger. None: the ledger is empty.
-        max: Highest number reserved in the store.
-        in_redis: True: the number is in Redis and not yet issued. None: no Redis, or it cannot be reached.
-        taken: Highest number reserved as Redis or a journal has recorded it. If it is above `max`, the store is behind.
+        number: Value of the tag's counter for which `who` was called.
+        entries: Ledger entries that contain the number, the oldest first. There is more than one only if segments
+            overlap.
+        below: Ledger entry that ends next below the number. It may have contained the number before unused numbers were
+            returned. None if there is none.
+        oldest: Entry with the lowest numbers in the tag's ledger. None if the ledger is empty.
+        max: Highest number reserved according to the store.
+        in_redis: True if the number is in Redis and not yet issued. None if the issuer has no Redis, or Redis cannot be
+            reached.
+        taken: Highest number reserved according to the store, Redis and the journal. If it is higher than `max`, the
+            store has lost reservations.
     """
 
     tag: str

@@ -20,12 +20,13 @@ class Finding:
 
     Attributes:
         check: Name of the check, for programs.
-        level: "weak": risk of duplicates, lost order or an outage. "advice": a fault would cost more than necessary.
-            "ok": no problem. "unknown": not checked, for example because a server did not answer.
+        level: Severity. "weak": duplicates, lost order or an outage are possible. "advice": a fault would do more harm
+            than necessary. "ok": there is no problem. "unknown": the check was not possible, for example because a
+            server did not answer.
         subject: The server, store, setting or tag that was checked.
-        what: What was found.
-        why: What it means for the numbers.
-        advice: What to do, as a template; `remedy` is the readable form.
+        what: Fact that was found.
+        why: Consequence of the fact for the numbers.
+        advice: Recommended action, as a template. `remedy` is the readable form.
         tag: Name of the tag concerned, or None.
         error: Error that prevented the check, or None.
         others: Other tags that the advice names.
@@ -42,12 +43,12 @@ class Finding:
     others: Mapping[str, str] = field(default_factory=dict)
 
     def told(self, words: Words) -> str:
-        """Return what to do in the words of one interface (Python, command line or HTTP); "" for level "ok"."""
+        """Return the recommended action in the words of one interface: Python, command line or HTTP. "" for "ok"."""
         return filled(self.advice, words, self.tag, self.others)
 
     @property
     def remedy(self) -> str:
-        """What to do, in terms of Python; "" for level "ok"."""
+        """Recommended action, in terms of Python. "" for level "ok"."""
         return self.told(python)
 
 
