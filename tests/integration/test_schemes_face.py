@@ -237,11 +237,11 @@ def test_a_tag_of_ones_own_with_the_name_of_a_part_is_neither_drawn_from_nor_del
     assert ids.next("c#mine") == 1
     ids.create("c", keyed=True, format="{key}-{seq}")
     assert ids.issue("c", restart_key="yours").value == 1
-    with pytest.raises(issuer.ConfigurationError, match="no part of 'c'"):
+    with pytest.raises(issuer.ConfigurationError, match="not a part of 'c'"):
         ids.issue("c", restart_key="mine")
     ids.delete("c")
     assert ids.next("c#mine") == 2
-    with pytest.raises(issuer.ConfigurationError, match="no part of 's'"):
+    with pytest.raises(issuer.ConfigurationError, match="not a part of 's'"):
         ids.create("s", shards=True)
     assert [tag.tag for tag in ids.tags() if tag.tag.startswith("s")] == ["s#3"]
     with pytest.raises(issuer.UnknownTag):

@@ -127,7 +127,7 @@ def test_a_forked_child_does_not_talk_over_its_parents_connection(start_tls: Sta
         (link,) = connections.node(KEY).idle
 
         def in_between() -> object:
-            with pytest.raises(redis.ConnectionError, match="the parent's"):
+            with pytest.raises(redis.ConnectionError, match="the parent process"):
                 link.ask(draw.packed, 2.0)
             return "refused"
 
