@@ -25,6 +25,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 log = logging.getLogger("issuer")
@@ -47,8 +48,7 @@ class State:
         self.process = os.getpid()
         #: The thread that has its turn, once for each of its forks: a signal's handler may fork in the middle of one.
         self.turns: list[int] = []
-        #: The threads in a fork that Python sees, and in one that it doesn't see.
-        self.seen: set[int] = set()
+        #: The threads in a fork that Python doesn't see.
         self.unseen: set[int] = set()
         #: The hooks of the present fork that are to be called before it yet.
         self.ahead: list[Hook | None] = []
@@ -122,8 +122,8 @@ def _become_child() -> None:
             _run([each.in_child for each in _hooks])
         finally:
             _turn = threading.RLock()
-            for forking in (_state.turns, _state.seen, _state.unseen):
-                forking.clear()
+            _state.turns.clear()
+            _state.unseen.clear()
             # Last: another thread of the child waits above until all is done.
             _state.process, _state.becoming = os.getpid(), False
 
@@ -168,15 +168,16 @@ def _go_on() -> None:
 def _before() -> None:
     _take_turn()
     _prepare()
-    _state.seen.add(threading.get_ident())
+    vars(_calls).update(dict.fromkeys(("before", "in_parent")))
 
 
 def _in_parent() -> None:
-    _state.seen.discard(threading.get_ident())
+    vars(_calls).clear()
     _go_on()
 
 
 def _in_child() -> None:
+    vars(_calls).clear()
     global _renewal  # noqa: PLW0603 - another thread of the parent may have held it
     _renewal = threading.RLock()
     _state.becoming = False
@@ -184,8 +185,6 @@ def _in_child() -> None:
 
 
 def _before_unseen() -> None:
-    if threading.get_ident() in _state.seen:
-        return  # os.fork, which has called `_before`
     _take_turn()
     _state.unseen.add(threading.get_ident())
     _run([each.unseen for each in _hooks])
@@ -193,18 +192,39 @@ def _before_unseen() -> None:
 
 
 def _in_parent_unseen() -> None:
-    if threading.get_ident() in _state.seen:
-        return
     _state.unseen.discard(threading.get_ident())
     if not _state.unseen:
         _run([each.unseen_over for each in _hooks])
     _go_on()
 
 
+class _Call:
+    """As an attribute of a class, it calls the function when an object that has no such attribute is asked for it."""
+
+    def __init__(self, function: Hook) -> None:
+        self._function = function
+
+    def __get__(self, _: object, __: object = None) -> None:
+        self._function()
+
+
+class _Calls(threading.local):
+    """What the C library calls around a fork of this thread: nothing in os.fork, whose own hooks have set both to None.
+
+    From 3.13 on, os.fork holds a lock of the interpreter that threads take at their beginning and end. A function in
+    Python could leave the GIL there to a thread that waits for that lock, and neither would ever go on. So in os.fork
+    the C library must not run any: it gets an attribute.
+    """
+
+    before = _Call(_before_unseen)
+    in_parent = _Call(_in_parent_unseen)
+
+
+_calls = _Calls()
 _FUNCTION = ctypes.CFUNCTYPE(None)
 _HANDLE = ctypes.create_string_buffer(8)
 #: Called by the C library, and kept as long as it may call them.
-_CALLED: list[Any] = [_FUNCTION(_before_unseen), _FUNCTION(_in_parent_unseen)]
+_CALLED: list[Any] = [_FUNCTION(partial(getattr, _calls, name)) for name in ("before", "in_parent")]
 
 
 def _watch() -> bool:
