@@ -33,6 +33,8 @@ MODES = {
     "threads": ["--enable-threads", "--threads", "2"],
     "threads, osafterfork": ["--enable-threads", "--threads", "2", "--py-call-osafterfork"],
 }
+if sys.version_info >= (3, 13):  # this option unlocks there what uWSGI has not locked: each worker ends, of any program
+    MODES = {name: options for name, options in MODES.items() if "--py-call-osafterfork" not in options}
 WORKERS = 3
 
 
