@@ -233,6 +233,10 @@ def _run(arguments: tuple[str, ...], streams: list[Any], env: dict[str, str], cw
     time.tzset()
     os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.version_info >= (3, 13):  # there multiprocessing has unregistered what was registered before the fork
+        from issuer.api.blocking import close_all
+
+        atexit.register(close_all)
     if env.get("PYTHONWARNINGS") == "error":
         warnings.simplefilter("error")
     sys.exit(_played(arguments))
