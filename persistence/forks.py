@@ -209,7 +209,7 @@ class _Call:
 
 
 class _Calls(threading.local):
-    """What the C library calls around a fork of this thread: nothing in os.fork, whose own hooks have set both to None.
+    """Calls of the C library around a fork of this thread: none in os.fork, whose own hooks have set both to None.
 
     From 3.13 on, os.fork holds a lock of the interpreter that threads take at their beginning and end. A function in
     Python could leave the GIL there to a thread that waits for that lock, and neither would ever go on. So in os.fork
