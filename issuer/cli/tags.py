@@ -30,7 +30,7 @@ from issuer.views import counts, view
 
 def _settings(tag: Tag) -> str:
     """Return the tag's other settings, to stand after its order or its limit."""
-    ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", {tag.ahead} ahead"
+    ahead = "" if tag.ahead == 1 or not counts(tag.scheme) else f", ahead {tag.ahead}"
     lease = "" if tag.lease is None or not counts(tag.scheme) else f", lease {tag.lease}"
     return ahead + lease + "".join(f", {name} {plain(value)}" for name, value in described(tag.scheme))
 
@@ -198,7 +198,7 @@ def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> Non
     began = now_ms()
     made = issuer.create(tag, exist_ok=exist_ok, **given(said))
     if made.created < began:
-        say(f"there is {plain(made.tag)}: {_stands(made)}{_settings(made)}")
+        say(f"{plain(made.tag)} exists already: {_stands(made)}{_settings(made)}")
         return
     say(f"made {plain(made.tag)}: {_begins(made)}{made.order}{_settings(made)}")
     if before is not None and (dropped := _dropped(before, made)):

@@ -40,11 +40,11 @@ def test_numbers_come_one_a_line_or_as_a_json_list(cli: Cli, direct: Cli) -> Non
 @pytest.mark.covers("0.13", "3.4", "3.28", "U.10", "U.15")
 def test_a_tag_is_made_changed_deleted_and_made_again_and_each_says_what_it_is(direct: Cli) -> None:
     for line, told in (
-        ("create orders --start 100 --step 50 --ahead 6", "made orders: first number 100, step 50, trend, 6 ahead"),
-        ("create orders --exist-ok --step 60 --start 100 --ahead 7", "there is orders: max 99, step 50, 6 ahead"),
+        ("create orders --start 100 --step 50 --ahead 6", "made orders: first number 100, step 50, trend, ahead 6"),
+        ("create orders --exist-ok --step 60 --start 100 --ahead 7", "orders exists already: max 99, step 50, ahead 6"),
         ("create users --exist-ok --step 50", "made users: first number 1, step 50, trend"),
-        ("create users --exist-ok --step 50", "there is users: max 0, step 50"),
-        ("set orders --lease 500", "changed orders: max 99, step 50, 6 ahead, lease 500"),
+        ("create users --exist-ok --step 50", "users exists already: max 0, step 50"),
+        ("set orders --lease 500", "changed orders: max 99, step 50, ahead 6, lease 500"),
         ("set orders --ahead 1 --lease 0", "changed orders: max 99, step 50, lease 0"),
         ("set orders --limit 900 --above 130 --yes", "changed orders: max 130, step 50, limit 900, lease 0"),
         ("set orders --description new --step 5", "changed orders: max 130, step 5, limit 900, lease 0"),

@@ -240,7 +240,9 @@ def test_what_names_leave_behind_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             with store.held():
                 for at, each in enumerate(clients):
                     each.incr(f"no-{at}")
-                assert str(await clients[-1].reply()).startswith("UNAVAILABLE too many names are being looked up")
+                assert str(await clients[-1].reply()).startswith(
+                    "UNAVAILABLE too many unknown tags are being looked up"
+                )
             for each in clients[:-1]:
                 assert str(await each.reply()).startswith("NOTAG")
             for at in range(50):
