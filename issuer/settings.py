@@ -231,106 +231,96 @@ class Definition:
 class Settings:
     """Everything that can be set from outside, in the order in which it is documented. Times are in seconds."""
 
-    redis_url = Definition(
-        "none",
-        _url_or_none,
-        "`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`, or `none` for direct mode",
-    )
+    # fmt: off
+    redis_url = Definition("none", _url_or_none,
+        "Address of Redis: a URL with `redis://`, `rediss://`, `unix://`, `redis+sentinel://` or `redis+cluster://`. "
+        "With `none`, the process works in direct mode, without Redis")
     store_url = Definition(
         None,  # an SQLite file in the home directory, see `load`
         _url,
-        "`mongodb://` or `mongodb+srv://` (default database: `issuer`), `sqlite:///path`, or `memory://` for tests",
+        "Address of the store: `mongodb://`, `mongodb+srv://`, `sqlite:///path`, or `memory://` for tests. If a "
+        "MongoDB URL has no database, the issuer uses the database `issuer`",
     )
-    prefix = Definition("issuer", _prefix, "First part of all Redis keys: printable characters, no braces")
-    timeout = Definition(
-        5.0,
-        _seconds("timeout", zero=True),
-        "Longest wait of a call, in seconds, 0 or more; 0: only numbers that the process holds",
-    )
-    store_timeout = Definition(
-        3.0,
-        _seconds("store_timeout", zero=False),
-        "Longest duration of a request to the store, in seconds, above 0. A loader that is silent for a second longer "
-        "is replaced. Use the same value in every process, well below `timeout`",
-    )
+    prefix = Definition("issuer", _prefix, "First part of all Redis keys. It has printable characters and no braces")
+    timeout = Definition(5.0, _seconds("timeout", zero=True),
+        "Longest time that a call may wait, in seconds, 0 or more. With 0, a call gets only numbers that are in the "
+        "memory of its process")
+    store_timeout = Definition(3.0, _seconds("store_timeout", zero=False),
+        "Longest duration of a request to the store, in seconds, above 0. If the loader of a segment does not finish "
+        "within this time and one more second, Redis elects another loader. Use the same value in every process, and "
+        "a value well below `timeout`")
     redis_timeout = Definition(
         1.0, _seconds("redis_timeout", zero=False), "Longest duration of a round trip to Redis, in seconds, above 0"
     )
-    redis_connections = Definition(
-        REDIS_CONNECTIONS,
-        _count(10_000),
-        "Maximum number of connections to Redis, 1..10000. Calls wait for a free one, within their `timeout`. "
-        "Concurrent calls for the same tag share one. For a Cluster, set it above the number of nodes",
-        unit="connections",
+    redis_connections = Definition(REDIS_CONNECTIONS, _count(10_000),
+        "Maximum number of connections from this process to Redis, 1..10000. If all are in use, a call waits for one, "
+        "within its `timeout`. Concurrent calls for the same tag share a connection. For a Redis Cluster, set a value "
+        "above the number of nodes", unit="connections")
+    insist = Definition(5.0, _seconds("insist", zero=True),
+        "Time in seconds, 0 or more. If the store is down and no numbers are left, calls wait this long for the "
+        "store. After that, calls fail at once until the store is back. Set a longer time than a failover of the "
+        "store takes")
+    lease = Definition(0, _lease,
+        "Count of numbers of a trend tag that a process draws from Redis in advance, 0..1000000. If a tag has a "
+        "`lease` of its own, that value applies", unit="numbers")
+    journal = Definition("", _path,
+        "File of the journal. The process appends every reservation to this file before it uses the numbers. The "
+        "directory of the file must exist")
+    keys = Definition({}, _keys,
+        'Secret keys for scrambled tags, each with a name: `k1=...,k2=...` as a text, or the table `{k1 = "..."}` in '
+        "a file. Each secret has 16 bytes or more")
+    application = Definition("issuer", _as_it_is, "Name of your service in the ledger. `issuer who` shows it")
+    port_number = Definition(0, _whole,
+        "Port in the name of this process, 0..65535. The process leases its machine number for `snowflake` under the "
+        "name `application.port.ip`, and gets the same machine number again after a restart if its name is the same")
+    ip_address = Definition(
+        "", _as_it_is, "IP address in the name of this process, see `port_number`", unset="this host's"
     )
-    insist = Definition(
-        5.0,
-        _seconds("insist", zero=True),
-        "Time for which callers wait during an outage of the store if no numbers are left, in seconds, 0 or more. "
-        "After it, calls fail at once until the store is back. Set it longer than a failover of the store takes",
+    machine = Definition(-1, _whole,
+        "Fixed machine number of this process for `snowflake`, 0 or more. Each process needs a different one")
+    rack = Definition(
+        -1, _whole, "Fixed rack number of this process for `snowflake`, 0 or more. Only for layouts with racks"
     )
-    lease = Definition(
-        0,
-        _lease,
-        "Numbers of a trend tag that a process draws ahead, 0..1000000; a tag can override it",
-        unit="numbers",
+    machine_files = Definition("", _path,
+        "Directory for the files of machine numbers. The source `file` requires it",
+        unset="the temporary directory")
+    require_servers = Definition(default=False, read=_flag,
+        help="Raise an error at start if no store is configured. Otherwise a container with a forgotten variable "
+        "would use an SQLite file of its own, and issue numbers from 1")
+    metrics = Definition(
+        default=False, read=_flag, help="Add the metrics to the default registry of `prometheus_client`"
     )
-    journal = Definition(
-        "", _path, "File to which every reservation is appended before it is used. Its directory must exist"
+    http = Definition("127.0.0.1:8000", _address,
+        "Address at which `issuer serve` accepts HTTP, as `HOST:PORT`. With port 0 it uses any free port. With `none` "
+        "it does not serve HTTP")
+    resp = Definition("", _address, "Address at which `issuer serve` accepts the Redis protocol, as `HOST:PORT`")
+    workers = Definition(1, _count(WORKERS_MOST), "Number of worker processes of `issuer serve`, 1..256")
+    tokens = Definition(
+        "", _path, "File of tokens. With it, each caller of `issuer serve` needs a token that is in this file"
     )
-    keys = Definition(
-        {}, _keys, 'Secrets for scrambled tags, 16 bytes or more each: `k1=...,k2=...`, or a table `{k1 = "..."}`'
+    open = Definition(
+        default=False, read=_flag, help="Allow callers on other machines to use `issuer serve` without a token"
     )
-    application = Definition("issuer", _as_it_is, "Name of your service, shown by `issuer who`")
-    port_number = Definition(0, _whole, "Port of this process, part of its name as a holder of machine numbers")
-    ip_address = Definition("", _as_it_is, "IP address of this process, also part of that name", unset="this host's")
-    machine = Definition(-1, _whole, "Fixed machine number for `snowflake`, 0 or more, different in every process")
-    rack = Definition(-1, _whole, "Fixed rack number for `snowflake`, 0 or more, if the layout has racks")
-    machine_files = Definition("", _path, "Directory of the files of machine numbers", unset="the temporary directory")
-    require_servers = Definition(
-        default=False,
-        read=_flag,
-        help="Reject the start without a store, so that a forgotten variable can't make a container count from 1",
-    )
-    metrics = Definition(default=False, read=_flag, help="Record metrics in the registry of `prometheus_client`")
-    http = Definition(
-        "127.0.0.1:8000", _address, "Address for HTTP of `issuer serve`, `HOST:PORT`; port 0: any; `none`: no HTTP"
-    )
-    resp = Definition("", _address, "Address for the Redis protocol of `issuer serve`, `HOST:PORT`")
-    workers = Definition(1, _count(WORKERS_MOST), "Number of processes of `issuer serve`, 1..256")
-    tokens = Definition("", _path, "File with the tokens of callers of `issuer serve`. none: callers need no token")
-    open = Definition(default=False, read=_flag, help="Let `issuer serve` accept other machines without tokens")
-    allowed_hosts = Definition(
-        [],
-        _names,
-        "Host headers that `issuer serve` accepts besides `localhost` and IP addresses: a list, or the text "
-        "`a.example.com,b`. `*.example.com`: all subdomains. `*`: any host",
-    )
-    drain_delay = Definition(
-        1.0,
-        _seconds("drain_delay", zero=True),
-        "Time for which `issuer serve` still accepts connections after SIGTERM while `/readyz` answers 503, in "
-        "seconds, 0 or more. Set it longer than your load balancer takes to notice: 10 in Kubernetes",
-    )
-    longest_ttl = Definition(
-        LONGEST_TTL,
-        _seconds("longest_ttl", zero=False),
-        "Longest time to keep the number of an `Idempotency-Key`, in seconds, above 0; a longer `ttl` is rejected",
-    )
-    keys_per_second = Definition(
-        KEYS_PER_SECOND,
-        _count(1_000_000),
-        "Maximum of new `Idempotency-Key` values per second, for each token, or for all callers without tokens, "
-        "1..1000000. Redis needs about 150 bytes for each: 1.3 GB for a day at 100 per second",
-        unit="keys",
-    )
-    series_per_tag = Definition(
-        SERIES_PER_TAG,
-        _count(10_000_000),
-        "Maximum number of series of a keyed tag, 1..10000000; `issuer serve` rejects a new `restart_key` above it",
-        unit="series",
-    )
+    allowed_hosts = Definition([], _names,
+        "Names that HTTP requests to `issuer serve` may have in the header `Host`: a list, or the text "
+        "`a.example.com,b`. `*.example.com` allows all subdomains, `*` allows any name. `localhost` and IP addresses are "
+        "always allowed")
+    drain_delay = Definition(1.0, _seconds("drain_delay", zero=True),
+        "Time in seconds, 0 or more. After SIGTERM, `/readyz` answers 503, and `issuer serve` still accepts "
+        "connections for this time. Set a longer time than your load balancer needs to stop sending requests: 10 in "
+        "Kubernetes")
+    longest_ttl = Definition(LONGEST_TTL, _seconds("longest_ttl", zero=False),
+        "Longest time in seconds, above 0, for which `issuer serve` keeps an `Idempotency-Key` and its number. A "
+        "request with a longer `ttl` is rejected")
+    keys_per_second = Definition(KEYS_PER_SECOND, _count(1_000_000),
+        "Maximum number of new `Idempotency-Key` values per second, 1..1000000. Each token has this limit. Callers "
+        "without a token share one limit. Each key needs about 150 bytes in Redis: with 100 keys per second, a day "
+        "needs 1.3 GB", unit="keys")
+    series_per_tag = Definition(SERIES_PER_TAG, _count(10_000_000),
+        "Maximum number of series of a keyed tag, 1..10000000. If a tag has reached this number, `issuer serve` "
+        "rejects requests with a new `restart_key`", unit="series")
     log_format = Definition("text", _log_format, "Format of the logs of `issuer serve`: `text` or `json`")
+    # fmt: on
 
     _values: Mapping[str, Setting]
 
