@@ -303,8 +303,8 @@ class Settings:
     )
     allowed_hosts = Definition([], _names,
         "Names that HTTP requests to `issuer serve` may have in the header `Host`: a list, or the text "
-        "`a.example.com,b`. `*.example.com` allows all subdomains, `*` allows any name. `localhost` and IP addresses are "
-        "always allowed")
+        "`a.example.com,b`. `*.example.com` allows all subdomains, `*` allows any name. `localhost` and IP addresses "
+        "are always allowed")
     drain_delay = Definition(1.0, _seconds("drain_delay", zero=True),
         "Time in seconds, 0 or more. After SIGTERM, `/readyz` answers 503, and `issuer serve` still accepts "
         "connections for this time. Set a longer time than your load balancer needs to stop sending requests: 10 in "

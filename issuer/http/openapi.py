@@ -86,7 +86,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         found.append(_parameter("number", "path", {"type": "string", "pattern": "^[0-9]{1,100}$"}, "Number to look up"))
     found += [_parameter(each.name, "query", each.described, each.about) for each in route.parameters]
     if route.key:
-        about = "Key chosen by the caller: a retry with the same key returns the same number"
+        about = "Text that the caller chooses. A retry with the same text returns the same number"
         found.append(
             _parameter("Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": 200}, about)
         )

@@ -36,38 +36,53 @@ def _to(lowest: int, highest: int) -> dict[str, int]:
     return {"minimum": lowest, "maximum": highest}
 
 
-_TIMEOUT: Final = Field("timeout", SECONDS, "Longest time the call may wait, in seconds; the server allows 30 at most")
-_AS: Final = Field(
-    "as", words("string"), "Return numbers as JSON strings, for languages that round integers above 2^53"
+_TIMEOUT: Final = Field(
+    "timeout", SECONDS, "Longest time that the call may wait, in seconds. The server reduces values above 30 to 30"
 )
-_TAG: Final = Field("tag", TEXT, "The tag, if the path has `-` instead: for the tags `.` and `..`")
-_SHARD_KEY: Final = Field("shard_key", TEXT, "Key that selects the shard; only for tags with shards")
-_RESTART_KEY: Final = Field("restart_key", TEXT, "Key that selects the series; only for keyed tags")
-_CURSOR: Final = Field("cursor", TEXT, "`next` of the previous page")
-_LIMIT: Final = Field("limit", WHOLE, "Entries per page; default 100", schema=_to(1, tags.PAGE_MOST))
+_AS: Final = Field(
+    "as",
+    words("string"),
+    "With `as=string` the reply has numbers as JSON strings, for languages that round integers above 2^53",
+)
+_TAG: Final = Field("tag", TEXT, "Name of the tag, if it is `.` or `..`. The path then has `-` in its place")
+_SHARD_KEY: Final = Field("shard_key", TEXT, "Key that selects the shard. Only for tags with shards")
+_RESTART_KEY: Final = Field("restart_key", TEXT, "Key that selects the series. Only for keyed tags")
+_CURSOR: Final = Field("cursor", TEXT, "Value of `next` in the reply with the previous page")
+_LIMIT: Final = Field("limit", WHOLE, "Number of entries per page. Default: 100", schema=_to(1, tags.PAGE_MOST))
 
 _CHANGEABLE: Final = (
-    Field("step", STEP, 'Numbers per segment; "auto": 1000'),
-    Field("limit", LIMIT, "Last number that may be issued"),
-    Field("start", NUMBER, "First number; later it can only be raised, and the numbers below are skipped"),
-    Field("above", NUMBER, "Alternative to `start`: the number just below the first one"),
-    Field("lease", WHOLE, "Numbers that each process draws in advance; only for trend tags", schema=_to(0, LEASE_MOST)),
-    Field("ahead", WHOLE, "Steps per segment; larger segments outlast longer store outages", schema=_to(1, AHEAD_MOST)),
+    Field("step", STEP, "Count of numbers per segment. `auto` stands for 1000"),
+    Field("limit", LIMIT,
+        "Last number that may be issued, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` "
+        "(2^63-1)"),
+    Field("start", NUMBER, "First number. Later it can only be raised. The numbers below it are then skipped"),
+    Field("above", NUMBER, "Number just below the first one, as an alternative to `start`"),
+    Field("lease", WHOLE,
+        "Count of numbers that each process draws in advance. Only for trend tags", schema=_to(0, LEASE_MOST)),
+    Field("ahead", WHOLE,
+        "Number of steps per segment. A larger segment lasts longer if the store is down", schema=_to(1, AHEAD_MOST)),
     Field("description", TEXT, "Text for people, up to 1000 bytes"),
-    Field("format", TEXT, "Template of the tag's texts, such as `B{date:%y}-{seq:06d}{check}`"),
-    Field("restart", words(*get_args(Restart)), "How often numbers begin at 1 again"),
-    Field("timezone", TEXT, "Time zone used for day boundaries, such as Europe/Vienna"),
-    Field("keyed", FLAG, "true: each `restart_key` has a series of its own"),
-    Field("scramble", SCRAMBLE, "Name of the server's scramble key, or a list of [first number, name of the key]"),
-    Field("scramble_strict", FLAG, "true: allow scrambling for a strict tag"),
-    Field("stride", WHOLE, "Issue every n-th number only, so that n sites share no number", schema={"minimum": 1}),
-    Field("offset", WHOLE, "Position of this site among them, 1..stride", schema={"minimum": 1}),
-    Field("stride_above", NUMBER, "Number above which the changed stride applies: above the numbers of all sites"),
-    Field("shards", SHARDS, "Give each shard a sequence of its own: true, or the widths in bits"),
-    Field("app", WHOLE, "Application number, a part of each number; only for tags with shards", schema={"minimum": 0}),
-    Field("cycle", FLAG, "true: begin again after the limit; numbers are then issued twice"),
-    Field("strategy", TEXT, "Algorithm that makes the numbers: segment, snowflake, or one installed on the server"),
-    Field("options", OPTIONS, "Options of the strategy"),
+    Field("format", TEXT, "Template for the texts of the tag, such as `B{date:%y}-{seq:06d}{check}`"),
+    Field("restart", words(*get_args(Restart)), "Period after which the numbers start at 1 again"),
+    Field("timezone", TEXT, "Time zone in which a day begins and ends, such as Europe/Vienna"),
+    Field("keyed", FLAG, "If true, each `restart_key` has a series of numbers of its own"),
+    Field("scramble", SCRAMBLE,
+        "Name of a scramble key in the server's setting `keys`. Or a list of pairs: a number, and the name of the key "
+        "from this number on"),
+    Field("scramble_strict", FLAG, "If true, scrambling is allowed for a strict tag"),
+    Field("stride", WHOLE,
+        "Only every n-th number is issued, so that n independent sites never issue the same number",
+        schema={"minimum": 1}),
+    Field("offset", WHOLE, "Number of this site, 1..stride. Each site needs a different one", schema={"minimum": 1}),
+    Field("stride_above", NUMBER,
+        "Number above which a changed stride applies. No site may have issued a number above it"),
+    Field("shards", SHARDS,
+        "If true, each shard has a sequence of its own. An object also sets `shard_bits`, `app_bits` or `app`"),
+    Field("app", WHOLE, "Application number, a part of each number. Only for tags with shards", schema={"minimum": 0}),
+    Field("cycle", FLAG, "If true, numbers start again after the limit. Numbers are then issued more than once"),
+    Field("strategy", TEXT,
+        "Strategy that makes the numbers: `segment`, `snowflake`, or one that is installed on the server"),
+    Field("options", OPTIONS, "Options of the strategy, by name"),
 )  # fmt: skip
 
 
@@ -136,7 +151,9 @@ ROUTES: Final = (
         numbers.next_number, ISSUE, "Number", plain=True, key=True,
         body=(
             _SHARD_KEY, _RESTART_KEY,
-            Field("ttl", SECONDS, "How long the key and its number are kept, in seconds, above 0; default one day"),
+            Field("ttl", SECONDS,
+                "Time in seconds, above 0, for which the server keeps the Idempotency-Key and its number. Default: "
+                "one day"),
         ),
     ),
     Route(
@@ -157,11 +174,14 @@ ROUTES: Final = (
         numbers.peek, EITHER, "Number", plain=True, query=(_SHARD_KEY, _RESTART_KEY),
     ),
     Route(
-        "GET", f"{_OF}/decode/{{shown}}", "decode", "Decode a number or a text: its counter, period, shard and so on.",
+        "GET", f"{_OF}/decode/{{shown}}", "decode",
+        "Show the parts of a number or a text, such as its counter, period or shard.",
         numbers.decode, EITHER, "Decoded",
         query=(
-            Field("number", FLAG, "true: read `shown` as a number, even if it could be a text of the tag's format"),
-            Field("holder", FLAG, "true: add the process that holds the machine number; only for snowflake tags"),
+            Field("number", FLAG,
+                "If true, `shown` is a number, even if it looks like a text in the format of the tag"),
+            Field("holder", FLAG,
+                "If true, the reply also has the process that holds the machine number. Only for snowflake tags"),
         ),
     ),
     Route(
@@ -171,18 +191,20 @@ ROUTES: Final = (
     Route(
         "GET", f"{_OF}/segments", "segments", "List the tag's ledger: its reserved segments, the highest first.",
         tags.segments, READ, "SegmentPage",
-        query=(_LIMIT, _CURSOR, Field("upward", FLAG, "true: list the lowest first")),
+        query=(_LIMIT, _CURSOR, Field("upward", FLAG, "If true, the lowest segment comes first")),
     ),
-    Route("GET", "/v1/tags", "tags", "List the tags that the token may read, by name.", tags.tags, READ, "TagPage",
-          query=(_LIMIT, _CURSOR), checked=True),
+    Route("GET", "/v1/tags", "tags", "List the tags that the token may read, sorted by name.",
+          tags.tags, READ, "TagPage", query=(_LIMIT, _CURSOR), checked=True),
     Route(
-        "POST", "/v1/tags", "create", "Create a tag. A deleted tag, created again, continues above its old numbers.",
+        "POST", "/v1/tags", "create",
+        "Create a tag. If the tag was deleted before, it continues above its old numbers.",
         tags.create, ADMIN, "Tag", statuses=(201, 200),
         body=(
             Field("tag", TEXT, "Name of the tag", required=True),
             *_CHANGEABLE,
-            Field("order", words(*get_args(Order)), "strict: ordered over all processes; trend: within each process"),
-            Field("exist_ok", FLAG, "true: return an existing tag if it makes the same numbers"),
+            Field("order", words(*get_args(Order)),
+                "`strict`: numbers increase over all processes. `trend`: numbers increase within each process"),
+            Field("exist_ok", FLAG, "If true, and the tag exists and makes the same numbers, the request succeeds"),
         ),
     ),
     Route("GET", _OF, "show", "Show the tag's settings and its state in the store and Redis.", tags.show, READ,
@@ -197,19 +219,20 @@ ROUTES: Final = (
         "Raise the tag above the highest recorded number. With `dry_run`, the default, only show what would change.",
         upkeep.recover, ADMIN, "Recoveries",
         body=(
-            Field("dry_run", FLAG, "false: carry out the recovery; default true: change nothing"),
-            Field("at_least", NUMBER, "Counter value to raise the tag to, even if no server has recorded it"),
+            Field("dry_run", FLAG, "If true, the default, nothing is changed. If false, the server recovers the tag"),
+            Field("at_least", NUMBER,
+                "The tag also skips all numbers up to this value of its counter, even if no server has recorded them"),
         ),
     ),
     Route("GET", "/v1/verify", "verify", "Check the ledgers for numbers that were reserved twice.", upkeep.verify, READ,
-          "Discrepancies", query=(Field("tag", TEXT, "Tag to check; default all tags"),)),
+          "Discrepancies", query=(Field("tag", TEXT, "Name of the tag to check. Default: all tags"),)),
     Route("GET", "/v1/doctor", "doctor", "Check Redis, the store, the settings and the tags; list risks and remedies.",
           upkeep.doctor, READ, "Findings",
-          query=(Field("most", WHOLE, "Tags to check in detail; default 1000", schema={"minimum": 0}),)),
+          query=(Field("most", WHOLE, "Number of tags to check in detail. Default: 1000", schema={"minimum": 0}),)),
     Route("GET", "/livez", "livez", "Liveness probe: 200 while this process runs.", upkeep.alive, (), "Health"),
     Route("GET", "/healthz", "healthz", "The same as /livez.", upkeep.alive, (), "Health"),
     Route("GET", "/readyz", "readyz",
-          "Readiness probe: 503 once a stop has begun. Shows whether Redis and the store answer.",
+          "Readiness probe: 200 until the server begins to stop, then 503. Shows whether Redis and the store answer.",
           upkeep.readyz, (), "Readiness"),
     Route("GET", "/metrics", "metrics", "Metrics in the Prometheus text format.", upkeep.metrics, READ, "text/plain"),
     Route("GET", "/openapi.json", "openapi", "This API as an OpenAPI 3.1 document.", upkeep.document, (),
