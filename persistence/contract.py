@@ -2,16 +2,17 @@
 
 These rules hold for every method of every store:
 
-- A call that exceeds `timeout` raises `Unavailable`. It may still take effect later, so the numbers of a reservation
-  may be used only if the call returned.
+- A call that exceeds `timeout` raises `Unavailable`, but can still take effect later. Numbers may be used only if the
+  call that reserved them returned.
 - An argument out of its range raises ValueError before anything is requested. `TagSettings` and `TagChanges` check
   their values when they are created.
 - Methods can be called by several threads at once, and by several processes on the same store.
 - A store raises only the errors of `issuer.persistence.errors`. The error of its driver is chained.
 - A call that raises an error other than `Unavailable` has changed nothing.
-- Every change writes a new random `version` and the `timestamp`.
-- Numbers are exact integers in 0..2^63-1. A store checks that when it reads them.
-- A tag is never removed. A deleted tag keeps its record with `deleted` set, which is called a tombstone.
+- Every change of a record writes a new random `version` and the current time as `timestamp`.
+- Numbers are exact integers in 0..2^63-1. A store checks this range when it reads numbers.
+- The record of a tag is never removed. In the record of a deleted tag, `deleted` is True. Such a record is called a
+  tombstone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Deadline:
-    """Moment at which a call gives up.
+    """Moment at which a call stops waiting and raises Unavailable.
 
     Args:
         timeout: Time from now in seconds.
@@ -56,7 +57,7 @@ class Store(ABC):
     """Keeps the tags durably and reserves ranges. The rules at the top of the module hold for every method.
 
     Attributes:
-        shared: True: several processes can use it at the same time. False for `memory://`.
+        shared: True if several processes can use the store at the same time. False for `memory://`.
     """
 
     #: Whether several processes, on this machine or others, may share it. False: `memory://`.
@@ -69,9 +70,10 @@ class Store(ABC):
 
     @abstractmethod
     def store_id(self, *, timeout: float) -> str:
-        """Return the random id that the store received at its first write. "" if nothing was written yet.
+        """Return the random id of the store. It is created at the first write. "" if nothing was written yet.
 
-        The id comes from `records.fresh_version`. An id of another form in Redis counts as damaged.
+        Create the id with `records.fresh_version`. If Redis holds a store id in any other form, it is treated as
+        damaged.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -81,7 +83,7 @@ class Store(ABC):
         """
 
     def made_id(self, *, timeout: float) -> str:
-        """Return the id of the store. If nothing was written yet, the id is created.
+        """Return the id of the store. If the store has no id yet, create it.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -95,10 +97,13 @@ class Store(ABC):
 
     @abstractmethod
     def create(self, tag: str, settings: TagSettings, *, timeout: float) -> Tag:
-        """Create a tag whose first number is `above` + 1. If two processes try it at once, one gets TagPresent.
+        """Create a tag. Its first number is `settings.above` + 1.
 
-        If the tag was deleted before, it continues above the higher of `above` and its old `max`, with the new
-        settings. It stays halted if it was. The id of its scheme is kept.
+        If two processes create the same tag at the same time, one of the calls raises TagPresent.
+
+        If a tag of this name was deleted before, the new tag starts after the old `max` or after `settings.above`,
+        whichever is higher. If the old tag was halted, the new tag is halted too. The new tag keeps the id of the old
+        tag's scheme. All other settings are those given.
 
         Args:
             tag: Name of the tag.
@@ -108,8 +113,9 @@ class Store(ABC):
         Raises:
             TagPresent: The tag exists.
             LeaseOnStrict: The order is strict and `lease` is above 0.
-            LimitHit: A deleted tag has no numbers left below the new limit.
-            SchemeMismatch: A deleted tag had another strategy, restart, scramble, stride, shards or cycle.
+            LimitHit: A deleted tag of this name has used all numbers up to the new limit.
+            SchemeMismatch: The deleted tag of this name had another strategy, restart, scramble, stride, shards or
+                cycle.
         """
 
     @abstractmethod
@@ -146,12 +152,14 @@ class Store(ABC):
 
         Args:
             tag: Name of the tag.
-            n: How many numbers. None: the tag's current `step` x `ahead`.
-            at_least: Highest number that the caller knows to be taken. A lower `max` raises MaxBehind.
-            exact: True: raise LimitHit if fewer than n are left. False: reserve fewer near the limit.
+            n: How many numbers to reserve. None means the tag's current `step` x `ahead`.
+            at_least: Highest number that the caller knows to be reserved. If `max` is lower, raise MaxBehind.
+            exact: If True, raise LimitHit if fewer than n numbers are left. If False, reserve the numbers that are
+                left.
             reason: Purpose of the reservation, for the ledger.
             application: Label of the service, for the ledger. The first 100 characters are kept.
-            born: Id of the state in Redis that the segment is for. "": not for Redis.
+            born: Id of the tag's state in Redis into which the segment will be loaded. "" if it will not be loaded
+                into Redis.
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
@@ -160,18 +168,20 @@ class Store(ABC):
         Raises:
             TagMissing: The tag was never created, or was deleted.
             Halted: Reservations of the tag are stopped.
-            LimitHit: Too few numbers are left.
-            MaxBehind: `max` is below `at_least`.
+            LimitHit: No number is left, or fewer than n are left and `exact` is True.
+            MaxBehind: `max` is lower than `at_least`.
             Corrupt: The record is damaged.
         """
 
     @abstractmethod
     def hand_back(self, held: Sequence[Reservation], used: int, *, timeout: float) -> bool:
-        """Return the unused numbers above `used` to the store, up to the end of the last reservation.
+        """Return unused numbers to the store: those after `used`, up to the end of the last reservation.
 
-        The caller must have discarded these numbers before the call, and must not have issued any of them. First each
-        ledger entry is shortened. Then `max` is lowered to `used`, if `max` and `version` are still those of the last
-        reservation. A `used` below the first reservation counts as its low.
+        The caller must not have issued any of these numbers, and must have discarded them before the call.
+
+        First the store shortens each ledger entry. Then it lowers `max` to `used`, but only if `max` and `version` are
+        still those of the last reservation. If `used` is lower than the `low` of the first reservation, this `low` is
+        used instead.
 
         Args:
             held: Contiguous reservations of one tag, the oldest first.
@@ -179,10 +189,11 @@ class Store(ABC):
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
-            True if the numbers were returned. False if another caller has reserved meanwhile, so that they are a gap.
+            True if the numbers were returned. False if they are a gap, because another caller has reserved numbers in
+            the meantime.
 
         Raises:
-            Unavailable: The store did not answer in time. The numbers may have been returned, so do not use them.
+            Unavailable: The store did not answer in time. Do not use the numbers, because they may have been returned.
         """
 
     @abstractmethod
@@ -190,8 +201,8 @@ class Store(ABC):
         """Change settings of a tag. None leaves a setting unchanged.
 
         `raise_to` raises `max` to at least that number. `scheme` replaces the whole scheme. If `seen` is given, the
-        record must still have that version; a caller that derives a new scheme from the old one must pass it. A `lease`
-        can be changed to 0, but not back to None.
+        record must still have that version. A caller that derives the new scheme from the old scheme must pass `seen`.
+        A `lease` can be changed to 0, but not back to None.
 
         Args:
             tag: Name of the tag.
@@ -201,8 +212,8 @@ class Store(ABC):
         Raises:
             TagMissing: The tag was never created, or was deleted.
             LeaseOnStrict: The tag is strict and `lease` is above 0.
-            LimitTooLow: The resulting limit is below the resulting `max`.
-            VersionMoved: The record has another version than `seen`.
+            LimitTooLow: With these changes, the limit would be lower than `max`.
+            VersionMoved: The version of the record is not `seen`.
         """
 
     @abstractmethod
@@ -223,7 +234,7 @@ class Store(ABC):
 
         Args:
             tag: Name of the tag.
-            below: Halt only if `max` is below this number. None: always.
+            below: Halt the tag only if `max` is lower than this number. None means always.
             timeout: Longest duration of the call in seconds, above 0.
 
         Returns:
@@ -235,12 +246,12 @@ class Store(ABC):
 
     @abstractmethod
     def recover(self, tag: str, *, at_least: int, timeout: float) -> Tag:
-        """Raise `max` to at least a number, write a new version and end a halt, in one atomic step.
+        """Raise `max` to at least `at_least`, write a new version and end a halt, in one atomic step.
 
         Args:
             tag: Name of the tag.
-            at_least: Highest number known to be taken. It can be above the limit: the limit stays, and no number is
-                left.
+            at_least: Highest number known to be reserved. It can be higher than the limit. The limit then does not
+                change, and no number is left.
             timeout: Longest duration of the call in seconds, above 0.
 
         Raises:
@@ -263,13 +274,14 @@ class Store(ABC):
     ) -> LedgerPage:
         """Return a page of a tag's ledger, sorted by high, low and id.
 
-        The store finds the page by an index, so every page takes the same time. An entry that does not change meanwhile
-        is on exactly one page. When numbers are returned, an entry moves down. Damaged entries do not hide others.
+        The store must find the page by an index, so that every page takes the same time. An entry that does not change
+        while the pages are read is on exactly one page. When numbers are returned, their entry gets a lower `high`, and
+        so another position. A damaged entry must not prevent the other entries from being returned.
 
         Args:
             tag: Name of the tag.
-            beyond: Position after which the page begins. None: the start.
-            upward: False: highest numbers first. True: lowest first.
+            beyond: Position after which the page begins. None means the first page.
+            upward: If True, the entries with the lowest numbers come first. If False, those with the highest.
             count: Entries per page, 1..2^63-1.
             timeout: Longest duration of the call in seconds, above 0.
         """
@@ -289,7 +301,7 @@ class Store(ABC):
 
     @abstractmethod
     def prune(self, *, before: int, timeout: float) -> int:
-        """Delete old ledger entries, except the newest of each tag, and return how many.
+        """Delete old ledger entries, and return how many were deleted. The newest entry of each tag is kept.
 
         Args:
             before: Time in ms since 1970. Older entries are deleted.
@@ -297,7 +309,7 @@ class Store(ABC):
         """
 
     def witnessed(self, *, timeout: float) -> Mapping[str, int]:  # noqa: ARG002 - nothing is asked here
-        """Return for each tag the highest number that a journal beside the store has recorded. {} without a journal.
+        """Return for each tag the highest number that the store's journal has recorded. {} if there is no journal.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -305,9 +317,9 @@ class Store(ABC):
         return {}
 
     def examine(self, *, timeout: float) -> StoreFacts:  # noqa: ARG002 - nothing is asked here
-        """Return how the store is configured, as far as it can find out. Nothing is changed.
+        """Return facts about the configuration of the store. Nothing is changed.
 
-        A store without such facts need not override this method.
+        A store need not override this method.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -315,9 +327,10 @@ class Store(ABC):
         return StoreFacts(kind=self.url.partition("://")[0])
 
     def upgrade(self, *, timeout: float) -> Upgrade:  # noqa: ARG002 - a layout that never changes is up to date
-        """Upgrade the schema to this version, as the first write does, and create the store if it is missing.
+        """Upgrade the schema to this version, and create the store if it does not exist.
 
-        After that, programs of older versions may reject the store. Methods that only read never upgrade it.
+        The first write also upgrades the schema. Methods that only read never upgrade it. After an upgrade, programs of
+        older versions may reject the store.
 
         Args:
             timeout: Longest duration of the call in seconds, above 0.
@@ -326,8 +339,8 @@ class Store(ABC):
 
     @abstractmethod
     def after_fork(self) -> None:
-        """Forget the parent's connections in a forked child, without closing them."""
+        """Discard the parent's connections in a forked child, without closing them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what the store opened itself. It can be repeated."""
+        """Close connections and files that the store opened itself. A second call does nothing."""

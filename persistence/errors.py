@@ -38,7 +38,7 @@ class Corrupt(StoreError):
 
     Attributes:
         tag: Name of the tag.
-        problem: What is wrong with the record.
+        problem: Description of the damage.
     """
 
     def __init__(self, tag: str, problem: str) -> None:
@@ -52,7 +52,7 @@ class Damaged(StoreError):
     Attributes:
         path: Path of the file.
         line: Number of the line, counted from 1.
-        problem: What is wrong with the line.
+        problem: Description of the damage.
     """
 
     def __init__(self, path: str, line: int, problem: str) -> None:
@@ -77,7 +77,7 @@ class TagPresent(StoreError):
 
 
 class LimitHit(StoreError):
-    """Fewer numbers are left below the tag's limit than were requested. Nothing was reserved."""
+    """Fewer numbers are left up to the tag's limit than were requested. Nothing was reserved."""
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
         super().__init__(f"tag {tag!r}: max {maximum} has reached the limit {limit}")
@@ -85,7 +85,7 @@ class LimitHit(StoreError):
 
 
 class LimitTooLow(StoreError):
-    """The requested limit is below numbers that are reserved. Nothing was changed."""
+    """The requested limit is lower than the highest reserved number. Nothing was changed."""
 
     def __init__(self, tag: str, limit: int, maximum: int) -> None:
         super().__init__(f"limit {limit} is below {maximum}, the highest number reserved")
@@ -104,7 +104,10 @@ class LeaseOnStrict(StoreError):
 
 
 class SchemeMismatch(StoreError):
-    """A deleted tag was created again with a scheme that makes other values. Nothing was changed."""
+    """A deleted tag cannot be created again with this scheme, because numbers could be issued twice.
+
+    Nothing was changed.
+    """
 
     def __init__(self, tag: str) -> None:
         super().__init__(
@@ -115,7 +118,7 @@ class SchemeMismatch(StoreError):
 
 
 class VersionMoved(StoreError):
-    """The record has changed since the caller read it. Nothing was changed. Read it again and retry."""
+    """The record has changed since the caller read it. This call changed nothing. Read the record again and retry."""
 
     def __init__(self, tag: str) -> None:
         super().__init__(f"tag {tag!r} has changed meanwhile")
@@ -123,13 +126,13 @@ class VersionMoved(StoreError):
 
 
 class MaxBehind(StoreError):
-    """The record's `max` is below a number that is known to be taken. Nothing was reserved.
+    """The record's `max` is lower than a number that is known to be reserved. Nothing was reserved.
 
     Attributes:
         tag: Name of the tag.
         max: Highest number reserved according to the store.
-        at_least: Number known to be taken.
-        certain: True: a journal confirms it.
+        at_least: Number that is known to be reserved.
+        certain: True if a journal confirms `at_least`.
     """
 
     def __init__(self, tag: str, maximum: int, at_least: int, *, certain: bool = False) -> None:

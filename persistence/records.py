@@ -1,6 +1,7 @@
 """Records that every store keeps: the tag with its settings, reservations, ledger entries; and changes of a tag.
 
-A change is a method of `Tag`. It returns the changed record or raises, and does no I/O. The store makes it atomic.
+A change is a method of `Tag`. The method returns the changed record, or raises an error. It does no I/O: the store must
+write the changed record atomically.
 """
 
 from __future__ import annotations
@@ -106,12 +107,12 @@ class Setting:
     """One setting of a tag: a number in a range, one of some words, or a value that `check` accepts.
 
     Attributes:
-        range: Lowest and highest number. None: not a number.
+        range: Lowest and highest number. None if the setting is not a number.
         words: Allowed words.
-        check: Function that returns what is wrong with a value, "" if nothing is.
+        check: Function that returns the problem of a value, as text. "" if the value is valid.
         missing: Default for records written by older versions.
-        unsaid: True: None is allowed, and means "use the process's setting".
-        changes: True: it can be changed after creation.
+        unsaid: True if the setting can be None, which means "use the process's setting".
+        changes: True if the setting can be changed after creation.
     """
 
     range: tuple[int, int] | None = None
@@ -127,7 +128,7 @@ class Setting:
         return self.missing is _REQUIRED
 
     def problem(self, value: object) -> str:
-        """Return what is wrong with a value, "" if nothing is."""
+        """Return the problem of a value, as text. "" if the value is valid."""
         if self.range is not None:
             return "" if is_number(value, *self.range) else f"must be {_between(*self.range)}, not {value!r}"
         if self.words:
@@ -173,15 +174,16 @@ class TagSettings:
     """Settings for a new tag. A value out of its range raises ValueError.
 
     Attributes:
-        above: Number just below the first one, 0..2^63-1.
+        above: The number before the first one, 0..2^63-1.
         step: Numbers per step, 1..2^63-1.
         step_mode: "fixed" if the step was set, else "auto".
         limit: Last number, 1..2^63-1.
         order: "strict" or "trend".
-        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None: each process uses its own setting.
+        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None if each process uses its own
+            setting.
         ahead: Steps per segment, 1..1000.
         description: Text for operators.
-        scheme: Settings of the number scheme, see `Tag`.
+        scheme: Settings of the scheme, see `Tag`.
     """
 
     above: int = 0
@@ -205,14 +207,14 @@ class TagSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagChanges:
-    """Changes of a tag's settings. None leaves a setting unchanged; a value out of its range raises ValueError.
+    """Changes of a tag's settings. None leaves a setting unchanged. A value out of its range raises ValueError.
 
     The settings and their ranges are those of `TagSettings`.
 
     Attributes:
-        scheme: New scheme, which replaces the whole old one.
-        raise_to: Raise `max` to at least this number, 0..2^63-1. It is never lowered.
-        seen: Version that the record must have at the moment of the change. Every reservation changes it.
+        scheme: New scheme. It replaces the whole old scheme.
+        raise_to: Number to which `max` is raised, 0..2^63-1. If `max` is higher already, it stays.
+        seen: Version that the record must have at the moment of the change. Every reservation changes the version.
     """
 
     step: int | None = None
@@ -297,21 +299,23 @@ class Tag:
 
     Attributes:
         tag: Name of the tag.
-        max: Highest number reserved so far, 0..2^63-1. A new tag with `start=100` has 99.
+        max: Highest number reserved so far, 0..2^63-1. For a new tag with `start=100`, it is 99.
         step: Numbers per step.
-        step_mode: "fixed" if the step was set, else "auto". Records of older versions have "fixed".
+        step_mode: "fixed" if the step was set, else "auto". In records of older versions it is "fixed".
         limit: Last number that may be reserved.
         order: "strict" or "trend".
-        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None: each process uses its own setting.
+        lease: How many numbers each process draws ahead, 0 (none)..1_000_000. None if each process uses its own
+            setting.
             A strict tag has 0 or None.
         ahead: Steps per segment, 1..1000.
         description: Text for operators.
         created: Time of creation, in ms since 1970.
         timestamp: Time of the last change, in ms since 1970.
         version: Random value that is new after every change.
-        halted: True: reservations are stopped until `recover`.
-        deleted: True: the tag was deleted. The record stays, so that a new tag of that name continues above.
-        scheme: Settings of the number scheme, {} if numbers are the counter. A JSON object of at most 16 KiB and 20
+        halted: True if reservations are stopped until `recover`.
+        deleted: True if the tag was deleted. The store keeps the record. If a tag of the same name is created again, it
+            starts after the old numbers.
+        scheme: Settings of the scheme. {} if numbers are counter values. It is a JSON object of at most 16 KiB and 20
             levels, with 64-bit integers and no floats.
     """
 
@@ -357,10 +361,10 @@ class Tag:
 
     @classmethod
     def made(cls, tag: str, found: Tag | None, settings: TagSettings) -> Tag:
-        """Return the record of a new tag. A deleted tag continues above its old numbers.
+        """Return the record of a new tag. If a tag of this name was deleted, the new tag starts after its numbers.
 
-        A deleted tag stays halted if it was, because its `max` is known to be too low. It also keeps the id of its
-        scheme.
+        If the deleted tag was halted, the new tag is halted too, because `max` is known to be too low. The new tag
+        keeps the id of the deleted tag's scheme.
 
         Args:
             tag: Name of the tag.
@@ -369,9 +373,9 @@ class Tag:
 
         Raises:
             TagPresent: The tag exists.
-            LimitHit: No number is left below the limit.
+            LimitHit: No number is left up to the limit.
             LeaseOnStrict: The order is strict and `lease` is above 0.
-            SchemeMismatch: The old scheme makes other values.
+            SchemeMismatch: The scheme of the deleted tag turns counter values into other numbers.
         """
         if settings.order == "strict" and settings.lease:
             raise LeaseOnStrict(tag, settings.lease)
@@ -396,17 +400,20 @@ class Tag:
 
     @property
     def settings(self) -> TagSettings:
-        """Settings with which the tag can be created again, to continue above its numbers."""
+        """Settings to create the tag again. The new tag then starts after the numbers of this tag."""
         return TagSettings(above=self.max, **{name: getattr(self, name) for name in SETTINGS})
 
     @property
     def scheme_id(self) -> str:
-        """Id of the scheme. It changes whenever values would be different. "" if numbers are the counter."""
+        """Id of the scheme. "" if numbers are counter values.
+
+        A changed scheme gets a new id if it turns counter values into other numbers.
+        """
         return str(self.scheme.get("id", ""))
 
     @property
     def segment(self) -> int:
-        """Numbers that the next reservation requests: `ahead` x `step`, even if fewer are left."""
+        """How many numbers the next reservation requests: `ahead` x `step`, even if fewer are left."""
         return self.step * self.ahead
 
     def live(self) -> Tag:
@@ -424,7 +431,10 @@ class Tag:
         return replace(self, version=fresh_version(), timestamp=now_ms(), **fields)
 
     def reserved(self, n: int | None, *, at_least: int, exact: bool) -> Tag:
-        """Return the record after n more numbers, or fewer near the limit. It raises the errors of `Store.reserve`."""
+        """Return the record after a reservation of n numbers, or fewer if fewer are left.
+
+        It raises the errors of `Store.reserve`.
+        """
         self.live()
         if self.halted:
             raise Halted(self.tag, self.max)
@@ -451,7 +461,7 @@ class Tag:
         return after
 
     def recovered(self, at_least: int) -> Tag:
-        """Return the record with `max` raised to at least that number, and not halted.
+        """Return the record with `max` raised to at least `at_least`, and not halted.
 
         Raises:
             TagMissing: The tag is deleted.
@@ -460,7 +470,7 @@ class Tag:
         return self.changed(max=max(self.max, at_least), halted=False)
 
     def stopped(self, below: int | None) -> Tag:
-        """Return the record as halted if `max` is below `below`, or `below` is None. Otherwise return it unchanged.
+        """Return the halted record if `max` is lower than `below`, or `below` is None. Otherwise return it unchanged.
 
         Raises:
             TagMissing: The tag is deleted.
@@ -480,7 +490,7 @@ class Reservation:
 
     Attributes:
         tag: Record of the tag right after the reservation.
-        low: Number just below the first one.
+        low: The number before the first one.
         high: Last number.
         entry: Id of the ledger entry.
     """
@@ -492,7 +502,7 @@ class Reservation:
 
     @property
     def version(self) -> str:
-        """Version of the record right after this reservation. `hand_back` compares it."""
+        """Version of the record right after this reservation. `hand_back` checks that the record still has it."""
         return self.tag.version
 
 
@@ -502,15 +512,16 @@ class LedgerEntry:
 
     Attributes:
         tag: Name of the tag.
-        low: Number just below the first one.
+        low: The number before the first one.
         high: Last number.
-        reason: What the segment was reserved for.
+        reason: Purpose of the reservation, such as "load".
         id: Id of the entry.
         time: Time of the reservation, in ms since 1970.
         host: Host name of the process that reserved it.
-        pid: Process id of that process.
-        application: Label of the service, from its settings. "" in entries of older versions.
-        born: Id of the state in Redis that the segment was reserved for. "" for none, and in entries of older versions.
+        pid: Id of that process.
+        application: Label of the service, from the settings of that process. "" in entries of older versions.
+        born: Id of the tag's state in Redis for which the segment was reserved. "" if it was not reserved for Redis,
+            and in entries of older versions.
     """
 
     tag: str
@@ -563,8 +574,8 @@ class LedgerPage:
 
     Attributes:
         entries: Entries in order.
-        damaged: Errors for entries that cannot be read. These are not in `entries`.
-        last: Position to pass as `beyond` for the next page. None: this is the final page.
+        damaged: Errors for entries that cannot be read. Such entries are not in `entries`.
+        last: Position to pass as `beyond` for the next page. None if this is the final page.
     """
 
     entries: list[LedgerEntry]
@@ -589,10 +600,10 @@ def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, in
 
     Args:
         held: Contiguous reservations of one tag, the oldest first.
-        used: Last number used. A value below the first reservation counts as its low.
+        used: Last number used. If it is lower than the `low` of the first reservation, this `low` is used instead.
 
     Raises:
-        ValueError: The reservations are not contiguous, or `used` is above the first one.
+        ValueError: The reservations are not contiguous, or `used` is higher than the first reservation.
     """
     if not held:
         raise ValueError("nothing to return")
@@ -607,11 +618,11 @@ def shortened(held: Sequence[Reservation], used: int) -> tuple[int, dict[str, in
 
 
 class Upgrade(NamedTuple):
-    """Versions of the store's schema before and after an upgrade. A store whose schema never changes has 1 and 1.
+    """Versions of the store's schema before and after an upgrade. If the schema of a store never changes, both are 1.
 
     Attributes:
-        before: Version before. 0: nothing was written yet.
-        after: Version after.
+        before: Version before the upgrade. 0 if nothing was written yet.
+        after: Version after the upgrade.
     """
 
     before: int
@@ -620,24 +631,26 @@ class Upgrade(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """Configuration of a store, for `doctor`. None: the store has no such property, or cannot find it out.
+    """Facts about the configuration of a store, for `doctor`.
+
+    A fact is None if it does not apply to this kind of store, or if the store cannot find it out.
 
     Attributes:
-        kind: "mongodb", "sqlite", "memory", or the scheme of the URL.
+        kind: Kind of store: "mongodb", "sqlite", "memory", or else the part of the URL before "://".
         version: Version of the server or library.
-        time: Clock of the server in ms since 1970. None: it uses the clock of this machine.
-        lasting: True: data outlives the process.
-        write_concern: Write concern in use, which the URL cannot change.
-        asked_concern: Write concern in the URL.
-        replica_set: Name of the replica set, "sharded", or "" for a standalone server.
-        members: How many servers hold data in the replica set.
-        retry_writes: True: the driver retries writes.
-        service: "cosmos-ru" or "cosmos-vcore", recognized by host names.
-        journal: Journal mode of SQLite.
-        synchronous: Synchronous level of SQLite.
-        schema: Version of the schema. 0: nothing was written yet.
-        newest_schema: Version that this program writes.
-        open_elsewhere: True: a program that does not take the store's lock has the file open.
+        time: Time of the server's clock, in ms since 1970. None if the store has no clock of its own.
+        lasting: True if the data outlives the process.
+        write_concern: Write concern that the store uses for its writes. The URL cannot change it.
+        asked_concern: Write concern that the URL requests.
+        replica_set: Name of the replica set, "sharded" for a sharded cluster, or "" for a standalone server.
+        members: How many servers in the replica set hold data.
+        retry_writes: True if the driver retries writes.
+        service: Service that runs the server, recognized by its host names: "cosmos-ru" or "cosmos-vcore".
+        journal: Setting `journal_mode` of SQLite. This is not the journal of the issuer.
+        synchronous: Setting `synchronous` of SQLite.
+        schema: Version of the schema. 0 if nothing was written yet.
+        newest_schema: Version of the schema that this program writes.
+        open_elsewhere: True if a program that does not take the store's lock has the file open.
     """
 
     kind: str

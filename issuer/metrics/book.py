@@ -271,8 +271,9 @@ def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: 
 
     Args:
         ids: The issuer.
-        registry: Registry of prometheus_client. None: its default registry. Several processes need the default.
-        tags: How many tags get a label of their own, in order of first use. The others share the label "other".
+        registry: Registry of prometheus_client. None means the default registry of prometheus_client. If several
+            processes share metrics, they must use the default registry.
+        tags: How many tags get a label of their own, in order of first use. All other tags share the label "other".
 
     Raises:
         ConfigurationError: `tags` or `registry` is invalid, or PROMETHEUS_MULTIPROC_DIR is not a directory.
@@ -308,7 +309,7 @@ def install(ids: AnyIssuer, registry: CollectorRegistry | None = None, *, tags: 
 def forget(process: int) -> None:
     """Remove the gauges of an exited process. Call it in a supervisor of workers, such as gunicorn's `child_exit`.
 
-    `exposition` also removes those of exited processes, unless another process has the same id by then.
+    `exposition` also removes the gauges of exited processes, unless another process has the same id by then.
 
     Args:
         process: Id of the process.

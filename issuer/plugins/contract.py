@@ -29,11 +29,11 @@ class Registered:
     """Settings of a plugin. Set them in the class, or pass `order` and `strategies` for one instance.
 
     Attributes:
-        order: Position among plugins, a whole number. The plugin with the lowest order has its `before` called first
-            and its `after` called last.
-        strategies: Names of the strategies whose calls the plugin surrounds. None: all. `connect` rejects unknown
-            names.
-        transforms: True: `after` may return another number.
+        order: Position among plugins, a whole number. `before` is called first for the plugin with the lowest position.
+            `after` is called last for this plugin.
+        strategies: Names of strategies. The plugin receives only calls for tags with these strategies. None means all
+            strategies. `connect` rejects unknown names.
+        transforms: True if `after` may return another number.
     """
 
     order: int = 0
@@ -50,16 +50,16 @@ class Registered:
 class Plugin(Registered):
     """Base class of plugins for both interfaces. Hooks run in any thread, several at once.
 
-    In an event loop hooks must not block. If a hook raises an error, the error is logged and passed to `on_error`, and
-    the call continues as if the plugin did not exist. `after` describes one exception, for plugins that transform
-    numbers. KeyboardInterrupt and similar exceptions are not caught.
+    In an event loop, hooks must not block. If a hook raises an error, the error is logged and passed to `on_error`. The
+    call then continues as if the plugin did not exist. There is one exception: if `after` of a plugin that transforms
+    numbers fails, the call fails too. KeyboardInterrupt and similar exceptions are not caught.
     """
 
     def before(self, call: Call) -> bool | None:
         """Accept or reject a call before numbers are drawn.
 
-        Return False, or raise Refused with a reason, to reject the call. The caller then receives Refused, and later
-        plugins are not called. After True, None or another error the call continues.
+        To reject the call, return False, or raise Refused with a reason. The caller then receives Refused, and the
+        remaining plugins are not called. If the hook returns True or None, or raises another error, the call continues.
 
         Args:
             call: The call for numbers.
@@ -68,17 +68,18 @@ class Plugin(Registered):
     def after(self, call: Call, number: int) -> int | None:
         """Process a number that was drawn. Return None to leave it unchanged.
 
-        With `transforms = True` the hook may return another number, 0..2^63-1. The mapping must be one-to-one and the
-        same in every process that draws from the tag. If two numbers are mapped to one, it is issued twice, and nothing
-        detects that. If the hook fails, the number is a gap and the caller receives TransformFailed.
+        With `transforms = True` the hook may return another number, 0..2^63-1. The mapping must be one-to-one, and the
+        same in every process that draws from the tag. If the hook maps two numbers to the same number, this number is
+        issued twice. The issuer cannot detect that. If the hook fails, the number is a gap, and the caller receives
+        TransformFailed.
 
         Args:
             call: The call for numbers.
-            number: The number drawn, as changed by plugins before this one.
+            number: The number that was drawn. If plugins whose `after` ran before have changed it, the changed number.
         """
 
     def on_error(self, call: Call, error: Exception) -> None:
-        """Handle an error that a hook of this plugin raised, or its invalid result.
+        """Handle an error that a hook of this plugin raised, or an error about a hook's invalid result.
 
         Args:
             call: The call for numbers.
@@ -87,9 +88,9 @@ class Plugin(Registered):
 
 
 class AsyncPlugin(Registered):
-    """Base class of plugins whose hooks are coroutines, for asyncio. They mean the same as those of Plugin.
+    """Base class of plugins for asyncio. Its hooks are those of Plugin, as coroutines.
 
-    If a task is cancelled while a hook runs, the numbers it had drawn are a gap.
+    If a task is cancelled while a hook runs, the numbers that the task had drawn are a gap.
     """
 
     async def before(self, call: Call) -> bool | None:
@@ -104,7 +105,7 @@ class AsyncPlugin(Registered):
 
         Args:
             call: The call for numbers.
-            number: The number drawn, as changed by plugins before this one.
+            number: The number that was drawn. If plugins whose `after` ran before have changed it, the changed number.
         """
 
     async def on_error(self, call: Call, error: Exception) -> None:

@@ -59,11 +59,12 @@ class Record:
     Attributes:
         at: Time in ms since 1970.
         tag: Name of the tag.
-        number: Number that the caller received, unless plugins with a lower order changed it afterwards.
+        number: Number at the time when this plugin recorded it. A plugin with a lower `order` runs later, and can still
+            change the number before the caller receives it.
         host: Host name of the process.
-        pid: Process id.
-        caller: Name of the task, or of the thread if there is no task.
-        context: Text from `noted`, "" without one.
+        pid: Id of the process.
+        caller: Name of the task that drew the number, or of the thread if there was no task.
+        context: Text that was set with `noted`. "" if none was set.
     """
 
     at: int
@@ -82,13 +83,14 @@ class Record:
 class History(Plugin):
     """Plugin that records the last issued numbers of all tags. It can be shared by threads.
 
-    Its `after` runs last, unless another plugin has a lower order, so it records what callers receive. A forked child
-    continues with a copy. A caller can still be cancelled or interrupted after its number was recorded.
+    Its `after` runs last, unless another plugin has a lower `order`. So the records have the numbers that callers
+    receive. A caller can still be cancelled or interrupted after its number was recorded. A forked child continues with
+    a copy of the records.
 
     Args:
         kept: How many numbers to keep, 1..1 000 000.
-        order: Position among plugins. None: -1000.
-        strategies: Strategies whose calls are recorded. None: all.
+        order: Position among plugins. None means -1000.
+        strategies: Names of strategies. Only numbers of tags with these strategies are recorded. None means all.
         clock: Function that returns the time in ms since 1970.
 
     Raises:
@@ -130,10 +132,10 @@ class History(Plugin):
         """Return the records that match all arguments, the newest first.
 
         Args:
-            tag: Name of the tag. None: any.
-            number: The number. None: any.
-            since: Earliest time in ms since 1970. None: any.
-            limit: How many records at most, 1 or more. None: all.
+            tag: Name of the tag. None means any tag.
+            number: The number. None means any number.
+            since: Earliest time in ms since 1970. None means any time.
+            limit: How many records to return at most, 1 or more. None means all.
 
         Raises:
             InvalidArgument: An argument is out of its range.

@@ -13,7 +13,7 @@ from issuer.plugins.contract import Call, Plugin
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of a tag. A window that is longer than the tag's use includes the time before.
+    """Rates of a tag. If the tag has been in use for less than a window, the rate is still divided by the whole window.
 
     Attributes:
         second: Numbers per second over the last second.
@@ -99,9 +99,9 @@ class Rate(Plugin):
     counts from 0.
 
     Args:
-        order: Position among plugins. None: -1000.
-        strategies: Strategies whose calls are counted. None: all.
-        clock: Function that returns seconds and never goes back. None: the monotonic clock.
+        order: Position among plugins. None means -1000.
+        strategies: Names of strategies. Only numbers of tags with these strategies are counted. None means all.
+        clock: Function that returns the time in seconds, and never goes back. None means the monotonic clock.
     """
 
     order = -1000
@@ -138,7 +138,7 @@ class Rate(Plugin):
             meter.add(self._clock())
 
     def of(self, tag: str) -> Rates:
-        """Return the rates of a tag. All are 0 if it has not issued a number yet.
+        """Return the rates of a tag. All rates are 0 if the tag has not issued a number yet.
 
         Args:
             tag: Name of the tag.

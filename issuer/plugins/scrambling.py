@@ -19,16 +19,16 @@ class Scrambles(Protocol):
 class Scrambler(Plugin):
     """Plugin that replaces each number by its image under a permutation.
 
-    Every process that draws from the tag must use the same permutation from the first number on, and nothing checks
-    that. The tag's own `scramble` setting is checked, so use that where possible.
+    Every process that draws from the tag must use the same permutation from the first number on. The issuer cannot
+    check that. Where possible, use the tag's own setting `scramble`, which the issuer checks.
 
     Args:
         permutation: Object with a method `scramble(n)`.
-        order: Position among plugins. None: 0.
-        strategies: Strategies whose numbers are replaced. None: all.
+        order: Position among plugins. None means 0.
+        strategies: Names of strategies. Only numbers of tags with these strategies are replaced. None means all.
 
     Raises:
-        ConfigurationError: The object has no such method.
+        ConfigurationError: `permutation` has no method `scramble`.
     """
 
     transforms = True

@@ -14,11 +14,13 @@ Rules:
 - A strategy object serves one tag of one issuer. The factory is called with a Context and must not wait for anything.
 - You must make sure that processes never produce the same number. `prepare` runs once per process, again if it failed,
   and again in each forked child on a new object. Use it, and not `__init__`, to obtain what is unique to the process.
-- `generate(n)` returns exactly n whole numbers, 1..2^63-1. Each is above all numbers that it returned before.
-- `prepare`, `generate` and `close` may block. One thread at a time calls them; under asyncio it is a worker thread.
+- `generate(n)` returns exactly n whole numbers, 1..2^63-1. Each is higher than all numbers that it returned before.
+- `prepare`, `generate` and `close` may block. Only one thread at a time calls them. Under asyncio it is a worker
+  thread.
 - A strategy that does not block can override `preparing`, `generating`, `closing` and `sweep` instead. These are
-  generators of steps (see core/steps.py), which run in threads and in tasks. Several can run at once.
-- Raise an error of issuer.errors where one fits. Any other error reaches the caller as the cause of StrategyFailed.
+  generators of steps (see core/steps.py). Steps run in threads and in tasks, and several can run at once.
+- If an error of issuer.errors fits, raise it. If a strategy raises any other error, the caller receives StrategyFailed,
+  with this error as its cause.
 """
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ class Instance:
     Attributes:
         application: Label of the service: letters a-z, digits, "-" and "_".
         port: Port by which the process is known, 0 (none)..65535.
-        ip: IP address. "": the address of this host.
-        machine: Fixed machine number, or worker number if the layout has racks. None: none.
-        rack: Fixed rack number. None: none.
-        directory: Directory for small files. "": the directory for temporary files.
+        ip: IP address. "" means the address of this host.
+        machine: Fixed machine number. If the layout has racks, the fixed worker number. None if it is not fixed.
+        rack: Fixed rack number. None if it is not fixed.
+        directory: Directory for small files. "" means the directory for temporary files.
 
     Raises:
         ConfigurationError: A value is invalid.
@@ -132,15 +134,16 @@ class Context:
     Attributes:
         tag: Name of the tag.
         options: Options from the tag's scheme.
-        run: Function that runs steps of the core to their end, in a thread. Inside steps use `yield from` instead.
-        flight: Function that returns a new flight, on which callers wait for work that one of them does.
+        run: Function that runs steps of the core to their end, in a thread. Inside steps, use `yield from` instead.
+        flight: Function that returns a new flight. If several callers need the same work, one does it, and the others
+            wait on the flight.
         prefix: Start of Redis keys.
         redis: True if the issuer has Redis.
         timeout: Default timeout of a call, in seconds.
-        window: Longest time of a background job, in seconds.
-        alarm: Function to call with an error that needs a person.
+        window: Longest duration of a background job, in seconds.
+        alarm: Function to call with an error that an operator must handle.
         background: Function that runs a job on the scheduler. It returns False if no scheduler is running.
-        draw: Function that draws from the tag's counter. None: the tag has no counter.
+        draw: Function that draws from the tag's counter. None if the tag has no counter.
         instance: Identity of this process.
     """
 
@@ -188,13 +191,13 @@ class Strategy:
         """Return the parts that are packed into a number, by name.
 
         Raises:
-            InvalidArgument: The number cannot be one of the tag's.
+            InvalidArgument: A tag with these options cannot have issued this number.
         """
         return {}
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:  # noqa: ARG003 - the same
-        """Return the process that made a number, as a text for people. None if unknown."""
+        """Return a description of the process that made a number. None if the process is unknown."""
         return None
         yield
 
@@ -208,10 +211,13 @@ class Strategy:
         raise NotImplementedError(f"{type(self).__name__} has neither generate() nor generating()")
 
     def close(self) -> None:
-        """Release what the strategy holds. Called once, after the last `generate`."""
+        """Release the resources of the strategy. It is called once, after the last `generate`."""
 
     def after_fork(self) -> None:
-        """Forget the parent's resources in a forked child, which does not use this object. Close no connection."""
+        """Discard the parent's resources in a forked child, without closing connections.
+
+        The child does not use this object: it creates a new one.
+        """
 
     # ------------------------------------------------------------------ for those that would rather not
 
@@ -239,9 +245,10 @@ class Strategy:
 
     @property
     def ready(self) -> Iterator[int] | None:
-        """Iterator over numbers that are available without waiting. None: there are none.
+        """Iterator over numbers that can be used without waiting, or None if the strategy has no such iterator.
 
-        `Issuer.next` uses it directly, so it must be safe for threads and after a fork. It raises StopIteration when
-        `generating` must be called.
+        `Issuer.next` takes numbers from this iterator without calling `generating`. Several threads use it at once, and
+        forked child processes use it too. When it has no more numbers, it must raise StopIteration. The issuer then
+        calls `generating`.
         """
         return None

@@ -36,8 +36,8 @@ class Parts:
     Attributes:
         timestamp: Time in ms since 1970.
         machine: Machine number.
-        worker: Worker number. Without rack bits it is the machine number.
-        rack: Rack number. 0 without rack bits.
+        worker: Worker number. If the layout has no rack bits, it is the machine number.
+        rack: Rack number. 0 if the layout has no rack bits.
         sequence: Sequence number within the millisecond.
     """
 
@@ -49,7 +49,7 @@ class Parts:
 
     @property
     def time(self) -> datetime | None:
-        """The timestamp as a datetime in UTC. None after the year 9999."""
+        """Timestamp as a datetime in UTC. None if it is after the year 9999."""
         return _date(self.timestamp)
 
 
@@ -57,11 +57,11 @@ class Parts:
 class Layout:
     """Widths of the parts of a snowflake number. Their sum is at most 63 bits.
 
-    The machine number is the worker followed by the rack. With rack bits, workers and racks count from 1. Without,
-    machines count from 0.
+    The machine number consists of the worker number followed by the rack number. If the layout has rack bits, worker
+    and rack numbers start at 1. If it has none, machine numbers start at 0.
 
     Attributes:
-        epoch: Start of the time, in ms since 1970.
+        epoch: Moment from which the time in the number is counted, in ms since 1970.
         time_bits: Bits for the time, 1 or more.
         worker_bits: Bits for the worker, 1 or more.
         rack_bits: Bits for the rack, 0 or more.

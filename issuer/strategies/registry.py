@@ -51,7 +51,7 @@ def _wrapped(name: str, tag: str | None = None) -> Iterator[None]:
 
 
 def register(name: str, factory: Factory) -> None:
-    """Register a strategy in this process. It replaces an earlier one of that name, for tags not yet in use.
+    """Register a strategy in this process. It replaces an earlier strategy of that name, for tags not yet in use.
 
     Args:
         name: Name of the strategy, as in `create(..., strategy=name)`.
