@@ -152,6 +152,17 @@ def test_the_map_of_the_source_code_names_every_package_and_no_file_that_is_not_
     assert packages - {"issuer/persistence/"} <= named
 
 
+def test_every_page_says_whom_it_is_for_and_is_linked_from_the_start_page_and_in_the_navigation() -> None:
+    pages = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")} - {"index.md"}
+    linked = set(re.findall(r"\]\(([\w/-]+\.md)\)", PAGES["docs/index.md"]))
+    navigation = set(re.findall(r'"([\w/-]+\.md)"', (ROOT / "zensical.toml").read_text(encoding="utf-8"))) - {
+        "index.md"
+    }
+    assert pages == linked == navigation
+    first = {page: PAGES[f"docs/{page}"].split("\n\n")[1] for page in pages}
+    assert [page for page, said in first.items() if "This page is for" not in said] == []
+
+
 def test_every_setting_and_public_name_is_on_its_page() -> None:
     row = re.compile(r"^\| `(\w+)` \| `ISSUER_(\w+)`.*? \| (.*?) \| (.*) \|$", re.MULTILINE)
     rows = row.findall(PAGES["docs/reference/settings.md"])
