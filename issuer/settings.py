@@ -241,7 +241,8 @@ class Settings:
         "Address of the store: `mongodb://`, `mongodb+srv://`, `sqlite:///path`, or `memory://` for tests. If a "
         "MongoDB URL has no database, the issuer uses the database `issuer`",
     )
-    prefix = Definition("issuer", _prefix, "First part of all Redis keys. It has printable characters and no braces")
+    prefix = Definition("issuer", _prefix,
+        "First part of all Redis keys. It must consist of printable characters, without braces")
     timeout = Definition(5.0, _seconds("timeout", zero=True),
         "Longest time that a call may wait, in seconds, 0 or more. With 0, a call gets only numbers that are in the "
         "memory of its process")

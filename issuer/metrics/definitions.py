@@ -52,21 +52,25 @@ RESERVATION = Definition(
     ("reason", "result"),
 )
 SEGMENTS = _counter("segments_loaded", "Segments loaded into Redis")
-LATE = _counter("extensions_late", "Times that all segments were used up before the next one was loaded")
-NEAR = _counter("limits_near", "Times that a tag was found to be near its limit")
-FENCE = _counter("fence_trips", "Times that Redis lost a tag's numbers, by cause", "cause")
+LATE = _counter("extensions_late", "Number of times that all segments were used up before the next one was loaded")
+NEAR = _counter("limits_near", "Number of times that a tag was found to be near its limit")
+FENCE = _counter("fence_trips", "Number of times that Redis lost a tag's numbers, by cause", "cause")
 LOST = _counter("numbers_lost", "Upper bound of the numbers that were lost in Redis and are never issued")
-NOT_GIVEN_BACK = _counter("give_backs_failed", "Times that unused numbers could not be returned and became a gap")
-WENT_DIRECT = _counter("direct_begun", "Times that a process began to serve a tag in direct mode, without Redis")
-REJOINED = _counter("direct_ended", "Times that a process ended direct mode and used Redis again")
+NOT_GIVEN_BACK = _counter(
+    "give_backs_failed", "Number of times that unused numbers could not be returned and became a gap"
+)
+WENT_DIRECT = _counter(
+    "direct_begun", "Number of times that a process began to serve a tag in direct mode, without Redis"
+)
+REJOINED = _counter("direct_ended", "Number of times that a process ended direct mode and used Redis again")
 LEASES = _counter("leases_drawn", "Leases drawn from Redis")
-LEASES_DROPPED = _counter("leases_dropped", "Times that leases were dropped after a failover or a recovery")
+LEASES_DROPPED = _counter("leases_dropped", "Number of times that leases were dropped after a failover or a recovery")
 REDIS_SILENCES = _counter("redis_silences", "Outages of Redis that draws noticed")
 REDIS_SECONDS = _counter(
     "redis_silent_seconds", "Total duration of Redis outages, in seconds; an outage is added when it ends"
 )
 STORE_SILENCES = _counter("store_silences", "Outages of the store that reservations noticed")
-STORE_BACK = _counter("store_returns", "Times that the store answered again after an outage")
+STORE_BACK = _counter("store_returns", "Number of times that the store answered again after an outage")
 WAITS = _counter("waits", "Waits of callers for a second or longer, or until their timeout")
 WAIT_SECONDS = _counter("wait_seconds", "Total duration of waits, in seconds; a wait is added when it ends")
 REFUSALS = _counter("refusals", "Calls that failed with an error instead of a number, by error code", "code")
