@@ -37,12 +37,12 @@ INTERRUPTED: Final = 130
 #: The meaning of each code, for `issuer -h` and the page of the command line.
 MEANINGS: Final = {
     OK: "success",
-    FAILED: "any other error, or `no` at a question",
+    FAILED: "any other error, or the answer `no` to a question",
     USAGE: "wrong usage, argument or configuration",
     UNKNOWN_TAG: "the tag does not exist",
     PROBLEM: "a check found a problem, or stored data is damaged or outdated",
     UNREACHABLE: "Redis, the store or a machine number is unavailable; try again",
-    INTERRUPTED: "interrupted with Ctrl-C; 143: by SIGTERM; 129: by SIGHUP",
+    INTERRUPTED: "interrupted with Ctrl-C (by SIGTERM: 143, by SIGHUP: 129)",
 }
 
 _CODES: Final = (

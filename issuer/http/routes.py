@@ -51,7 +51,7 @@ _CURSOR: Final = Field("cursor", TEXT, "Value of `next` in the reply with the pr
 _LIMIT: Final = Field("limit", WHOLE, "Number of entries per page. Default: 100", schema=_to(1, tags.PAGE_MOST))
 
 _CHANGEABLE: Final = (
-    Field("step", STEP, "Count of numbers per segment. `auto` stands for 1000"),
+    Field("step", STEP, "Count of numbers per step of a segment. `auto` stands for 1000"),
     Field("limit", LIMIT,
         "Last number that may be issued, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` "
         "(2^63-1)"),

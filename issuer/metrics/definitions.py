@@ -39,7 +39,7 @@ def _gauge(name: str, joined: Joined, help: str, *labels: str) -> Definition:
     return Definition(f"issuer_{name}", "gauge", help, labels, joined)
 
 
-ISSUED = _counter("issued", "Numbers issued to callers, including those from process memory")
+ISSUED = _counter("issued", "Numbers issued to callers, also those that came from the memory of a process")
 DRAWS = _counter("draws", "Draws from Redis that returned numbers for callers")
 ELECTIONS = _counter("elections_won", "Draws that elected this process to load the next segment")
 RESERVATIONS = _counter(
@@ -83,7 +83,7 @@ REQUESTS = Definition(
     ("route", "status", "token"),
 )
 REQUEST_SECONDS = Definition(
-    "issuer_http_request_seconds", "counter", "Total seconds spent on HTTP requests", ("route",)
+    "issuer_http_request_seconds", "counter", "Total duration of all HTTP requests, in seconds", ("route",)
 )
 REQUESTS_WITHIN = Definition(
     "issuer_http_requests_within", "counter", "HTTP requests that took at most `le` seconds", ("route", "le")
@@ -103,7 +103,7 @@ RUNWAY = _gauge(
     "Seconds until the remaining numbers are used up, at the rate of the last minute",
     *TAG,
 )
-LIMIT = _gauge("limit_ratio", "livemax", "Used share of the numbers up to the limit, 0 to 1", *TAG)
+LIMIT = _gauge("limit_ratio", "livemax", "Share of the numbers up to the limit that are used, 0 to 1", *TAG)
 DIRECT = _gauge(
     "direct_processes", "livesum", "Processes that serve the tag in direct mode, because Redis is down", *TAG
 )
@@ -113,7 +113,7 @@ REDIS_SILENT = _gauge("redis_silent", "livemax", "1 while Redis does not answer 
 STORE_SILENT = _gauge(
     "store_silent", "livemax", "1 while the store does not answer the reservations of at least one tag"
 )
-TAGS = _gauge("tags", "livemax", "Tags that a process uses or keeps")
+TAGS = _gauge("tags", "livemax", "Number of tags that a process uses, or keeps loaded as a keeper")
 KEPT = _gauge("kept_tags", "livemax", "Tags whose segments a keeper loads in advance, used or not")
 CONNECTIONS = _gauge("connections", "livesum", "Open client connections", "protocol")
 BUILD = _gauge(
