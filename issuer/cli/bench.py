@@ -72,7 +72,7 @@ class _Measured:
     metavar="S",
     type=Seconds(0.1, 60),
     default=3.0,
-    help="Duration of all measurements, in seconds. Default: 3.",
+    help="Duration of all measurements together, in seconds. Default: 3.",
 )
 @click.option("--threads", metavar="N", type=Whole(1, 256), default=8, help="Number of concurrent callers. Default: 8.")
 @json_option("Print JSON; times are in microseconds.")
@@ -80,9 +80,9 @@ class _Measured:
 def bench(session: Session, *, tag: str, seconds: float, threads: int, as_json: bool) -> None:
     """Measure how fast numbers are drawn on your own servers.
 
-    The command creates a trend tag with a random name, draws from it as fast as possible, and deletes it. Meanwhile
-    Redis, the store and this machine have a high load. No other tag is touched. The deleted tag leaves a few small
-    records: a tombstone and some dozens of ledger entries in the store, and one hash in Redis.
+    The command creates a trend tag with a random name, draws from it as fast as possible, and deletes it. While the
+    command runs, the load on Redis, the store and this machine is high. Other tags are not changed. The deleted tag
+    leaves a few small records: its marked record and some dozens of ledger entries in the store, and one hash in Redis.
     """
     settings = session.settings()
     issuer = session.connect(scheduler="background", makes_store=True)

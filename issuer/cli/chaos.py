@@ -36,12 +36,13 @@ def chaos(
 ) -> None:
     """Cause faults while four processes draw numbers, and check every number.
 
-    Redis is killed, rolled back, cut off and delayed, and so are the processes. No number may be issued twice, above
-    the store's max, or out of order. The gap that each fault causes is compared with the maximum that is promised.
+    The command kills, rolls back, cuts off and delays Redis and the processes. It checks that no number is issued
+    twice, is higher than the store's max, or is out of order. It compares the gap that each fault causes with the
+    promised maximum.
 
     The command starts two redis-servers, an SQLite store and proxies of its own, on loopback and in a temporary folder.
-    It removes them at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH; if
-    there is none, the one that the extra `demo` installs.
+    It removes them at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH. If
+    there is none, it runs the server that the extra `demo` installs.
     """
     # Its parts are loaded for it alone: the other commands should start fast.
     from issuer.chaos.faults import FAULTS, chosen

@@ -66,7 +66,7 @@ def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @click.pass_context
 def completion(context: click.Context, shell: str | None) -> None:
-    """Print the script with which a shell completes commands, options and tags at Tab.
+    """Print a script for your shell. With it, the Tab key completes commands, options and tags.
 
     SHELL is bash, zsh or fish. Default: the shell that $SHELL names.
     """

@@ -23,9 +23,9 @@ from issuer.cli.exits import PROBLEM
 def demo(context: click.Context) -> None:
     """Show four processes that draw numbers while Redis is killed and rolled back.
 
-    The demo starts its own redis-server on loopback and makes an SQLite store in a temporary folder. It removes both at
-    the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH; if there is none, the one
-    that the extra `demo` installs. All figures are measured while you watch.
+    The demo starts its own Redis server on loopback and creates an SQLite store in a temporary folder. It removes both
+    at the end and doesn't touch your servers. It runs the redis-server or valkey-server on PATH. If there is none, it
+    runs the server that the extra `demo` installs. All figures are measured while you watch.
     """
     # Its parts are loaded for it alone: the other commands should start fast.
     from issuer.chaos.demo.story import play

@@ -52,15 +52,15 @@ WIDEST = 100
     "--most",
     metavar="N",
     type=Whole(min=0),
-    help="Tags to examine closely, the most recently used first. Default: 1000.",
+    help="Examine at most N tags closely, the most recently used first. Default: 1000.",
 )
 @json_option("Print a JSON list of all findings.")
 @click.pass_context
 def doctor(context: click.Context, *, most: int | None, as_json: bool) -> None:
     """Check Redis, the store, the settings and the tags for problems. Nothing is changed.
 
-    Each finding states what was seen, why it matters and what to do. If a check needs a permission that the program
-    lacks, the finding names the permission or says where to look.
+    Each finding states a fact, why it matters and what to do. If the program lacks the permission for a check, the
+    finding names the permission or the place where you can check it yourself.
     """
     findings = _examined(Session.of(context).connect(), most)
     if as_json:

@@ -55,12 +55,13 @@ _EXIT_CODES = "\n    ".join(f"  {code:<3}  {meaning}" for code, meaning in MEANI
 @click.option(
     "--redis",
     metavar="URL",
-    help="Redis server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. none: work without Redis.",
+    help="Redis server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, or the word none to work "
+    "without Redis.",
 )
 @click.option("--store", metavar="URL", help="Store: mongodb://, mongodb+srv:// or sqlite:///path.")
 @click.option("--prefix", metavar="TEXT", help="First part of all Redis keys. Default: issuer.")
 @click.option(
-    "--timeout", metavar="SECONDS", type=float, help="Longest wait of a call, 0 or more; 0: no wait. Default: 5."
+    "--timeout", metavar="SECONDS", type=float, help="Longest wait of a call. 0 means: do not wait. Default: 5."
 )
 @click.option("--config", metavar="FILE", type=click.Path(dir_okay=False), help="Settings file, in TOML.")
 @click.option(
@@ -83,8 +84,8 @@ def main(
 ) -> None:
     """Issue unique, increasing 64-bit numbers for each tag.
 
-    A setting is taken from the first of these places: an option, an environment variable (ISSUER_REDIS_URL,
-    ISSUER_STORE_URL, ...), issuer.toml, the default. By default the store is an SQLite file in the user's data folder,
+    The first of these sources that has a setting is used: an option, an environment variable (ISSUER_REDIS_URL,
+    ISSUER_STORE_URL, ...), issuer.toml, the default. By default, the store is an SQLite file in the user's data folder,
     and there is no Redis. `issuer config` shows each setting and its source.
     """
     context.color = color()

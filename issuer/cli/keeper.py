@@ -34,9 +34,9 @@ from issuer.times import utc
 def keeper(session: Session) -> None:
     """Load the next segment of every tag into Redis before the current one is used up.
 
-    Run it as a daemon for clients that only draw from Redis. It runs until SIGTERM or Ctrl-C, and writes a line to
-    stderr for each segment. If a server is unavailable, also at the start, it tries again until the server is back.
-    Several keepers may run at the same time.
+    Run it as a daemon if there are clients that draw from Redis without this library. It runs until SIGTERM or Ctrl-C.
+    It writes a line to stderr for each segment. If Redis or the store is unavailable, the keeper tries again until the
+    server is back, also when it starts. Several keepers may run at the same time.
     """
     settings = session.settings()
     if settings.redis_url.value == "none":

@@ -23,20 +23,21 @@ from issuer.views import view
     """,
 )
 @tag_argument()
-@click.option("--set-aside", is_flag=True, help="Retire the machine numbers whose last time is in the future.")
+@click.option("--set-aside", is_flag=True, help="Retire the machine numbers with a last time in the future.")
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @json_option()
 @click.pass_obj
 def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json: bool) -> None:
-    """List the machine numbers that TAG has used, each with its holder and the last time it was used for.
+    """List the machine numbers that TAG has used. For each, show its holder and the last time in its numbers.
 
-    If TAG shares a namespace, the list is for the namespace.
+    If TAG shares a namespace with other tags, the list has the machine numbers of the namespace.
 
-    If a machine's clock was ahead, its numbers contain times in the future. After the clock is corrected, processes
-    with these machine numbers wait until that time, because they could issue a number twice. To end the wait: stop
-    the processes, run this command with --set-aside, and start them again. They get other machine numbers.
-    The costs: a retired machine number can't be used until its time has passed, and until then new numbers are lower
-    than those with future times.
+    If a machine's clock was ahead, its numbers contain times in the future. When the clock has been corrected,
+    processes with these machine numbers wait until that time. Without this wait, they could issue a number twice.
+
+    To end the wait, stop the processes, run this command with --set-aside, and start the processes again. They get
+    other machine numbers. This has two costs. A retired machine number stays unused until its last time has passed,
+    unless no other is free. Until then, new numbers are lower than the numbers with future times.
     """
     if set_aside:
         check_askable(yes=yes)

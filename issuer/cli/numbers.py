@@ -38,9 +38,9 @@ def value_argument(command: _F) -> _F:
 
 
 def _parts(command: _F) -> _F:
-    told = "Key that selects the series; only for keyed tags."
+    told = "Key that selects the series. Only for keyed tags."
     command = click.option("--restart-key", metavar="TEXT", help=told)(command)
-    told = "Key that selects the shard; only for tags with shards."
+    told = "Key that selects the shard. Only for tags with shards."
     return click.option("--shard-key", metavar="TEXT", help=told)(command)
 
 
@@ -56,11 +56,14 @@ def _parts(command: _F) -> _F:
     """,
 )
 @tag_argument()
-@click.option("-n", "count", metavar="N", type=Whole(min=1), default=1, help="Count of numbers to print. Default: 1.")
+@click.option("-n", "count", metavar="N", type=Whole(min=1), default=1, help="How many numbers to print. Default: 1.")
 @click.option("--format", "as_text", is_flag=True, help="Print each number as a text, in the tag's format.")
 @click.option("--key", metavar="TEXT", help="Idempotency key: calls with the same key print the same number.")
 @click.option(
-    "--ttl", metavar="SECONDS", type=float, help="Time to keep the number of --key, above 0. Default: 86400 (a day)."
+    "--ttl",
+    metavar="SECONDS",
+    type=float,
+    help="How long Redis keeps the number of --key, above 0. Default: 86400 (a day).",
 )
 @_parts
 @json_option("Print a JSON list.")
@@ -79,8 +82,8 @@ def next(
 ) -> None:
     """Print the next number of TAG, or the next N numbers, one per line.
 
-    If an error occurs after some numbers were printed, these numbers are valid and yours. The exit code is that of the
-    error.
+    If an error occurs after some numbers were printed, these numbers are valid, and no other caller gets them. The exit
+    code is that of the error.
     """
     if key is not None and count > 1:
         raise click.UsageError("--key stands for one number: leave out -n")
@@ -136,9 +139,9 @@ def _print_issued(found: Iterator[Issued], *, as_text: bool, as_json: bool) -> N
 @json_option()
 @click.pass_obj
 def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str | None, as_json: bool) -> None:
-    """Show the number of TAG that the next caller gets. No number is taken.
+    """Show the next number of TAG. No number is taken.
 
-    If another caller draws in the meantime, that caller gets the number.
+    The number is not reserved for you: the next caller of `issuer next` or of the library gets it.
     """
     found = session.connect().peek(tag, shard_key=shard_key, restart_key=restart_key)
     if as_json:
@@ -155,7 +158,7 @@ def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str 
       issuer decode invoices INV-2026-000017 --json
 
     \b
-    Exit codes: 0 decoded, 2 the tag can't have issued it.
+    Exit codes: 0 the value was decoded, 2 the tag cannot have issued it.
     """,
 )
 @tag_argument()
@@ -165,11 +168,15 @@ def peek(session: Session, *, tag: str, shard_key: str | None, restart_key: str 
 def decode(session: Session, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
     """Show what VALUE, a number or a text of TAG, is made of, and which process reserved it.
 
-    `counter` is the value of the tag's counter from which the number was computed. The ledger and Redis count in these
-    values. If a tag starts again in each period, its texts state the period and its numbers don't: give the text.
-    For snowflake tags, `holder` is the process that holds the machine number in Redis now, or held it last. With
-    machine=store, it is the process that made the number. In JSON, a segment is (low, high]: `low` is the number before
-    its first.
+    `counter` is the value of the tag's counter from which the number was computed. The ledger and Redis contain counter
+    values.
+
+    If a tag starts again in each period, only its texts contain the period. For such a tag, give the text.
+
+    For snowflake tags, `holder` is the process that holds the machine number in Redis now, or held it last. If the tag
+    was created with machine=store, `holder` is the process that made the number.
+
+    In JSON, `low` of a segment is the number before its first number, and `high` is its last number.
     """
     issuer = session.connect()
     found = read(issuer, tag, value, as_number=as_number, holder=True)

@@ -70,11 +70,11 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
     """Stop the reservations of TAG in every process until `issuer recover` has run.
 
     Use it if you don't trust the state of the store, or before you restore the store from a backup. Numbers that are
-    reserved already are still issued: those in Redis, leases, and segments of processes. Then callers get an error
-    that names `issuer recover`. Running the command twice is safe.
+    reserved already are still issued: those in Redis, leases, and segments of processes. When they are used up, callers
+    get an error that names `issuer recover`. Running the command twice is safe.
     """
     if (tag is None) is not everything:
-        raise click.UsageError("give a TAG or --all, one of them")
+        raise click.UsageError("give either a TAG or --all")
     check_askable(yes=yes)
     issuer = Session.of(context).connect()
     names = [record.tag for record in issuer.tags()] if tag is None else [tag]
@@ -108,17 +108,19 @@ def halt(context: click.Context, *, tag: str | None, everything: bool, yes: bool
 @click.option("--all", "everything", is_flag=True, help="Recover every tag of the store.")
 @click.option("--dry-run", is_flag=True, help="Show what would be changed; change nothing.")
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
-@click.option("--at-least", metavar="N", type=Whole(min=0), help="Also skip every number up to counter N.")
+@click.option("--at-least", metavar="N", type=Whole(min=0), help="Also skip all numbers up to the counter value N.")
 @click.option(
     "--from-journal",
     "paths",
     metavar="FILE",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False),
-    help="Read the reservations in this journal, too. Can be repeated.",
+    help="Also read the reservations in this journal. Can be repeated.",
 )
 @click.option(
-    "--spare-sound", is_flag=True, help="With --all: don't touch tags without a problem. Not after a restore of Redis."
+    "--spare-sound",
+    is_flag=True,
+    help="With --all: leave out tags without a problem. Do not use it after a restore of Redis.",
 )
 @json_option("Print a JSON list; messages go to stderr.")
 @click.pass_context
@@ -137,23 +139,27 @@ def recover(
     """Raise TAG above every number that may be issued already, so that no number is issued twice.
 
     Run it after a store or a Redis server was restored from a backup. It also ends a halt. The command looks for the
-    highest number of the tag in the store, its ledger, Redis with its replicas and old masters, and the journals given.
-    Then it raises the store's max from OLD to NEW. At most GAP numbers are skipped and never issued. The command is
-    safe to run twice, on several machines at once, and under load. The parts of a tag are recovered with it.
+    highest number of the tag in the store, its ledger, Redis and the journals given. In Redis it also queries replicas
+    and former masters. Then it raises the store's max from OLD to NEW. At most GAP numbers are skipped and never
+    issued. The parts of a tag are recovered with it. The command is safe to run twice, on several machines at once, and
+    while numbers are drawn.
 
-    If Redis is unavailable, only --dry-run works; its exit code is 5. Servers that don't answer are named. If a journal
-    has a tag that the store has lost, the tag is created again, and OLD is "lost".
+    If Redis is unavailable, use --dry-run. The exit code of the dry run is then 5. The output names the servers that
+    don't answer. If a journal contains a tag that the store has lost, the command creates the tag again, and prints
+    "lost" in place of OLD.
 
-    If only the store has a record of a tag, an outdated store would issue numbers twice. The command names such tags
-    and asks for confirmation. To be safe, recover them with --at-least N. N is a value of the tag's counter. If the tag
-    has a stride, a scramble key or periods, `issuer decode` shows the counter of a number or a text.
+    If only the store has a record of a tag, nothing confirms the store's max. If the store is out of date, numbers
+    would be issued twice. The command names such tags and asks for confirmation. To be safe, recover them with
+    --at-least N. N is a value of the tag's counter. If the tag has a stride, a scramble key or periods, `issuer decode`
+    shows the counter value of a number or a text.
 
-    Tags without a problem also skip the numbers in their buffers, because a snapshot of the machine can set Redis back
-    without a trace. If nothing like that has happened, use --spare-sound. It leaves out tags that aren't halted, have a
-    Redis hash from the current master's term, and have a max at or above every number found.
+    For tags without a problem, the command also skips the numbers in Redis. The reason: if a snapshot of the machine
+    was restored, Redis can have gone back in time, and nothing shows it. If no snapshot was restored, use
+    --spare-sound. It leaves out a tag if the tag isn't halted, its Redis hash is from the current master's term, and
+    the store's max is not lower than any number found.
 
-    When the command has ended, Redis issues no lower number. Processes with buffered numbers of a trend tag still issue
-    these: leased numbers for a second or two, direct segments until they are used up (at most two).
+    When the command has ended, Redis issues no number up to NEW. A process that holds numbers of a trend tag can still
+    issue some of them: leased numbers for a second or two, and in direct mode the numbers of at most two segments.
     """
     _check_options(tag, everything=everything, at_least=at_least, spare_sound=spare_sound)
     if not dry_run:
@@ -191,7 +197,7 @@ def recover(
 
 def _check_options(tag: str | None, *, everything: bool, at_least: int | None, spare_sound: bool) -> None:
     if (tag is None) is not everything:
-        raise click.UsageError("give a TAG or --all, one of them")
+        raise click.UsageError("give either a TAG or --all")
     if everything and at_least is not None:
         raise click.UsageError("--at-least requires a TAG, because each tag has its own numbers")
     if spare_sound and not everything:

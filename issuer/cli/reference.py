@@ -32,8 +32,8 @@ _PURPOSE = re.compile(r"--\[\[\s*\w+: (.+?)\.\s", re.DOTALL)
 def lua(name: str | None) -> None:
     """Print the Lua script NAME exactly as it is sent to Redis.
 
-    The comment at its top is its contract: keys, arguments and replies. A program in any language can draw numbers by
-    running the script `next` with EVALSHA. Without NAME the command lists the scripts.
+    The comment at the top of the script is its contract: keys, arguments and replies. A program in any language can
+    draw numbers: it runs the script `next` with EVALSHA. If NAME is omitted, the command lists the scripts.
     """
     if name is not None:
         click.echo(script(name).text.rstrip("\n"))

@@ -100,7 +100,9 @@ _OPTIONS = (
         shell_complete=_zones,
         help="Time zone of dates and periods, as in Europe/Vienna. Default: UTC.",
     ),
-    _option(_TEXTS, "--keyed", is_flag=True, help="A separate series of numbers for each --restart-key.", fixed=True),
+    _option(
+        _TEXTS, "--keyed", is_flag=True, help="Keep a separate series of numbers for each --restart-key.", fixed=True
+    ),
     _option(
         _HIDING,
         "--scramble",
@@ -108,7 +110,8 @@ _OPTIONS = (
         type=_Keys(),
         multiple=True,
         shell_complete=_key_names,
-        help="Name of the secret key that scrambles the numbers; with FROM=, from that number on. Can be repeated.",
+        help="Name of the secret key that scrambles the numbers. FROM= is the first number that is scrambled with it. "
+        "Can be repeated.",
     ),
     _option(
         _HIDING,
@@ -121,21 +124,22 @@ _OPTIONS = (
         "--stride",
         metavar="N",
         type=int,
-        help="Issue only every N-th number, for N independent sites; 1..2^32.",
+        help="Issue only every N-th number, for N independent sites. 1..2^32.",
     ),
-    _option(_SHARING, "--offset", metavar="N", type=int, help="Number of this site, 1..stride."),
+    _option(_SHARING, "--offset", metavar="N", type=int, help="Position of this site among the sites, 1..stride."),
     _option(
         _SHARING,
         "--stride-above",
         metavar="N",
         type=int,
-        help="Use the new stride above N. N must be the same at all sites, and no site may have reached it.",
+        help="The new stride applies to numbers higher than N. Give the same N at all sites. No site may have issued "
+        "N or a higher number yet.",
     ),
     _option(
         _SHARING,
         "--shards",
         is_flag=True,
-        help="A separate sequence for each shard; --shard-key selects the shard.",
+        help="Keep a separate sequence for each shard. --shard-key selects the shard.",
         fixed=True,
     ),
     _option(

@@ -57,28 +57,30 @@ def _logging_errors(formats: list[str]) -> Iterator[None]:
       issuer serve --http 0.0.0.0:8000 --tokens tokens.toml
     """,
 )
-@click.option("--http", metavar="HOST:PORT", help="Address for HTTP; none: no HTTP. Default: 127.0.0.1:8000.")
-@click.option("--resp", metavar="HOST:PORT", help="Address for the Redis protocol. Default: not served.")
+@click.option(
+    "--http", metavar="HOST:PORT", help="Address for HTTP, or the word none to serve no HTTP. Default: 127.0.0.1:8000."
+)
+@click.option("--resp", metavar="HOST:PORT", help="Address for the Redis protocol. By default it is not served.")
 @click.option("--workers", metavar="N", type=int, help="Number of serving processes, 1..256. Default: 1.")
 @click.option(
     "--tokens", metavar="FILE", type=click.Path(dir_okay=False), help="Require a bearer token listed in this file."
 )
-@click.option("--open", "open_", is_flag=True, default=None, help="Accept other machines without tokens.")
+@click.option("--open", "open_", is_flag=True, default=None, help="Accept callers from other machines without tokens.")
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     metavar="NAME",
     multiple=True,
-    help="Accept HTTP requests with this Host header; localhost and IP addresses are always accepted. Can be repeated.",
+    help="Accept HTTP requests with this Host header. localhost and IP addresses are always accepted. Can be repeated.",
 )
 @click.option(
     "--drain-delay",
     metavar="SECONDS",
     type=float,
-    help="Time to accept connections after SIGTERM, while /readyz fails; 0 or more. Default: 1.",
+    help="How long to accept connections after SIGTERM, while /readyz fails, 0 or more. Default: 1.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of logs. Default: text.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more, also each request.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more, including each request.")
 @click.pass_obj
 def serve(
     session: Session,
@@ -95,9 +97,9 @@ def serve(
 ) -> None:
     """Serve numbers to programs in any language, until SIGTERM or Ctrl-C.
 
-    Without tokens, only programs on this machine can connect. The next segment of every tag is loaded in time, as by
-    `issuer keeper`. Logs go to stderr. Each option can also be set in issuer.toml (http) or in the environment
-    (ISSUER_HTTP).
+    If there are no tokens, only programs on this machine can connect. Like `issuer keeper`, the server loads the next
+    segment of every tag before it is needed. Logs go to stderr. Each option can also be set in issuer.toml or in the
+    environment. For example, the names for --http are http and ISSUER_HTTP.
     """
     given = {
         "http": http,

@@ -28,15 +28,15 @@ def _limit_names(_context: click.Context, _param: click.Parameter, incomplete: s
 
 #: The help of each, {} being its range; of a tag that is there, where that is something else.
 _HELP = {
-    "step": "Numbers per step, 1 or more; auto: 1000. Default: auto.",
+    "step": "Numbers per step, 1 or more. auto means 1000. Default: auto.",
     "limit": "Last number of the tag, 1..2^63-1, or int32, uint32, js, int64. Default: int64.",
-    "order": "Order of the numbers. Default: strict; trend without Redis or with a strategy of its own.",
-    "lease": "Numbers of a trend tag that each process draws ahead from Redis, {}; 0: none.",
+    "order": "Order of the numbers. Default: trend if there is no Redis or the strategy is not segment, else strict.",
+    "lease": "How many numbers of a trend tag each process draws ahead from Redis, {}. 0 means none.",
     "ahead": "Steps per segment, {}. Larger segments cover a longer outage of the store. Default: 1.",
-    "description": "Note for people.",
+    "description": "Text for operators.",
 }
 _HELP_OF_CHANGES = {
-    "step": "Numbers per step, 1 or more, from the next segment on; auto: 1000.",
+    "step": "Numbers per step, 1 or more, from the next segment on. auto means 1000.",
     "limit": "Last number of the tag, 1..2^63-1, or int32, uint32, js, int64. Only a tag with periods can get a limit "
     "below its max.",
     "ahead": "Steps per segment, {}. Larger segments cover a longer outage of the store.",
@@ -67,13 +67,13 @@ def setting_options(*, new: bool) -> Callable[[_F], _F]:
             "--start",
             metavar="N",
             type=int,
-            help="First number, 1 or more. Default: 1." if new else "Skip the numbers below N.",
+            help="First number, 1 or more. Default: 1." if new else "Skip the numbers lower than N.",
         ),
         click.option(
             "--above",
             metavar="N",
             type=int,
-            help="Number just below the first one: the first is N+1." if new else "Skip the numbers up to N.",
+            help="The number before the first one: the first is N+1." if new else "Skip the numbers up to N.",
         ),
         *(_option(name, SETTINGS[name], new=new) for name in _HELP if new or SETTINGS[name].changes),
     ]

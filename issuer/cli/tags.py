@@ -58,13 +58,14 @@ def _begins(made: Tag) -> str:
       issuer tags --all --json
     """,
 )
-@click.option("--all", "everything", is_flag=True, help="Also list the parts of tags, such as orders#17.")
+@click.option("--all", "everything", is_flag=True, help="Also list the parts of tags, for example orders#17.")
 @json_option("Print JSON, with the parts.")
 @click.pass_obj
 def tags(session: Session, *, everything: bool, as_json: bool) -> None:
     """List the tags of the store with their settings.
 
-    A tag with shards or with a series for each key consists of parts. Each part is a tag of its own.
+    A tag with shards consists of one part for each shard. A keyed tag consists of one part for each key. Each part is a
+    tag of its own.
     """
     found = session.connect().tags()
     belongs = parents(found)
@@ -124,8 +125,8 @@ def _max(tag: Tag, parts: Mapping[str, int]) -> str:
       issuer show orders --deleted
 
     \b
-    Exit codes: 0 shown, 3 the tag does not exist, 5 Redis or the store is
-    unavailable.
+    Exit codes: 0 the tag was shown, 3 the tag does not exist, 5 Redis or the
+    store is unavailable.
     """,
 )
 @tag_argument()
@@ -135,8 +136,9 @@ def _max(tag: Tag, parts: Mapping[str, int]) -> str:
 def show(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> None:
     """Show the settings and the state of TAG, as the store and Redis have them. Nothing is changed.
 
-    If the numbers of the tag are computed from a counter (stride, scramble, cycle), max and the buffers are values of
-    the counter. If Redis is unavailable, the command shows what the store has, and the exit code is 5.
+    If the tag has a stride, a scramble key or a cycle, its max and the numbers in Redis are counter values, not the
+    numbers that users see. If Redis is unavailable, the command shows only the state in the store, and the exit code
+    is 5.
     """
     session = Session.of(context)
     seen = _deleted(session.connect(), tag) if deleted else session.connect().inspect(tag)
@@ -183,14 +185,16 @@ def _deleted(issuer: Issuer, tag: str) -> Inspection:
 @click.argument("tag")
 @setting_options(new=True)
 @click.option(
-    "--exist-ok", is_flag=True, help="Succeed if the tag exists already and makes the same numbers. It isn't changed."
+    "--exist-ok",
+    is_flag=True,
+    help="Succeed if the tag exists and has the same order, limit and scheme. The tag isn't changed.",
 )
 @scheme_options(new=True)
 @click.pass_obj
 def create(session: Session, /, *, tag: str, exist_ok: bool, **said: Any) -> None:
     """Create TAG.
 
-    A deleted tag can be created again. It continues above its old numbers, with the settings given now.
+    A deleted tag can be created again. It then starts after its old numbers, with the settings given now.
     """
     issuer, before = session.connect(makes_store=True), None
     with suppress(UnknownTag):
@@ -236,11 +240,13 @@ def _dropped(before: Inspection, made: Tag) -> str:
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation before numbers are skipped.")
 @click.pass_obj
 def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
-    """Change settings of TAG, also while it is in use. Every process follows at its next reservation.
+    """Change settings of TAG, also while it is in use. Every process applies the change at its next reservation.
 
-    --start and --above can only skip numbers forward. Skipped numbers are never issued, so the command asks for
-    confirmation. Processes with buffered numbers of a trend tag still issue these: leased numbers for a second or two,
-    direct segments until they are used up. A new --lease reaches every process within a minute.
+    Every process applies a new --lease within a minute.
+
+    --start and --above skip numbers. Skipped numbers are never issued, so the command asks for confirmation. A tag
+    never goes back to lower numbers. A process that holds numbers of a trend tag can still issue some of them: leased
+    numbers for a second or two, and in direct mode the numbers of at most two segments.
     """
     changes = given(said)
     if not changes:
@@ -300,9 +306,9 @@ def _stands(now: Tag) -> str:
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @click.pass_obj
 def delete(session: Session, *, tag: str, yes: bool) -> None:
-    """Delete TAG and its parts. No caller gets a number of it any more.
+    """Delete TAG and its parts. From then on, no caller gets a number of the tag.
 
-    If the tag is created again, it continues above its old numbers.
+    If the tag is created again, it starts after its old numbers.
     """
     check_askable(yes=yes)
     issuer = session.connect()

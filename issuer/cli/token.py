@@ -24,7 +24,8 @@ from issuer.tokens import SCOPES, Scope, line_for, new_token
     multiple=True,
     required=True,
     type=click.Choice(SCOPES),
-    help="Permission: read (look at tags), issue (draw numbers) or admin (both, and change tags). Can be repeated.",
+    help="Permission of the token. read: read tags. issue: draw numbers. admin: both, and change tags. "
+    "Can be repeated.",
 )
 @click.option(
     "--tag",
@@ -32,18 +33,20 @@ from issuer.tokens import SCOPES, Scope, line_for, new_token
     multiple=True,
     required=True,
     metavar="PATTERN",
-    help="Tags that the token is valid for. * matches any characters, ? one, [ab] one of these. Can be repeated.",
+    help="Tags for which the token is valid. * matches any characters, ? one character, [ab] one of the letters a "
+    "and b. Can be repeated.",
 )
 @click.option(
     "--rate", type=float, metavar="N", help="Most requests and numbers per second, above 0. Default: no maximum."
 )
 @json_option()
 def token(*, name: str, scopes: tuple[Scope, ...], tags: tuple[str, ...], rate: float | None, as_json: bool) -> None:
-    """Create a token, and its line for the file that `issuer serve --tokens FILE` reads.
+    """Create a token, and the line for it in the file that `issuer serve --tokens FILE` reads.
 
-    The first line printed is the token. Give it to the calling program: it is stored nowhere. The second line is for
-    the file of tokens, and has only a hash of the token. NAME is the name of the token in errors of the server: 1..64
-    letters, digits, - and _.
+    The first line of the output is the token. Give it to the calling program. It cannot be shown again, because it is
+    not stored. Add the second line to the file of tokens. This line contains only a hash of the token.
+
+    NAME identifies the token in errors of the server. It has 1..64 letters, digits, - and _.
     """
     made = new_token()
     line = line_for(made, name, list(dict.fromkeys(scopes)), list(dict.fromkeys(tags)), rate)

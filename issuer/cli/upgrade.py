@@ -24,11 +24,11 @@ from issuer.terminal import say, show_json
 @json_option("Print the schema before and after as JSON; messages go to stderr.")
 @click.pass_context
 def upgrade(context: click.Context, *, as_json: bool) -> None:
-    """Upgrade the schema of an SQLite store to that of this version.
+    """Upgrade the schema of an SQLite store to the schema of this version.
 
-    The first reservation upgrades the schema as well; this command does it at a moment that you choose. Programs of
-    older versions reject the file afterwards, so upgrade all programs first. Running the command twice is safe.
-    MongoDB needs no upgrade.
+    The first reservation also upgrades the schema. With this command, you choose the moment. After the upgrade,
+    programs of older versions reject the file. For this reason, upgrade all programs first. Running the command twice
+    is safe. MongoDB needs no upgrade.
     """
     done = Session.of(context).connect().upgrade()
     if as_json:

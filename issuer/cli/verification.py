@@ -44,18 +44,20 @@ _Verdict = tuple[str, list[Discrepancy], IssuerError | None]
     """,
 )
 @tag_argument(required=False)
-@click.option("--all", "everything", is_flag=True, help="Check every tag of the store. Default without TAG.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Check every tag of the store. This is the default if TAG is omitted."
+)
 @json_option("Print a JSON list; messages go to stderr.")
 @click.pass_context
 def verify(context: click.Context, *, tag: str | None, everything: bool, as_json: bool) -> None:
     """Check that no number of TAG was reserved twice. Nothing is changed.
 
-    The command compares the ledger, the store and Redis. No two segments in the ledger may overlap, no segment may end
-    above the store's max, and the numbers that Redis issues next must be in the ledger. A problem is shown with process
-    and time. The check is safe while numbers are drawn. The ledger covers the last 90 days.
+    The command compares the ledger, the store and Redis. It checks that no two segments in the ledger overlap, that no
+    segment ends above the store's max, and that the numbers in Redis are in the ledger. For each problem, it shows the
+    processes and times. The check is safe while numbers are drawn. The ledger covers the last 90 days.
 
-    If Redis is unavailable, only the ledger and the store are compared. In JSON, the kind "Redis not looked at" marks
-    the tags concerned.
+    If Redis is unavailable, only the ledger and the store are compared. In JSON, the tags concerned then have an entry
+    of the kind "Redis not looked at".
     """
     if tag is not None and everything:
         raise click.UsageError("give a TAG or --all, not both")
@@ -156,7 +158,8 @@ def _bold(heading: str, room: int | None) -> str:
       issuer who invoices INV-2026-000017
 
     \b
-    Exit codes: 0 found, 1 in no ledger entry, 4 in several: run issuer verify.
+    Exit codes: 0 the segment was found, 1 no ledger entry contains the number,
+    4 several entries contain it: run issuer verify.
     """,
 )
 @tag_argument()
@@ -166,8 +169,9 @@ def _bold(heading: str, room: int | None) -> str:
 def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_json: bool) -> None:
     """Show which process reserved the segment that VALUE of TAG is in, and when.
 
-    VALUE is a number or a text of TAG. The ledger records segments, not single numbers: the caller that drew a number
-    from Redis is not on record. In JSON, a segment is (low, high]: `low` is the number before its first.
+    VALUE is a number or a text of TAG. The ledger records segments, not single numbers. The caller that drew a number
+    from Redis is not recorded. In JSON, `low` of a segment is the number before its first number, and `high` is its
+    last number.
     """
     issuer = Session.of(context).connect()
     decoded = read(issuer, tag, value, as_number=as_number)

@@ -72,7 +72,7 @@ REFUSED = {
         ("keeper", "no Redis is configured"),
         ("delete orders", "--yes"),
         ("recover orders", "stdin is not a terminal"),
-        ("recover", "one of them"),
+        ("recover", "either a TAG or --all"),
         ("recover --all --at-least 5 --yes", "requires a TAG"),
         ("halt orders --all", "one of them"),
         ("halt orders", "--yes"),
