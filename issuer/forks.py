@@ -43,7 +43,8 @@ def _wait_for_imports() -> None:
         _waited.append(_importing)
     else:
         log.error(
-            "another thread has been importing modules for %g s: the process is forked before it has finished", IMPORTS
+            "another thread has been importing modules for %g s: the process is forked before the import has finished",
+            IMPORTS,
         )
 
 
@@ -79,7 +80,7 @@ def living(
                 try:
                     call(member)  # type: ignore[misc]  # not None, see below
                 except Exception:
-                    log.exception("%r failed around a fork", member)
+                    log.exception("the fork handler of %r failed", member)
 
         return None if call is None else run
 

@@ -72,7 +72,10 @@ class Rates:
                 if self._names[place] in (0, key):
                     self._names[place] = key
                     return place
-        raise ConfigurationError(f"more than {NAMES_MOST} names have had a rate since the server started: restart it")
+        raise ConfigurationError(
+            f"the server can limit the rate of at most {NAMES_MOST} names (of tokens and callers), and all places are "
+            "taken. A name keeps its place until the server is restarted: restart the server"
+        )
 
     def take(self, place: int, rate: float, n: int, *, some: bool = False) -> tuple[int, float]:
         """Take n of a place's bucket, all or none; `some`: as many as there are. Below 0: give back.

@@ -131,7 +131,7 @@ def _entry(name: str, fields: Any) -> Entry:
         )
     if not isinstance(fields, dict) or set(fields) - {*_KEYS} or not {"hash", "scopes", "tags"} <= set(fields):
         raise ConfigurationError(
-            f"a token needs {', '.join(_KEYS[:3])}, may have {' and '.join(_KEYS[3:])}, and has nothing else"
+            f"a token needs {', '.join(_KEYS[:3])}, may have {' and '.join(_KEYS[3:])}, and must have nothing else"
         )
     hash_, scopes, tags, rate, expires = (fields.get(key) for key in _KEYS)
     if not isinstance(scopes, list) or not scopes or not all(each in SCOPES for each in scopes):

@@ -134,7 +134,7 @@ def _run(hooks: list[Hook | None]) -> None:
             if hook is not None:
                 hook()
         except BaseException:  # also an interrupt: Python loses it here, and the others must let go what they hold
-            log.exception("%r failed around a fork", hook)
+            log.exception("the fork handler %r failed", hook)
 
 
 def _take_turn() -> None:

@@ -154,16 +154,16 @@ class Journals:
             fields = decoded(text)
             if fields is None:
                 beginning = "this is not a journal, or " if number == 1 else ""
-                raise Damaged(name, number, f"{beginning}it is not as it was written")
+                raise Damaged(name, number, f"{beginning}the line was changed after it was written")
             if (fields.get("kind") == "journal") is not (number == 1):
-                raise Damaged(name, number, "the first line of a journal must be its head, and no other line")
+                raise Damaged(name, number, "only the first line of a journal must be a head")
             try:
                 if number == 1:
                     tags = self.stores.setdefault(_store_of(fields, name), {})
                 else:
                     _note(tags, fields)
             except (Corrupt, KeyError, TypeError, AttributeError) as error:
-                raise Damaged(name, number, f"no version of this program writes this: {error}") from error
+                raise Damaged(name, number, f"no version of this program writes such a line: {error}") from error
             if not ended:
                 # What has come since begins with this line's newline, or is in the place of it.
                 break
@@ -175,7 +175,9 @@ def _begins_a_journal(torn: bytes) -> bool:
 
 def _store_of(head: Mapping[str, Any], name: str) -> str:
     if head.get("format") != _FORMAT:
-        raise Misconfigured(f"{name} was written by a newer version (format {head.get('format')}): upgrade")
+        raise Misconfigured(
+            f"{name} was written by a newer version (format {head.get('format')}): upgrade this program"
+        )
     return str(head["store"])
 
 

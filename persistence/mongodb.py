@@ -171,7 +171,10 @@ class _Session:
 
     def _tell(self, update: Document) -> None:
         if self.meta.update_one(self._store, update).matched_count == 0:
-            raise _Replaced(f"the store's document in {self.meta.name} is gone, or another's: was it restored?")
+            raise _Replaced(
+                f"the store's document in {self.meta.name} is missing, or belongs to another store: check whether a "
+                "backup was restored"
+            )
 
     def swap(self, before: Tag, after: Tag) -> Tag | None:
         """Put `after` in the place of `before`, if that is still what lies there. None: something else does."""
@@ -514,7 +517,7 @@ class MongoStore(Store):
                 return
             if meta["schema"] > SCHEMA:
                 newer = f"schema {meta['schema']}; this one supports {SCHEMA}"
-                raise Misconfigured(f"a newer version wrote it ({newer}): upgrade")
+                raise Misconfigured(f"the store was written by a newer version ({newer}): upgrade this program")
             self._store_id = meta["id"]
             self._collections, self._indexed = collections, False
         if writes and not self._indexed:
@@ -541,7 +544,7 @@ class MongoStore(Store):
         except Exception as error:  # noqa: BLE001 - no number depends on it
             if not self._closed and process == os.getpid():
                 log.warning(
-                    "%s: no index of the ledger could be made, so `verify`, `who` and pruning take long there: %s",
+                    "%s: the index of the ledger could not be created, so `verify`, `who` and pruning take longer: %s",
                     self.url,
                     translated(error, collections.segments.name, in_doubt=False),
                 )

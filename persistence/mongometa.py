@@ -144,9 +144,9 @@ def find(database: Database[Document], prefix: str | None) -> tuple[Collections,
             found.append((collections, meta))
     if len(found) > 1:
         raise Misconfigured(
-            f"database {database.name!r} holds two stores, whose numbers may be the same: in {PREFIX}tags, and in "
-            f"tags, of an older version. Say on every machine which one counts: ?{OPTION}={PREFIX}, or ?{OPTION}= "
-            "with nothing behind it"
+            f"database {database.name!r} holds two stores: one in the collection {PREFIX + 'tags'!r}, and an older one "
+            "in the collection 'tags'. They may issue the same numbers. Choose one store, in the store URL on every "
+            f"machine: add ?{OPTION}={PREFIX} for the first, or ?{OPTION}= with an empty value for the older one"
         )
     return found[0] if found else None
 
@@ -176,8 +176,9 @@ def find_or_make(
                 new.meta.insert_one({"_id": "store", "id": fresh_version(), "schema": SCHEMA_WITHOUT_SCHEMES})
         elif find(database, prefix) is None:
             raise Misconfigured(
-                f"the collection {taken!r} of database {database.name!r} holds documents, and nothing in "
-                f"{new.meta.name!r} says that they are an issuer's; they were left as they are. Name another database, "
-                f"or other collections with ?{OPTION}=...; if a backup was restored, restore {new.meta.name!r} as well"
+                f"the collection {taken!r} of database {database.name!r} has documents, but the collection "
+                f"{new.meta.name!r} has no document of an issuer, so they may belong to another program. Nothing was "
+                f"changed. Use another database, or other collections with ?{OPTION}=... in the URL. If a backup was "
+                f"restored, also restore {new.meta.name!r}"
             )
         pause()

@@ -73,5 +73,5 @@ def completion(context: click.Context, shell: str | None) -> None:
     name = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(name) if name in SHELLS else None
     if kind is None:
-        raise click.UsageError(f"name a shell: {', '.join(SHELLS)}", ctx=context)
+        raise click.UsageError(f"give the name of a shell: {', '.join(SHELLS)}", ctx=context)
     show(kind(context.find_root().command, {}, "issuer", "_ISSUER_COMPLETE").source())

@@ -86,9 +86,9 @@ def next(
     code is that of the error.
     """
     if key is not None and count > 1:
-        raise click.UsageError("--key stands for one number: leave out -n")
+        raise click.UsageError("--key selects a single number: omit -n")
     if key is None and ttl is not None:
-        raise click.UsageError("--ttl requires --key: it is the time for which the number of the key is kept")
+        raise click.UsageError("--ttl requires --key: it sets how long Redis keeps the number of the key")
     if as_text or key is not None or shard_key is not None or restart_key is not None:
         how = {"key": key, "ttl": TTL if ttl is None else ttl, "shard_key": shard_key, "restart_key": restart_key}
         found = _each(session.connect(), tag, count, **how)

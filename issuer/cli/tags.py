@@ -148,7 +148,8 @@ def show(context: click.Context, *, tag: str, deleted: bool, as_json: bool) -> N
         direct = session.settings().redis_url.value == "none"
         if deleted:
             say(
-                f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}; created again, it continues above max"
+                f"{plain(tag)} was deleted {ago(seen.store.timestamp, now_ms())}. If it is created again, it starts "
+                "after max"
             )
         show_data(sheet(seen, direct=direct, now=now_ms(), room=screen_width()))
     if seen.redis_error is not None:
@@ -252,7 +253,7 @@ def set(session: Session, /, *, tag: str, yes: bool, **said: Any) -> None:
     if not changes:
         raise click.UsageError(
             "nothing to change: give --step, --limit, --start, --above, --lease, --ahead, --description, or one of the "
-            "options of its number format"
+            "options of its scheme"
         )
     issuer = session.connect()
     below: int | None = changes["above"] if "above" in changes else changes["start"] - 1 if "start" in changes else None

@@ -202,5 +202,7 @@ def who(context: click.Context, *, tag: str, value: str, as_number: bool, as_jso
         named = f"{plain(value)} of {plain(tag)}" + ("" if plainly else f" (counter {number} of {plain(part)})")
         complain(f"{named} is in no ledger entry: {shown}")
     if len(found.entries) > 1:
-        complain(f"{len(found.entries)} processes reserved it. Run `issuer verify {part}`")
+        complain(
+            f"{len(found.entries)} reservations contain it: it may have been issued twice. Run `issuer verify {part}`"
+        )
     context.exit(FAILED if not found.entries else OK if len(found.entries) == 1 else PROBLEM)

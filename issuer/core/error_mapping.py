@@ -80,5 +80,5 @@ def other_store(key: str, theirs: str, ours: str) -> ConfigurationError:
     """Return the error for a hash of machine numbers of another store's; of a tag's it is ForeignHash."""
     return ConfigurationError(
         f"Redis key {key} belongs to another store (id {theirs}, this one is {ours}): two stores on one "
-        "prefix would issue the same numbers; give each its own prefix"
+        "prefix would issue the same numbers; configure another prefix for each store"
     )

@@ -149,7 +149,7 @@ def from_client(client: redis.Redis | redis.asyncio.Redis) -> Target:
     sentinels = [sentinel.connection_pool for sentinel in manager.sentinels]
     if not pool.is_master or not sentinels:
         raise ConfigurationError(
-            "this client uses a replica of the Sentinel, but numbers come from the master: use master_for()"
+            "this client connects to a replica, but numbers come from the master: use Sentinel.master_for()"
         )
     plain = next(kind for kind in pool.connection_class.__mro__ if "Sentinel" not in kind.__name__)
     nodes = [Address(at.connection_kwargs["host"], at.connection_kwargs["port"], sentinel=True) for at in sentinels]

@@ -138,8 +138,10 @@ class Scheme:
     def _check_range(self, value: int) -> None:
         """NotDecodable if that is no number that any tag gives."""
         if isinstance(value, bool) or not 0 < value <= HIGHEST:
-            why = "no whole number" if isinstance(value, bool) else "below 1" if value < 1 else "above 2^63-1"
-            raise NotDecodable(f"{brief(value)} is {why}, so no number of tag {self.tag!r}", tag=self.tag, value=value)
+            why = "not a whole number" if isinstance(value, bool) else "below 1" if value < 1 else "above 2^63-1"
+            raise NotDecodable(
+                f"{brief(value)} is {why}, so it is not a number of tag {self.tag!r}", tag=self.tag, value=value
+            )
 
     def _number(self, value: int) -> int:
         """Undo scrambling and strides."""

@@ -192,7 +192,7 @@ def _check_changeable(record: Tag, given: Mapping[str, Any], limit: int | None) 
     for name, value in (*given.items(), ("limit", limit)):
         if name in ("stride", "offset", "stride_above", "scramble", "limit") and value is not None:
             raise SchemeError(
-                f"cannot be changed: {made_by} numbers already that were made without it", setting=name, tag=record.tag
+                f"cannot be changed: {made_by} already issued numbers without it", setting=name, tag=record.tag
             )
 
 
@@ -365,7 +365,7 @@ def _set_stride(
     stride.checked(width, 1 if offset is None else offset)
     if offset is None and width > 1:
         raise SchemeError(
-            f"must be the number of this site, 1..{width}: two sites with the same offset would issue the same numbers",
+            f"must be the position of this site, 1..{width}: two sites with one offset would issue the same numbers",
             setting="offset",
         )
     after = stride.changed(pieces, maximum, width, offset or 1, above=given.get("stride_above"))

@@ -103,7 +103,7 @@ class Part:
         """Return the number in it. NotDecodable if `write` would show that in another way."""
         number = self.base.decode(piece)
         if number > self.most or len(self.write(number)) != len(piece):
-            raise NotDecodable(f"{brief(piece)} in {brief(text)} is no {{{self.kind}}}", value=text)
+            raise NotDecodable(f"{brief(piece)} in {brief(text)} is not a valid {{{self.kind}}}", value=text)
         return number
 
 
@@ -262,12 +262,12 @@ def _field(name: str, spec: str, text: str) -> Iterator[Part]:
             yield from _date(spec, text)
         case "key":
             if spec:
-                raise _refused(f"{{key:{spec}}}: a key is shown as it is", text)
+                raise _refused(f"{{key:{spec}}}: a key cannot be formatted: write {{key}}", text)
             yield Part("key")
         case "check":
             kind = spec or "luhn"
             if kind not in digits.CHECKS:
-                raise _refused(f"{{check:{spec}}}: there is {', '.join(digits.CHECKS)}", text)
+                raise _refused(f"{{check:{spec}}} is unknown: use one of {', '.join(digits.CHECKS)}", text)
             yield Part("check", kind, digits.CHECK_WIDTHS[kind])
         case _:
             raise _refused(f"unknown field {{{name}}}: the fields are seq, date, shard, key and check", text)
@@ -276,7 +276,7 @@ def _field(name: str, spec: str, text: str) -> Iterator[Part]:
 def _date(spec: str, text: str) -> Iterator[Part]:
     codes = re.findall(r"%.?|[^%]+", spec)
     if not any(code in CODES for code in codes):
-        raise _refused(f"{{date:{spec}}} shows nothing of a date: give some of {' '.join(CODES)}", text)
+        raise _refused(f"{{date:{spec}}} contains no part of a date: use one or more of {' '.join(CODES)}", text)
     for code in codes:
         if not code.startswith("%"):
             yield Part("text", code, len(code))
@@ -301,7 +301,7 @@ def _check(text: str, parts: Sequence[Part]) -> None:
             blind = [each.kind for each in parts[:place] if each.base is not digits.DECIMAL]
             if blind:
                 raise _refused(
-                    f"{{check:{part.text}}} sees digits only, and {{{blind[0]}}} has letters: take {{check:mod97}}",
+                    f"{{check:{part.text}}} is for digits only, but {{{blind[0]}}} has letters: use {{check:mod97}}",
                     text,
                 )
 

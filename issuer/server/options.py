@@ -76,7 +76,8 @@ class ServerOptions:
                 raise ConfigurationError(
                     f"{each.name} {each.address[0]} ({each.source}) can be reached from other machines, and without "
                     "tokens any program there could draw: create a token with `issuer token` and name its file with "
-                    "--tokens; or listen on 127.0.0.1; or set --open if the network keeps strangers away"
+                    "--tokens; or listen on 127.0.0.1; or set --open if every program that can reach this address may "
+                    "draw"
                 )
         return cls(
             given=dict(given),

@@ -46,7 +46,7 @@ class Properties:
             os.close(handle)
             raise ConfigurationError(
                 f"{self.path} is in use: another process of this host, or another issuer of this process, has the "
-                "same machine number; give each its own"
+                "same machine number: give each process a machine number of its own"
             ) from error
         self._lock = handle
 
@@ -61,7 +61,8 @@ class Properties:
         pairs = [line.partition("=") for line in lines if line.strip() and line[0] not in "#!"]
         if any(not equals for _, equals, _ in pairs):
             raise CorruptState(
-                f"{self.path} has a line without `=`: correct it, or check that the clock is right and delete the file"
+                f'{self.path} has a line without "=": correct the line. Or delete the file, but only if the clock of '
+                "this machine is right: without the file, numbers start from the clock"
             )
         return {name.strip(): value.strip() for name, _, value in pairs}
 

@@ -121,7 +121,7 @@ def test_a_collection_that_holds_anything_is_not_taken_for_a_store(
     put(mongo_bench, taken, [{"_id": "store", "id": "crm", "schema": 1, "customers": 5}])
     before = stored(mongo_bench)
     for call in (create, get):
-        with pytest.raises(Misconfigured, match=rf"'{taken}'.*Name another database, or .*collectionPrefix"):
+        with pytest.raises(Misconfigured, match=rf"'{taken}'.*Use another database, or .*collectionPrefix"):
             call(opened(prefix))
     assert stored(mongo_bench) == before
     create(opened("other_"))

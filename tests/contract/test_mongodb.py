@@ -373,7 +373,7 @@ def test_a_newer_schema_is_refused_and_a_tag_with_a_scheme_is_one(mongo_bench: M
         way()
         assert [each["schema"] for each in meta.find()] == [2]
         meta.update_one({}, {"$set": {"schema": 1}})
-    for other, message in ((SCHEMA + 1, "upgrade"), ("x", "holds documents")):
+    for other, message in ((SCHEMA + 1, "upgrade"), ("x", "has documents")):
         meta.update_one({}, {"$set": {"schema": other}})
         with pytest.raises(Misconfigured, match=message):
             get(mongo_bench.open())

@@ -74,7 +74,7 @@ REFUSED = {
         ("recover orders", "stdin is not a terminal"),
         ("recover", "either a TAG or --all"),
         ("recover --all --at-least 5 --yes", "requires a TAG"),
-        ("halt orders --all", "one of them"),
+        ("halt orders --all", "either a TAG or --all"),
         ("halt orders", "--yes"),
         ("verify orders --all", "not both"),
         ("who orders 0", "0"),

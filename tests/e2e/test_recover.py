@@ -228,5 +228,5 @@ def test_journals_that_cant_be_used_are_refused_once_and_nothing_is_recovered(
     Path(ours).write_bytes(Path(ours).read_bytes().replace(b'"high":1000', b'"high":1001'))
     ended = journalled("recover", "--all", "--from-journal", ours, "--yes")
     assert (ended.code, ended.out, ended.err.count("error: ")) == (4, "", 1)
-    assert f"{ours}, line 3: it is not as it was written" in ended.err
+    assert f"{ours}, line 3: the line was changed after it was written" in ended.err
     assert (journalled("tags", "--json").json(), direct(*elsewhere, "tags", "--json").json()) == before

@@ -124,8 +124,8 @@ def test_shards_are_hidden_behind_their_tag_and_changed_and_recovered_with_it(di
             ("--above", "5", "--yes"),
             "cannot be set for a tag with shards or a keyed tag, because each part has its own",
         ),
-        (("--limit", "5"), "cannot be changed: its shards have numbers already that were made without it"),
-        (("--stride", "2"), "cannot be changed: its shards have numbers already that were made without it"),
+        (("--limit", "5"), "cannot be changed: its shards have already issued numbers without it"),
+        (("--stride", "2"), "cannot be changed: its shards have already issued numbers without it"),
     ):
         ended = direct("set", "users", *option)
         assert (ended.code, ended.err) == (2, f"error: {option[0].removeprefix('--')}: {problem}\n")

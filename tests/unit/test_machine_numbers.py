@@ -55,7 +55,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path.write_text("# by hand\n\n! too\nmachineId = 7\n")
     assert file.read() == {"machineId": "7"}
     path.write_text("machineId\n")
-    refused(CorruptState, "without `=`", file.read)
+    refused(CorruptState, 'without "="', file.read)
 
 
 @pytest.mark.covers("3.34", "3.37")

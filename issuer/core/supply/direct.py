@@ -60,8 +60,8 @@ def reserve(
         except MaxBehind as error:
             yield from behind(tag, stands_at=error.max, taken=max(seen, error.at_least))
     raise StoreUnavailable(
-        f"store: for tag {tag!r} it repeatedly reports {seen} as not reserved, and then as reserved: one of its "
-        "servers returns outdated data",
+        f"the store's servers disagree about tag {tag!r}: in turns they report {seen} as not reserved and as reserved. "
+        "One of the servers returns outdated data",
         tag=tag,
     )
 

@@ -30,10 +30,10 @@ def compared(check: str, subject: str, clock: Clock | None) -> Finding:
     apart = max(0, abs(clock.ahead) - clock.doubt)
     way = "ahead of" if clock.ahead > 0 else "behind"
     if apart < APART:
-        return Check(check, subject).ok("its clock agrees with this machine's", _WHY + "They are right.")
+        return Check(check, subject).ok("its clock agrees with this machine's", _WHY + "These times are right.")
     what = f"its clock is {lasting(apart / 1000)} {way} this machine's"
     remedy = "Run NTP (chrony, systemd-timesyncd) on both machines. The output of `date` shows which clock is wrong."
     if apart < FAR_APART:
-        return Check(check, subject).advice(what, _WHY + "They are wrong by this difference.", remedy)
+        return Check(check, subject).advice(what, _WHY + "These times are wrong by this difference.", remedy)
     why = _WHY + "So the rate, the runway and the times that `who` shows are wrong."
     return Check(check, subject).weak(what, why, remedy)

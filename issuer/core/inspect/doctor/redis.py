@@ -277,7 +277,9 @@ def min_replicas(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Findi
             "same in redis.conf.",
         )
     else:
-        yield Check(check, server.name).ok("it has no replica", "So there can't be two masters at once.")
+        yield Check(check, server.name).ok(
+            "it has no replica", "Without a replica, there can't be two masters at once."
+        )
 
 
 @_each
@@ -288,16 +290,16 @@ def read_only(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]
         if replica.read_only is None:
             yield Check("redis-replica-read-only", replica.name).unknown(
                 f"this replica of {server.name} can't be reached from this machine",
-                "A replica that accepts writes could issue numbers of which its master doesn't know.",
+                "A replica that accepts writes could issue numbers, and its master would issue them again.",
                 "Run CONFIG GET replica-read-only on the replica. The answer should be yes.",
             )
         elif replica.read_only:
-            why = "It can't issue numbers itself."
+            why = "A read-only replica can't issue numbers itself."
             yield Check("redis-replica-read-only", replica.name).ok("this replica is read-only", why)
         else:
             yield Check("redis-replica-read-only", replica.name).weak(
                 "this replica accepts writes: replica-read-only is no",
-                "The master would issue the numbers again that were drawn from the replica. The issuer's scripts "
+                "If numbers are drawn from the replica, the master issues the same numbers again. The issuer's scripts "
                 "reject replicas, but scripts of other programs may not.",
                 "Run CONFIG SET replica-read-only yes, and set the same in redis.conf.",
             )

@@ -50,7 +50,9 @@ def lasting(facts: Facts) -> Iterator[Finding]:
             "Check the settings of the store. A store of your own reports this to `doctor` in its `examine` method.",
         )
     elif seen.lasting:
-        yield Check("store-lasting", facts.store).ok(f"{name} stores records durably", "They survive the process.")
+        yield Check("store-lasting", facts.store).ok(
+            f"{name} stores records durably", "The records outlive the process."
+        )
     else:
         yield Check("store-lasting", facts.store).weak(
             "the store is in the memory of this process",
@@ -225,7 +227,7 @@ def timeouts(facts: Facts) -> Iterator[Finding]:
         return
     yield Check("settings-timeouts", "settings").advice(
         what,
-        "Callers that wait for its segment get an error before the loader is replaced.",
+        "Callers that wait for the segment of this loader get an error before the loader is replaced.",
         f"Set timeout above {facts.window:g}, or lower store_timeout. Use the same values in every process.",
     )
 
