@@ -224,7 +224,7 @@ ROUTES: Final = (
                 "The tag also skips all numbers up to this value of its counter, even if no server has recorded them"),
         ),
     ),
-    Route("GET", "/v1/verify", "verify", "Check the ledgers for numbers that were reserved twice.", upkeep.verify, READ,
+    Route("GET", "/v1/verify", "verify", "Check the ledger for numbers that were reserved twice.", upkeep.verify, READ,
           "Discrepancies", query=(Field("tag", TEXT, "Name of the tag to check. Default: all tags"),)),
     Route("GET", "/v1/doctor", "doctor", "Check Redis, the store, the settings and the tags; list risks and remedies.",
           upkeep.doctor, READ, "Findings",

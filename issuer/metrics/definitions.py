@@ -114,7 +114,7 @@ STORE_SILENT = _gauge(
     "store_silent", "livemax", "1 while the store does not answer the reservations of at least one tag"
 )
 TAGS = _gauge("tags", "livemax", "Number of tags that a process uses, or keeps loaded as a keeper")
-KEPT = _gauge("kept_tags", "livemax", "Tags whose segments a keeper loads in advance, used or not")
+KEPT = _gauge("kept_tags", "livemax", "Number of tags for which a keeper loads segments, also if nobody uses them")
 CONNECTIONS = _gauge("connections", "livesum", "Open client connections", "protocol")
 BUILD = _gauge(
     "build_info", "livemax", "Always 1; the labels have the versions of the issuer and of Python", "version", "python"
