@@ -33,7 +33,7 @@ class IssuerError(Exception):
         cls.code = code or cls.code
 
     def __init__(self, message: str, *, tag: str | None = None, advice: str | None = None) -> None:
-        """`message`: what is wrong. `advice`: its name in issuer.advice, "" for none; None: that of the code."""
+        """`message`: what is wrong. `advice`: name in issuer.advice, "" for no advice. Default: that of `code`."""
         super().__init__(message)
         self.tag, self._advice = tag, advice
 
@@ -61,7 +61,7 @@ class IssuerError(Exception):
 class ConfigurationError(IssuerError, code="configuration"):
     """Settings contradict each other, or a server cannot be used as it is configured. A retry does not help.
 
-    Correct the settings; `issuer config` shows each value and its source.
+    Correct the settings. `issuer config` shows each value and its source.
     """
 
 
@@ -245,7 +245,7 @@ class Forbidden(IssuerError, code="forbidden"):
     """
 
     def __init__(self, caller: str, *, scope: str, scopes: Collection[str], tag: str | None = None) -> None:
-        """`scopes`: those that the token has."""
+        """`scopes`: scopes of the token."""
         if {*scope.split(" or ")}.isdisjoint(scopes):
             wrong = f"token {caller!r} has no scope {scope}"
         elif tag is None:
@@ -361,9 +361,9 @@ class JournalDamaged(IssuerError, code="journal_damaged"):
 
 
 class FenceError(IssuerError, code="fence"):
-    """This Redis cannot be protected against going back in time.
+    """The fence cannot work with this Redis, so the issuer could not detect that Redis has gone back in time.
 
-    Either INFO is denied, or the server is not a master, or it is not supported.
+    The reason is one of these: INFO is denied, the server is not a master, or the server is not supported.
     """
 
 

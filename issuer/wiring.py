@@ -207,7 +207,7 @@ def _settings_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Hooks(NamedTuple):
-    """Arguments of `connect` that no setting can say."""
+    """Arguments of `connect` that are not settings: they cannot be in a file or a variable."""
 
     plugins: Chain | AsyncChain
     rejected: Handler | None
@@ -308,7 +308,7 @@ def _tell_of_default(url: str) -> None:
 
 
 def default_is_known() -> None:
-    """Warn no more of the default store: the caller knows of it."""
+    """Turn off the warning about the default store, for a caller that has chosen it."""
     global _told_of_default  # noqa: PLW0603 - the same
     _told_of_default = True
 

@@ -66,12 +66,12 @@ class AsyncIssuer:
     AsyncIssuer can be used in the next one. If a task is cancelled while it waits for a number, that number is a gap:
     no other task receives it.
 
-    Every method that contacts Redis or the store has a `timeout`, in seconds. When it has passed, the method raises
-    StoreUnavailable or RedisUnavailable, depending on which server did not answer. With `timeout=0` a call uses only
-    numbers that the process already holds, or one round trip to Redis.
+    Every method that contacts Redis or the store has a `timeout`, in seconds. When this time has passed, the method
+    raises StoreUnavailable or RedisUnavailable, depending on which server did not answer. With `timeout=0`, a call uses
+    only numbers that the process already holds, or one round trip to Redis.
 
-    Besides the errors listed for each method, every method can raise ConfigurationError, and CorruptState or FenceError
-    if the data in Redis or the store cannot be trusted.
+    Every method can raise ConfigurationError. If the data in Redis or the store cannot be trusted, every method can
+    raise CorruptState or FenceError. The other errors are listed for each method.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AsyncIssuer:
 
     @property
     def rejected(self) -> Handler:
-        """Function that is called with the tag and the error when a call for numbers fails. It can be replaced."""
+        """Function that is called with the tag and the error when a call for numbers fails. You can replace it."""
         return self._config.rejections.handler
 
     @rejected.setter

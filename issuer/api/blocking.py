@@ -55,15 +55,15 @@ T = TypeVar("T")
 class Issuer:
     """Issues unique, increasing 64-bit numbers for named tags. Create it with `issuer.connect`.
 
-    All threads of a process can share one Issuer. After a fork the child process uses it with connections of its own,
-    and shares no number and no thread with its parent.
+    All threads of a process can share one Issuer. After a fork, the child process can use it too. The child then has
+    connections of its own, and shares no number and no thread with its parent.
 
-    Every method that contacts Redis or the store has a `timeout`, in seconds. When it has passed, the method raises
-    StoreUnavailable or RedisUnavailable, depending on which server did not answer. With `timeout=0` a call uses only
-    numbers that the process already holds, or one round trip to Redis.
+    Every method that contacts Redis or the store has a `timeout`, in seconds. When this time has passed, the method
+    raises StoreUnavailable or RedisUnavailable, depending on which server did not answer. With `timeout=0`, a call uses
+    only numbers that the process already holds, or one round trip to Redis.
 
-    Besides the errors listed for each method, every method can raise ConfigurationError, and CorruptState or FenceError
-    if the data in Redis or the store cannot be trusted.
+    Every method can raise ConfigurationError. If the data in Redis or the store cannot be trusted, every method can
+    raise CorruptState or FenceError. The other errors are listed for each method.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Issuer:
 
     @property
     def rejected(self) -> Handler:
-        """Function that is called with the tag and the error when a call for numbers fails. It can be replaced."""
+        """Function that is called with the tag and the error when a call for numbers fails. You can replace it."""
         return self._config.rejections.handler
 
     @rejected.setter
@@ -795,7 +795,7 @@ _living: weakref.WeakSet[Issuer] = living(
 
 
 def close_all() -> None:
-    """Close what is still open; at exit, so that unused numbers are handed back."""
+    """Close all open issuers at exit, so that unused numbers are returned."""
     for issuer in list(_living):
         issuer.close()
 

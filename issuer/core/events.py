@@ -303,11 +303,11 @@ Emit = Callable[[Event], None]
 
 
 def unobserved(event: Event) -> None:
-    """Deliver it to no observer."""
+    """Deliver the event to no observer."""
 
 
 class Observers:
-    """Delivers events to observers. One that raises is logged, and neither the draw nor another observer notices."""
+    """Delivers events to observers. If an observer raises an error, it is logged. The draw and the others continue."""
 
     __slots__ = ("_observers", "_rounds", "_sparing")
 
@@ -317,9 +317,9 @@ class Observers:
         self._sparing = Sparing()
 
     def come_round(self, *, at_once: bool = False) -> None:
-        """Call what reads from time to time: before each sweep over the tags in use, and when the issuer closes.
+        """Call the functions of `add_round`: before each sweep over the tags in use, and when the issuer closes.
 
-        `at_once`: the issuer closes, or has closed.
+        `at_once`: True if the issuer closes, or has closed.
         """
         for call in self._rounds:
             try:
@@ -329,18 +329,18 @@ class Observers:
                 self._sparing.say(log.error, "", (id(call), type(error)), "observer %r failed", call, error=error)
 
     def add_round(self, call: Callable[[bool], object]) -> None:
-        """Have it called about every second while tags are in use, in the thread or task that sweeps.
+        """Call a function about once a second while tags are in use, in the thread or task that sweeps.
 
-        It gets `at_once`, see come_round.
+        The function receives `at_once`, see come_round.
         """
         self._rounds = (*self._rounds, call)
 
     def add(self, observer: Observer) -> None:
-        """Deliver to this one, too, from now on."""
+        """Also deliver events to this observer from now on."""
         self._observers = (*self._observers, observer)
 
     def emit(self, event: Event) -> None:
-        """Call each observer."""
+        """Call each observer with the event."""
         for observer in self._observers:
             try:
                 observer(event)

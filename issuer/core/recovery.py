@@ -60,13 +60,22 @@ class Recovery:
 
 
 def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Known | None = None) -> Steps[Recovery]:
-    """Raise the store to the highest number that store, ledger, Redis, journals and `at_least` know of; floor the hash.
+    """Recover one tag.
 
-    `said`: what the journals say of the tag. A tag that the store doesn't know is made again if they know it, and so is
-    one that was made again after the store's tombstone; one that they know as deleted ends as a tombstone.
+    The store's `max` is raised to the highest number that is recorded in the store, its ledger, Redis or the journals,
+    or is `at_least`. Then Redis skips all numbers up to it.
 
-    Safe twice, from several machines, and under load: `max` only rises, and a load on its way finds another born. What
-    was reserved before the store was raised is at or below the floor; what is reserved after lies above it.
+    This is safe twice, on several machines, and while numbers are drawn. `max` only rises. A segment that is being
+    loaded meanwhile is rejected, because the hash has a new born. Segments that were reserved before the store was
+    raised end at or below the new `max`, and Redis skips them. Segments that are reserved later start after it.
+
+    Args:
+        tag: Name of the tag.
+        key: Key of the tag's hash in Redis. None if there is no Redis.
+        at_least: Highest number known from elsewhere.
+        dry_run: If True, change nothing.
+        said: Record of the tag in the journals, or None. If the store has lost the tag, or has it as deleted while the
+            journals have created it again, the tag is created. If the journals have it as deleted, it is deleted.
     """
     record = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if said is None and (record is None or record.deleted):
@@ -151,7 +160,10 @@ def _unvouched(record: Tag | None) -> Steps[tuple[bool, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The other nodes of Redis: the highest number that they hold, and which of them were asked, as in Recovery."""
+    """Other nodes of Redis: the highest number that they hold, and the nodes that did and did not answer.
+
+    `asked` and `unasked` are as in Recovery.
+    """
 
     top: int = 0
     asked: tuple[str, ...] = ()
@@ -221,10 +233,13 @@ def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
 
 
 def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
-    """Return what the journals say of this store's tags, by tag; changes nothing.
+    """Return the records of this store's tags in the journals, by tag. Nothing is changed.
 
-    Those of another store count if this one is new and is to take its place, or has been made from them: they make
-    tags, and raise none that is there. ConfigurationError otherwise, since they may have been named by mistake.
+    Journals of another store are used only if this store is empty, or was restored from these journals. They create
+    tags, and do not raise a tag that exists. In any other case they may have been named by mistake.
+
+    Raises:
+        ConfigurationError: The journals belong to another store, and this store was not restored from them.
     """
     if not journals.stores:
         return {}
@@ -259,7 +274,7 @@ def _too_late(live: Mapping[str, int], foreign: Mapping[str, Known], own: Mappin
 
 
 def halt(tag: str) -> Steps[None]:
-    """Stop the reservations of the tag and its parts until `recover`; what has been reserved is issued still."""
+    """Stop the reservations of the tag and its parts until `recover`. Numbers reserved before are still issued."""
     for name in (yield from with_parts(check_found(tag))):
         try:
             yield from ask(lambda store, timeout: store.halt(name, timeout=timeout))  # noqa: B023 - called at once
@@ -269,9 +284,9 @@ def halt(tag: str) -> Steps[None]:
 
 
 def delete(tag: str, key: str | None) -> Steps[Tag]:
-    """Leave a tombstone in the store, then floor the hash, so that nothing of the tag is issued any more.
+    """Mark the tag as deleted in the store, then have Redis skip all its numbers.
 
-    Sent again after Redis went away in between, it floors the hash and raises UnknownTag.
+    If Redis was unavailable, call it again: it then has Redis skip the numbers, and raises UnknownTag.
     """
     before = yield from ask(lambda store, timeout: store.get(tag, timeout=timeout))
     if before is None:
@@ -288,7 +303,7 @@ def delete(tag: str, key: str | None) -> Steps[Tag]:
 
 
 def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
-    """Change a tag's settings in the store; `raise_to` leaves a floor in Redis too."""
+    """Change a tag's settings in the store. With `raise_to`, Redis also skips all numbers up to it."""
     record = yield from ask(lambda store, timeout: store.configure(tag, changes, timeout=timeout))
     if key is not None and changes.raise_to is not None:
         yield from floor(tag, key, changes.raise_to, "keep", (yield from identity()))
@@ -296,7 +311,7 @@ def configure(tag: str, key: str | None, changes: TagChanges) -> Steps[Tag]:
 
 
 def identity() -> Steps[str]:
-    """Return the id of the store, which the hash carries; "" of a store that is empty."""
+    """Return the id of the store, which is also in each hash. "" if the store is empty."""
     return (yield from ask(lambda store, timeout: store.store_id(timeout=timeout)))
 
 
@@ -310,9 +325,10 @@ def floor(
     scheme: str | None = None,
     until: int = HIGHEST,
 ) -> Steps[None]:
-    """Floor the hash: never again a number up to `at`. What lies above stays. "repair" replaces a corrupt hash.
+    """Have Redis skip all numbers up to `at`, for ever. Higher numbers in the hash stay.
 
-    `scheme`, `until`: of what scheme its numbers are from now on, and when their period ends; see gateway.floor.
+    With `manner` "repair", a corrupt hash is replaced. `scheme` is the id of the tag's scheme from now on, and `until`
+    is the end of its period, see gateway.floor.
     """
     floored = yield from send(gateway.floor(key, at, fresh_version(), store_id, manner, scheme=scheme, until=until))
     if floored.status != "floored":

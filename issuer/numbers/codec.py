@@ -65,12 +65,12 @@ class Decoded:
 
 
 class Scheme:
-    """Scheme that makes the numbers of one tag. Immutable, and safe to share among threads."""
+    """Scheme of one tag: it turns counter values into numbers and texts, and back. Threads can share it."""
 
     def __init__(self, tag: Tag, keys: Mapping[str, bytes], *, reading: bool = False) -> None:
-        """`keys`: this process's secrets by name. Raises SchemeError if one is missing, or isn't the tag's.
+        """`keys`: this process's secrets by name. Raises SchemeError if a secret is missing, or is not the tag's.
 
-        `reading`: values are only decoded; then one that is missing is an error where a value needs it.
+        `reading`: if True, numbers are only decoded. A missing secret then raises only when a number needs it.
         """
         scheme = tag.scheme
         self.tag = tag.tag
@@ -92,13 +92,13 @@ class Scheme:
 
     @classmethod
     def of(cls, tag: Tag, keys: Mapping[str, bytes]) -> Scheme:
-        """Make the scheme of a tag; see __init__."""
+        """Return the scheme of a tag; see __init__."""
         return cls(tag, keys)
 
     # ------------------------------------------------------------------ numbers
 
     def value(self, counter: int) -> int:
-        """Return the number that users see. Raises LimitReached."""
+        """Return the number that users see for a counter value. Raises LimitReached."""
         number = counter if self.periods is None else counter & SEQ_MOST
         if self._cycle is not None:
             first, last = self._cycle
@@ -110,11 +110,11 @@ class Scheme:
         return number if self._scrambling is None else self._scrambling.scramble(number)
 
     def sharded(self, sequence: int, shard: int) -> int:
-        """Return the value of a shard's number."""
+        """Return the number that users see for a number of a shard."""
         return self._layout.compose(sequence=sequence, shard=shard, app=self._app)
 
     def decode(self, value: int) -> Decoded:
-        """Tell what a value is made of. Raises NotDecodable."""
+        """Return the parts of a number that users see. Raises NotDecodable."""
         self._check_range(value)
         if self._shards is not None:
             parts = self._layout.decompose(value)
@@ -159,10 +159,17 @@ class Scheme:
     # ------------------------------------------------------------------ texts
 
     def text(self, counter: int, *, today: date, shard: int | None = None, key: str | None = None) -> str:
-        """Return the text of a counter: by the tag's format, else the value's digits.
+        """Return the text for a counter value, in the tag's format. Without a format, it is the digits of the number.
 
-        `today`: the day that the text shows, unless the tag has periods: then the first day of the counter's. `shard`:
-        the one whose sequence the counter is of. Raises FormatOverflow, LimitReached.
+        Args:
+            counter: Counter value.
+            today: Date in the text. If the tag has periods, the text has the first day of the counter's period instead.
+            shard: Number of the shard to which the counter belongs.
+            key: Restart key of the series to which the counter belongs.
+
+        Raises:
+            FormatOverflow: The number has too many digits for the format.
+            LimitReached: The number is higher than the limit.
         """
         value = self.value(counter)
         template = self._template
@@ -174,12 +181,12 @@ class Scheme:
         return template.format(seq=value, date=day, shard=shard, key=key)
 
     def text_of(self, value: int, *, today: date) -> str:
-        """Return the text of a value that a strategy without a counter made."""
+        """Return the text of a number from a strategy without a counter."""
         template = self._template
         return str(value) if template is None else template.format(seq=value, date=today)
 
     def parse(self, text: str) -> Decoded:
-        """Tell what a text is made of: the inverse of `text`. Raises NotDecodable."""
+        """Return the parts of a text. This is the inverse of `text`. Raises NotDecodable."""
         template = self._template
         if template is None:
             digits = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MOST
@@ -221,7 +228,7 @@ class Scheme:
         return None if self.periods is None else self.periods.name(counter >> PERIOD_BITS)
 
     def day(self, ms: int) -> date:
-        """Return the day of that moment, in ms since 1970, in the tag's time zone."""
+        """Return the date of a moment, in the tag's time zone. `ms`: the moment, in ms since 1970."""
         return datetime.fromtimestamp(ms / 1000, UTC).astimezone(self._zone).date()
 
     @cached_property
@@ -240,12 +247,12 @@ class Scheme:
 
 
 def strides(scheme: Mapping[str, Any]) -> Strides:
-    """Return the scheme's strides. Raises SchemeError."""
+    """Return the strides of a scheme. Raises SchemeError."""
     return Strides([Strided(int(one["from"]), int(one["first"]), int(one["stride"])) for one in scheme["stride"]])
 
 
 def scrambled(scheme: Mapping[str, Any]) -> list[Scrambled]:
-    """Return the pieces of the scheme's scrambling."""
+    """Return the ranges of the scheme's scrambling, each with its key."""
     return [
         Scrambled(int(one["from"]), str(one["key"]), str(one["fingerprint"]), int(one["limit"]))
         for one in scheme["scramble"]
@@ -253,6 +260,6 @@ def scrambled(scheme: Mapping[str, Any]) -> list[Scrambled]:
 
 
 def shard_layout(shards: Mapping[str, Any]) -> Layout:
-    """Return how shard and application are packed below the sequence, which takes what is left of 63 bits."""
+    """Return the layout of the bits for sequence, shard and application. The sequence has the rest of the 63 bits."""
     shard, app = int(shards["shard_bits"]), int(shards["app_bits"])
     return Layout([("sequence", BITS - shard - app), ("shard", shard), ("app", app)], setting="shards")

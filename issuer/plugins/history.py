@@ -107,7 +107,7 @@ class History(Plugin):
         strategies: Collection[str] | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """`kept`: how many numbers to remember, 1..1 000 000; `clock`: Unix time in ms. Raises InvalidArgument."""
+        """Set what is kept; see the class. Raises InvalidArgument."""
         super().__init__(order=order, strategies=strategies)
         self._clock = clock
         self._host = socket.gethostname()

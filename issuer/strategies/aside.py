@@ -66,9 +66,13 @@ class MachineNumbers:
 
 
 def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
-    """Return the machine numbers that were ever used, by number, changing nothing. InvalidArgument if there are none.
+    """Return the machine numbers that were ever used, in increasing order. Nothing is changed.
 
-    Times are compared by the server that keeps them, Redis or the store, else by this machine's clock.
+    Times are compared with the clock of the server that keeps them: Redis or the store. If the store has no clock of
+    its own, this machine's clock is used.
+
+    Raises:
+        InvalidArgument: The tag has no machine numbers, or keeps them in files.
     """
     options = _options(record)
     shared, of = shared_namespace(options), 1 << Layout.of(options).machine_bits
@@ -87,7 +91,7 @@ def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
 
 
 def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
-    """Set aside those that were used in the future; return them. Twice is harmless."""
+    """Set aside the machine numbers that were used with a future time, and return them. A second call is harmless."""
     options = _options(record)
     found = yield from look(record, prefix)
     shared = shared_namespace(options)

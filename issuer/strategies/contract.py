@@ -87,7 +87,7 @@ class Instance:
             self.address()
 
     def address(self) -> int:
-        """Return the IP address as a whole number: 3232235614 for 192.168.0.94.
+        """Return the IP address as a whole number. Example: 3232235614 for 192.168.0.94.
 
         Raises:
             ConfigurationError: `ip` is not an IP address.
@@ -99,7 +99,7 @@ class Instance:
 
     @property
     def key(self) -> str:
-        """Name of the holder of a machine number: application.port.ip, the ip as a whole number."""
+        """Name of this process as a holder of a machine number: application.port.ip. `ip` is a whole number."""
         return f"{self.application}.{self.port}.{self.address()}"
 
     @property
@@ -109,7 +109,7 @@ class Instance:
 
 
 def own_ip() -> str:
-    """Return the address that this host has towards others; 127.0.0.1 if it has no network. Nothing is sent."""
+    """Return the IP address of this host in its network. 127.0.0.1 if it has no network. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address that no host has, by RFC 5737
@@ -165,7 +165,7 @@ class Strategy:
     """Base class of strategies. Override `prepare` and `generate`, or `preparing` and `generating`."""
 
     def __init__(self, context: Context) -> None:
-        """Keep the context. It must not contact a server."""
+        """Keep the context. This method must not contact a server."""
         self.context = context
 
     # ------------------------------------------------------------------ of a tag, without making its numbers
@@ -180,9 +180,9 @@ class Strategy:
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:  # noqa: ARG003 - the same
-        """Return the options that are stored with a new tag.
+        """Return the options to store with a new tag.
 
-        Add options that all processes must share, such as the source of machine numbers.
+        A strategy can add options that must be the same in all processes, such as the source of machine numbers.
         """
         return options
 
@@ -222,24 +222,24 @@ class Strategy:
     # ------------------------------------------------------------------ for those that would rather not
 
     def preparing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - for overriding methods
-        """Like `prepare`, as steps."""
+        """Do the work of `prepare`, as steps."""
         yield from ask(lambda _store, _seconds: self.prepare())
 
     def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:  # noqa: ARG002 - the same
-        """Like `generate`, as steps."""
+        """Return n numbers, as steps."""
         return (yield from ask(lambda _store, _seconds: self.generate(n)))
 
     def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Like `close`, as steps."""
+        """Do the work of `close`, as steps."""
         yield from ask(lambda _store, _seconds: self.close())
 
     def sweep(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Do periodic work, such as renewing a lease. It runs about every second after preparation."""
+        """Do periodic work, such as renewing a lease. It is called about once a second after `preparing`."""
         return
         yield
 
     def found(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the same
-        """Handle the creation of the tag by this process, if the tag never existed before."""
+        """Do the work for a new tag. It is called if this process created the tag and it never existed before."""
         return
         yield
 

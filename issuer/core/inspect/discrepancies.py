@@ -231,14 +231,17 @@ AGAIN = 3
 
 
 class Turns:
-    """Finds two hashes that get a tag's segments in turns, in entries that come in order, either way."""
+    """Search for two hashes into which a tag's segments are loaded in turns.
+
+    The ledger entries must come in increasing or decreasing order.
+    """
 
     def __init__(self) -> None:
         self._last: LedgerEntry | None = None
         self._again: dict[str, int] = {}
 
     def found(self, entry: LedgerEntry) -> tuple[LedgerEntry, LedgerEntry] | None:
-        """Look at the next entry: return one of each hash, in order, once it is sure."""
+        """Take the next entry. When two hashes are certain, return an entry of each, the lower one first."""
         last = self._last
         if not entry.born or (last is not None and last.born == entry.born):
             return None
@@ -285,5 +288,5 @@ class DamagedEntry(Discrepancy):
 
 
 def told(entry: LedgerEntry) -> str:
-    """Return the entry in a line: the numbers, the host and process that reserved them, and the reason."""
+    """Return the entry as a line of text: the numbers, the host and process that reserved them, and the reason."""
     return f"{entry.low + 1}..{entry.high} by {entry.host} pid {entry.pid} ({entry.reason}) at {utc(entry.time)}"

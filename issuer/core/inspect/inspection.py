@@ -160,7 +160,10 @@ def tags() -> Steps[list[Tag]]:
 
 
 def inspect(tag: str, key: str | None, *, deleted: bool = False) -> Steps[Inspection]:
-    """Read the store's record and, unless `key` is None, the tag's hash. `deleted`: of a tag that was deleted."""
+    """Return the state of a tag in the store and in Redis.
+
+    If `key` is None, there is no Redis. If `deleted` is True, the state of a deleted tag is returned.
+    """
     record = yield from read_record(tag, deleted=deleted)
     ledger = yield from ask(lambda store, timeout: store.ledger(tag, newest=WASTE_FROM, timeout=timeout))
     state, remaining, trouble, period = None, None, None, None
@@ -223,7 +226,7 @@ def _position(tag: str, beyond: Position) -> Position:
 
 
 def look_at_store(found: Readiness) -> Steps[Readiness]:
-    """Return what is to be seen of the store, beside what was found before."""
+    """Check the store, and return the readiness found so far with its result."""
     try:
         halted = [each.tag for each in (yield from public(tags(), None)) if each.halted]
     except IssuerError as error:
@@ -232,7 +235,7 @@ def look_at_store(found: Readiness) -> Steps[Readiness]:
 
 
 def look_at_redis(found: Readiness) -> Steps[Readiness]:
-    """Return whether each server that issues numbers answers, and as a master, beside what was found before."""
+    """Check that each Redis server answers and is a master. Return the readiness found so far with the result."""
     try:
         for server in (yield from masters()):
             info = yield from visit(server, gateway.replication_info(""))

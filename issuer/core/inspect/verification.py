@@ -72,10 +72,10 @@ class _Buffer:
 
 
 class Audit:
-    """Verifies one tag in pieces of bounded time and memory, however long its ledger is."""
+    """Verification of one tag, in pieces. Each piece takes a bounded time and memory, however long the ledger is."""
 
     def __init__(self, tag: str, key: str | None) -> None:
-        """`key` is the tag's hash in Redis, None if there is none."""
+        """`key` is the key of the tag's hash in Redis. None if there is no Redis."""
         self.findings: list[Discrepancy] = []
         #: How many ledger entries have been looked at.
         self.looked_at = 0
@@ -94,7 +94,7 @@ class Audit:
         self._turns: Turns | None = None
 
     def go_on(self) -> Steps[bool]:
-        """Look at the next piece: Redis, then page after page of the ledger. False: that was the last."""
+        """Verify the next piece: first Redis, then one page of the ledger after another. False after the last piece."""
         if not self._begun:
             self._begun = True
             strict = yield from self._read_max()
@@ -266,7 +266,7 @@ class Audit:
 
 
 def damage(hash: gateway.Hash) -> str | None:
-    """Return what contradicts itself in the hash, by the rules of lua/include/hash.lua; None: nothing."""
+    """Return the contradiction in the hash, by the rules of lua/include/hash.lua. None if there is no contradiction."""
     if hash.corrupt is not None:
         return f"field {hash.corrupt} is not a whole number in 0..2^63-1"
     first = {"cur": hash.cur, "max": hash.max, "mark": hash.mark}
@@ -317,7 +317,10 @@ class Provenance:
 
 
 def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Provenance]:
-    """Find the reservation of the number; see Issuer.who. `key_of`: the tag's hash in Redis, None if there is none."""
+    """Return the origin of a number; see Issuer.who.
+
+    `key_of` returns the key of a tag's hash in Redis, or None if there is no Redis.
+    """
     number, key = whole(number, "number", 1, HIGHEST), key_of(check_found(tag))
     hash = None if key is None else (yield from _peeked(key))
     record = yield from read_record(tag)

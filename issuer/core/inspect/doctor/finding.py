@@ -54,24 +54,24 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of one subject; its methods make its findings. See `Finding` for what they take, and their `others`."""
+    """Check of one subject. Each method makes a finding of one level; see `Finding` for the arguments."""
 
     name: str
     subject: str
     tag: str | None = None
 
     def weak(self, what: str, why: str, do: str, *, error: IssuerError | None = None, **others: str) -> Finding:
-        """Report harm."""
+        """Return a finding of the level "weak"."""
         return Finding(self.name, "weak", self.subject, what, why, do, self.tag, error, others)
 
     def advice(self, what: str, why: str, do: str, **others: str) -> Finding:
-        """Recommend something."""
+        """Return a finding of the level "advice"."""
         return Finding(self.name, "advice", self.subject, what, why, do, self.tag, None, others)
 
     def unknown(self, what: str, why: str, do: str) -> Finding:
-        """Report what could not be seen."""
+        """Return a finding of the level "unknown"."""
         return Finding(self.name, "unknown", self.subject, what, why, do, self.tag)
 
     def ok(self, what: str, why: str) -> Finding:
-        """Report that it is well."""
+        """Return a finding of the level "ok"."""
         return Finding(self.name, "ok", self.subject, what, why)
