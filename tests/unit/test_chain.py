@@ -108,7 +108,7 @@ def test_a_refusal_draws_nothing_and_runs_no_later_plugin(face: Faced) -> None:
 
 def test_a_plugin_may_say_why_it_refuses(face: Faced) -> None:
     why = Refused("a", reason="no orders on Sundays")
-    said = "refused by a plugin: no orders on Sundays"
+    said = "the call was rejected by a plugin: no orders on Sundays"
     error = refused(Refused, said, face(Refusing(why)).around, CALL, never)
     assert error.plugin in ("Refusing", "Awaited")
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
@@ -127,8 +127,8 @@ class Async(Plugin):
 def test_what_cannot_be_registered_is_refused_at_once(chain: Any) -> None:
     wrong: list[tuple[Any, str]] = [
         (Plugin, "Plugin is a class"),
-        (object(), "is no plugin"),
-        (None, "None is no plugin"),
+        (object(), "is not a plugin"),
+        (None, "None is not a plugin"),
         (Async(), "Async is of class Plugin, but its before is an `async def`"),
         (Plugin(order=1.5), "Plugin.order must be a whole number, not 1.5"),  # type: ignore[arg-type]
         (Plugin(order=True), "Plugin.order must be a whole number, not True"),

@@ -131,6 +131,8 @@ class _Story:
         self._shares: list[float] = []
         #: When the clients were let in to the rolled back server, in ns, and the last number before that.
         self._back, self._before = math.inf, 0
+        #: The highest number that was loaded before Redis was killed. A reply can be noted later than the kill.
+        self._top = math.inf
         self._resumed = False
         #: The floor that `recover` left.
         self._floor = 0
@@ -165,10 +167,10 @@ class _Story:
             if call.first < 0:
                 raise IssuerError(f"a process of the demo was given no number: {ERRORS[-call.last]}")
             self._highest = max(self._highest, call.last)
-            if call.ended < self._back:
+            if call.last <= self._top:
                 self._before = max(self._before, call.last)
         self._count += len(calls)
-        after = [call.first for call in calls if call.ended >= self._back]
+        after = [call.first for call in calls if call.first > self._top]
         if after and not self._resumed:
             self._resumed = True
             # Not the number itself: another process may have got a lower one, and not have told yet.
@@ -200,6 +202,7 @@ class _Story:
     def _roll_back(self) -> None:
         self._screen.say("Redis is killed (kill -9) and restarted from the snapshot", mark="✗", hue="red")
         self._server.kill()
+        self._top = max(segment.last for segment in self._segments)
         # Else the processes would draw from it before it is asked.
         self._front.refuse()
         self._server.restore(self._snapshot)
