@@ -32,7 +32,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "unknown_tag": "create it with {do:create}",
     "tag_exists": "change it with {do:configure}",
     "tag_differs": "use its settings, or change them with {do:configure}",
-    "limit_reached": "raise it with {do:configure limit=N}",
+    "limit_reached": "raise the limit with {do:configure limit=N}",
     "store_full": "free space on that disk, or move the file to a larger one. Reservations then continue by themselves",
     "redis_unavailable.recover": (
         "if Redis stays down, {do:redis='none' recover at_least=N} raises the store alone, and a trend tag can be "
@@ -46,7 +46,7 @@ ADVICE: Final[Mapping[str, str]] = {
     "unauthenticated": "send a token of the server's tokens file: `Authorization: Bearer TOKEN`, or `AUTH TOKEN`",
     "forbidden": "use another token, or change the line of this token in the server's tokens file",
     "corrupt_state.recover": "run {do:recover}",
-    "corrupt_state.hash": "look at it with HGETALL, then run {do:recover}",
+    "corrupt_state.hash": "look at the hash with HGETALL, then run {do:recover}",
     "corrupt_state.older_hash": "run {do:recover}, then find out who renames, moves, copies or restores keys",
     "journal_damaged": (
         "rename the file, so that a new one is started. For `recover`, remove that line from a copy of the file, and "
@@ -54,9 +54,9 @@ ADVICE: Final[Mapping[str, str]] = {
     ),
     "store_behind": "reservations are stopped until {do:recover} has run",
     "store_behind.scheme": (
-        "reservations are stopped: run {do:recover from_journal=[FILE]}. Without journals, set the scheme again, "
-        "above all values that were issued ({do:stride_above=N}, or the first number of each scramble key), and "
-        "recover"
+        "reservations are stopped: run {do:recover from_journal=[FILE]}. If there are no journals, set the scheme "
+        "again, for numbers higher than all that were issued: use {do:stride_above=N}, or the first number of each "
+        "scramble key. Then run {do:recover}"
     ),
 }
 

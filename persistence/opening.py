@@ -36,7 +36,9 @@ def open_store(url: str) -> Store:
         if not rest.startswith("/") or rest == "/":
             raise Misconfigured(f"{mask(url)}: write sqlite:///relative/path or sqlite:////absolute/path")
         if has_parameters(rest):
-            raise Misconfigured(f"{mask(url)}: the URL of an SQLite file has no parameters: remove the part from the ?")
+            raise Misconfigured(
+                f"{mask(url)}: the URL of an SQLite file has no parameters: remove the '?' and all that follows"
+            )
         return SQLiteStore(rest[1:])
     if separator and scheme == "memory":
         from issuer.persistence.memory import MemoryStore

@@ -84,9 +84,9 @@ def main(
 ) -> None:
     """Issue unique, increasing 64-bit numbers for each tag.
 
-    The first of these sources that has a setting is used: an option, an environment variable (ISSUER_REDIS_URL,
-    ISSUER_STORE_URL, ...), issuer.toml, the default. By default, the store is an SQLite file in the user's data folder,
-    and there is no Redis. `issuer config` shows each setting and its source.
+    Each setting comes from the first of these sources that contains it: an option, an environment variable
+    (ISSUER_REDIS_URL, ISSUER_STORE_URL, ...), issuer.toml, the default. By default, the store is an SQLite file in the
+    user's data folder, and there is no Redis. `issuer config` shows each setting and its source.
     """
     context.color = color()
     context.obj = Session(redis, store, prefix, timeout, config)

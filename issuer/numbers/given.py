@@ -331,8 +331,8 @@ def _sharded(given: Mapping[str, Any]) -> dict[str, Any]:
             raise SchemeError(f"{name} must be a whole number, not {brief(bits)}", setting="shards", value=bits)
     if not 1 <= 1 << shards["shard_bits"] <= SHARDS_MOST or shards["shard_bits"] + shards["app_bits"] >= BITS:
         raise SchemeError(
-            f"{shards['shard_bits']} + {shards['app_bits']} bits: the shard has at most 16, and both together have "
-            f"less than {BITS}",
+            f"must have at most 16 shard_bits, and less than {BITS} bits in all, not {shards['shard_bits']} shard_bits "
+            f"and {shards['app_bits']} app_bits",
             setting="shards",
             value=shards,
         )

@@ -177,7 +177,8 @@ def _scheme(
     check(scheme_record.strategy(scheme), scheme.get("options", {}), tag)
     _check_segment(tag, scheme, asked.step, asked.ahead)
     if "shards" in scheme and last != HIGHEST:
-        raise SchemeError("the number of bits limits the shards: omit it", setting="limit", value=asked.limit, tag=tag)
+        problem = "cannot be set for a tag with shards, because the number of bits is its limit: omit it"
+        raise SchemeError(problem, setting="limit", value=asked.limit, tag=tag)
     return asked, scheme, limit
 
 

@@ -154,7 +154,7 @@ def test_beside_json_stderr_is_one_object_with_the_warnings_in_it(orders: Cli) -
     told = json.loads(ended.err)
     assert (told["error"], told["code"], told["tag"]) == ("LimitReached", "limit_reached", "orders")
     assert (told["limit"], told["value"]) == (10, 10)
-    assert told["message"].endswith("; raise it with `issuer set orders --limit N`")
+    assert told["message"].endswith("; raise the limit with `issuer set orders --limit N`")
     assert ["% of its numbers are used" in warning for warning in told["warnings"]] == [True]
     for line in ("next", "next orders -n 0", "next orders --colour", "--timeout soon next orders", "sing"):
         ended = orders(*line.split(), "--json")

@@ -343,7 +343,7 @@ def test_a_period_near_its_limit_is_warned_of(make: Make, at: Set, caplog: pytes
 @pytest.mark.parametrize(
     ("said", "advice"),
     [
-        ({}, "raise it with ids.configure('a', limit=N)"),
+        ({}, "raise the limit with ids.configure('a', limit=N)"),
         (
             {"keyed": True, "format": "{key}/{date:%Y%m%d}-{seq}"},
             "it cannot be changed for parts of tag 'a', so create another tag and use it until the next period",

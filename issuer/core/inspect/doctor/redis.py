@@ -78,7 +78,7 @@ def info_allowed(facts: Facts) -> Iterator[Finding]:
                 "Allow INFO for the user: `ACL SETUSER <user> +info`. lua/README.md lists all permissions.",
             )
         elif server.info is not None:
-            yield Check("redis-info", server.name).ok("INFO is allowed", "The fence needs it.")
+            yield Check("redis-info", server.name).ok("INFO is allowed", "The fence needs INFO.")
 
 
 def draws(facts: Facts) -> Iterator[Finding]:
@@ -116,7 +116,7 @@ def kind(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
             "Use Redis 6.2 or newer, or Valkey. If you stay with KeyDB, keep active-replica and multi-master off.",
         )
     else:
-        yield Check("redis-kind", server.name).ok(f"{what} is supported", "The fence is tested with it.")
+        yield Check("redis-kind", server.name).ok(f"{what} is supported", "The fence is tested with this server.")
 
 
 def _what_it_is(info: Mapping[str, str], active_replica: str | None) -> tuple[str, str]:
@@ -165,7 +165,7 @@ def replid(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     """Whether it shows the id of its reign."""
     shown = info.get("master_replid", "")
     if _REPLID.fullmatch(shown) and shown.strip("0"):
-        yield Check("redis-replid", server.name).ok("it shows its master_replid", "The fence needs it.")
+        yield Check("redis-replid", server.name).ok("it shows its master_replid", "The fence needs this id.")
         return
     yield Check("redis-replid", server.name).weak(
         f"its master_replid is {shown!r}" if shown else "it shows no master_replid",
@@ -199,8 +199,8 @@ def eviction(server: ServerFacts, info: Mapping[str, str]) -> Iterator[Finding]:
     else:
         yield Check(check, server.name).advice(
             f"maxmemory-policy is {policy}; maxmemory is not set",
-            "Redis evicts nothing yet. If maxmemory is set later, it deletes hashes of tags when memory is short. Each "
-            "deletion causes a gap of up to 2 segments.",
+            "Redis evicts nothing yet. If maxmemory is set later, Redis deletes hashes of tags when memory is short. "
+            "Each deletion causes a gap of up to 2 segments.",
             remedy,
         )
 

@@ -25,7 +25,7 @@ def reachable(facts: Facts) -> Iterator[Finding]:
     if facts.store_error is None:
         yield Check("store-reachable", facts.store).ok("the store answers", "Segments can be reserved.")
         return
-    why = "Callers get numbers until the reserved segments are used up. Then they get StoreUnavailable."
+    why = "Callers get numbers until the reserved segments are used up. Then their calls raise StoreUnavailable."
     remedy = "Start the store, or correct its URL. `issuer config` shows the URL in use and where it was set."
     if isinstance(facts.store_error, StoreFull):
         remedy = "Free space on the disk of the store."
@@ -143,7 +143,7 @@ SERVICES = {
     ),
     "cosmos-vcore": (
         "Azure Cosmos DB for MongoDB vCore (DocumentDB)",
-        "A replica in another region lags. After its promotion, the last reservations are made again.",
+        "A replica in another region lags. If this replica is promoted, the store makes the last reservations again.",
         (
             "Never write to both regions. After a promotion, run {do:recover at_least=N} for every tag, where N is the "
             "highest number in your tables, or recover all tags with {do:from_journal=[FILE]}."
@@ -201,7 +201,7 @@ def schema(facts: Facts) -> Iterator[Finding]:
         return
     check = Check("store-schema", facts.store)
     if seen.schema >= seen.newest_schema:
-        yield check.ok(f"its schema is {seen.schema}", "It needs no upgrade.")
+        yield check.ok(f"its schema is {seen.schema}", "The schema needs no upgrade.")
         return
     yield check.advice(
         f"its schema is {seen.schema}; this version uses schema {seen.newest_schema}",

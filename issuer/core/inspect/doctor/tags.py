@@ -211,7 +211,7 @@ def in_turns(facts: Facts) -> Iterator[Finding]:
                 f"the tag is strict, but its segments are loaded into two hashes: {'; '.join(map(told, tag.hashes))}",
                 "Services draw from two Redis servers, databases or prefixes, or from two masters after a network "
                 "split. The numbers are unique, but a later call can get a lower number.",
-                "Set the same Redis, database and prefix for all services. `issuer config` shows those of a service.",
+                "Set the same Redis, database and prefix for all services. `issuer config` shows those settings.",
             )
 
 
