@@ -66,8 +66,9 @@ def recover(tag: str, key: str | None, *, at_least: int, dry_run: bool, said: Kn
     or is `at_least`. Then Redis skips all numbers up to it.
 
     This is safe twice, on several machines, and while numbers are drawn. `max` only rises. A segment that is being
-    loaded meanwhile is rejected, because the hash has a new born. Segments that were reserved before the store was
-    raised end at or below the new `max`, and Redis skips them. Segments that are reserved later start after it.
+    loaded in the meantime is rejected, because the state in Redis gets a new id (`born`). A segment that was reserved
+    before the store was raised has only numbers up to the new `max`, and Redis skips these. A segment that is reserved
+    later starts after the new `max`.
 
     Args:
         tag: Name of the tag.
@@ -236,7 +237,8 @@ def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
     """Return the records of this store's tags in the journals, by tag. Nothing is changed.
 
     Journals of another store are used only if this store is empty, or was restored from these journals. They create
-    tags, and do not raise a tag that exists. In any other case they may have been named by mistake.
+    tags, and do not raise a tag that exists. In any other case, an error is raised, because
+    the journals may have been named by mistake.
 
     Raises:
         ConfigurationError: The journals belong to another store, and this store was not restored from them.

@@ -252,13 +252,13 @@ class Metrics:
         """Return the content type and the text for /metrics.
 
         If PROMETHEUS_MULTIPROC_DIR was set before prometheus_client was imported, the text covers all processes that
-        share the directory. Counters of exited processes are kept, their gauges are dropped. Values of other processes
-        can be up to 5 s old. No server is queried.
+        share the directory. Counters of exited processes are kept. Gauges of exited processes are dropped. Values of
+        other processes can be up to 5 s old. No server is queried.
         """
         return self._book.exposition()
 
     def serve(self, tally: Tally) -> None:
-        """Show what a server counts of itself, too."""
+        """Also show the counts of a server."""
         self._book.served.append(Served(tally))
 
     def read(self) -> None:

@@ -22,7 +22,7 @@ SHARD_BITS, APP_BITS = 6, 8
 
 
 class SchemeOptions(TypedDict, total=False):
-    """Settings of a tag's number scheme, which turns its counter into the numbers that users see. All are optional.
+    """Settings of a tag's scheme: they turn its counter into the numbers that users see. All are optional.
 
     Attributes:
         format: Text format, such as "BIZ{date:%y%m%d}-{seq:06d}{check}". "" means no format.

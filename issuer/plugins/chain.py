@@ -37,15 +37,15 @@ class _Plugins:
 
     @property
     def strategies(self) -> frozenset[str]:
-        """The strategies that the plugins name: an unknown one is a mistake."""
+        """Names of strategies in the plugins' `strategies`."""
         return frozenset(name for plugin in self.plugins for name in plugin.strategies or ())
 
     def surrounds(self, strategy: str) -> bool:
-        """Whether anything is to be run around the draws of that strategy."""
+        """Return True if at least one plugin runs around draws of that strategy."""
         return bool(self._of(strategy))
 
     def changes(self, strategy: str) -> bool:
-        """Whether the numbers of that strategy may come out as others than were drawn."""
+        """Return True if a plugin may change the numbers of that strategy."""
         return self._of(strategy).changes
 
     def _of(self, strategy: str) -> Surroundings:
@@ -57,9 +57,10 @@ class _Plugins:
 
 
 class Chain(_Plugins):
-    """The plugins of an Issuer. Safe to share among threads; what is registered doesn't change.
+    """Plugins of an Issuer. Threads can share it. The plugins cannot be changed after it was created.
 
-    Raises ConfigurationError for what is no Plugin, is an AsyncPlugin, or is registered twice.
+    Raises:
+        ConfigurationError: An object is not a Plugin, is an AsyncPlugin, or is registered twice.
     """
 
     _kinds = (Plugin,)
@@ -69,26 +70,30 @@ class Chain(_Plugins):
         super().__init__(plugins)
 
     def around(self, call: Call, draw: Callable[[], list[int]]) -> list[int]:
-        """Ask every plugin, draw, and return what the plugins make of the numbers.
+        """Call `before` of each plugin, then `draw`, then `after` of each plugin. Return the resulting numbers.
 
-        Raises Refused, then `draw` was not called; TransformFailed; and what `draw` raises, whose `drawn` has passed
-        through the plugins as well.
+        If `draw` raises an error, the numbers in its `drawn` also pass through the plugins.
+
+        Raises:
+            Refused: A plugin rejected the call. `draw` was not called.
+            TransformFailed: A plugin that changes numbers failed.
         """
         return finished(self._of(call.strategy).around(call, draw))
 
     def before(self, call: Call) -> None:
-        """Run the first half of `around`. Raises Refused."""
+        """Call `before` of each plugin. Raises Refused."""
         finished(self._of(call.strategy).before(call))
 
     def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
-        """Run the second half of `around`. Raises TransformFailed."""
+        """Call `after` of each plugin, and return the resulting numbers. Raises TransformFailed."""
         return finished(self._of(call.strategy).after(call, numbers))
 
 
 class AsyncChain(_Plugins):
-    """The plugins of an AsyncIssuer, of both kinds. The methods of Chain, to be awaited.
+    """Plugins of an AsyncIssuer: Plugin and AsyncPlugin. It has the methods of Chain, as coroutines.
 
-    Raises ConfigurationError for what is no plugin, or is registered twice.
+    Raises:
+        ConfigurationError: An object is not a plugin, or is registered twice.
     """
 
     _kinds = (Plugin, AsyncPlugin)
@@ -98,15 +103,15 @@ class AsyncChain(_Plugins):
         super().__init__(plugins)
 
     async def around(self, call: Call, draw: Callable[[], Awaitable[list[int]]]) -> list[int]:
-        """Ask every plugin, draw, and return what the plugins make of the numbers; see Chain.around."""
+        """Run the plugins around a draw, and return the resulting numbers; see Chain.around."""
         return await self._of(call.strategy).around(call, draw)
 
     async def before(self, call: Call) -> None:
-        """Run the first half of `around`. Raises Refused."""
+        """Call `before` of each plugin. Raises Refused."""
         await self._of(call.strategy).before(call)
 
     async def after(self, call: Call, numbers: Iterable[int]) -> list[int]:
-        """Run the second half of `around`. Raises TransformFailed."""
+        """Call `after` of each plugin, and return the resulting numbers. Raises TransformFailed."""
         return await self._of(call.strategy).after(call, numbers)
 
 

@@ -171,7 +171,9 @@ def _overridden(plugin: Plugin | AsyncPlugin, name: str) -> Hook | None:
 def _checked(plugin: Plugin | AsyncPlugin, number: object, answer: object) -> int:
     """Return what a plugin's `after` made of a number, if it may be one."""
     if not isinstance(answer, int) or isinstance(answer, bool) or not 0 <= answer <= HIGHEST:
-        raise ValueError(f"after of {named(plugin)} returned {brief(answer)}, which is not a whole number 0..{HIGHEST}")
+        raise ValueError(
+            f"`after` of {named(plugin)} returned {brief(answer)}, which is not a whole number 0..{HIGHEST}"
+        )
     if answer != number and not plugin.transforms:
         raise ConfigurationError(f"{named(plugin)} returned another number, which requires transforms = True")
     return answer

@@ -22,25 +22,27 @@ class Logged:
     """Default handler: logs each combination of tag, error class and cause once a minute."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        """`clock`: seconds that never go back; None: the monotonic clock."""
+        """`clock`: time in seconds that never goes back. None means the monotonic clock."""
         self._sparing = Sparing(clock)
 
     def __call__(self, tag: str, cause: Exception) -> None:
-        """Log it, with how often it happened since it was logged last."""
+        """Log the error, and how often it occurred since it was last logged."""
         said = "tag %r: no number was given: %s: %s"
         self._sparing.say(log.warning, repr(tag)[:300], type(cause), said, tag, type(cause).__name__, cause)
 
 
 class Rejections:
-    """Calls the rejected handler. Safe to share among threads.
+    """Calls the rejected handler. Threads can share it.
 
-    The handler may be replaced at any time; one that raises is logged, and the caller gets the cause all the same.
+    The handler can be replaced at any time. If the handler raises an error, this error is logged. The caller receives
+    the original error in any case.
     """
 
     def __init__(self, handler: Handler | None = None, emit: Emit = unobserved) -> None:
-        """Set the handler; None: Logged(). Raises ConfigurationError for what can't be called, or is a coroutine.
+        """Set the handler. None means Logged(). `emit` delivers the event Rejected to observers, before the handler.
 
-        `emit` delivers to the observers, which hear of each rejection before the handler.
+        Raises:
+            ConfigurationError: The handler cannot be called, or is a coroutine function.
         """
         self._emit = emit
         self._handler: Handler = Logged()
@@ -50,7 +52,7 @@ class Rejections:
 
     @property
     def handler(self) -> Handler:
-        """The handler that is called."""
+        """Handler that is called."""
         return self._handler
 
     @handler.setter
@@ -64,7 +66,7 @@ class Rejections:
         self._handler = handler
 
     def tell(self, tag: str, cause: Exception) -> None:
-        """Call the handler. Never raises what it raises, unless that ends the program."""
+        """Call the handler. Errors of the handler are logged, except those that end the program."""
         self._emit(Rejected(tag, cause))
         try:
             self._handler(tag, cause)

@@ -99,8 +99,8 @@ class Layout:
     def of(cls, options: Mapping[str, Scalar]) -> Layout:
         """Return the layout for the options of a scheme.
 
-        `epoch` is ms since 1970 or an ISO date, in UTC by default. `machine_bits` is the sum of `worker_bits` and
-        `rack_bits`, or stands for `worker_bits` alone.
+        `epoch` is a time in ms since 1970, or an ISO date, in UTC by default. `machine_bits` is the sum of
+        `worker_bits` and `rack_bits`. It can be given in place of `worker_bits`.
 
         Raises:
             ConfigurationError: An option is out of its range. The message names it.
@@ -125,12 +125,12 @@ class Layout:
 
     @property
     def machine_bits(self) -> int:
-        """Bits for worker and rack together."""
+        """How many bits worker and rack have together."""
         return self.worker_bits + self.rack_bits
 
     @property
     def shift(self) -> int:
-        """Bits below the time."""
+        """How many bits are below the time."""
         return self.machine_bits + self.sequence_bits
 
     @property
@@ -140,7 +140,7 @@ class Layout:
 
     @property
     def exhausted(self) -> datetime | None:
-        """The same as a datetime. None after the year 9999."""
+        """`ends` as a datetime. None if it is after the year 9999."""
         return _date(self.ends)
 
     @property
@@ -177,7 +177,7 @@ class Layout:
     # ------------------------------------------------------------------ together and apart
 
     def machine(self, worker: int, rack: int = 0) -> int:
-        """Return the machine number for a worker and a rack: 1 and 1 in 8 and 2 bits make 0b101.
+        """Return the machine number for a worker and a rack. Worker 1 in 8 bits and rack 1 in 2 bits make 0b101.
 
         Raises:
             InvalidArgument: There is no such worker or rack.

@@ -75,7 +75,7 @@ def strategy_names() -> list[str]:
 
 
 def factory(name: object) -> Factory:
-    """Return the factory of that name: built in, registered, then entry points. Raises SchemeError."""
+    """Return the factory of that name: a built-in one, a registered one, or an entry point. Raises SchemeError."""
     if not isinstance(name, str):
         raise SchemeError(f"must be the name of a strategy, not {brief(name)}", setting="strategy", value=name)
     found = _BUILT_IN.get(name) or _registered.get(name)
@@ -98,7 +98,7 @@ def factory(name: object) -> Factory:
 
 
 def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> None:
-    """Raise SchemeError if the strategy is unknown, or can't have these options; StrategyFailed."""
+    """Raise SchemeError if the strategy is unknown or cannot have these options. Raises StrategyFailed."""
     kind = factory(name)
     try:
         if isinstance(kind, type) and issubclass(kind, Strategy):
@@ -109,7 +109,7 @@ def check(name: str, options: Mapping[str, Scalar], tag: str | None = None) -> N
 
 
 def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-    """Return the options that a tag of that strategy is made with. Raises SchemeError, StrategyFailed."""
+    """Return the options to store with a new tag of that strategy. Raises SchemeError, StrategyFailed."""
     kind = factory(name)
     if isinstance(kind, type) and issubclass(kind, Strategy):
         with _wrapped(name):
@@ -118,7 +118,7 @@ def settled(name: str, options: Mapping[str, Scalar], instance: Instance, *, red
 
 
 def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str, int]:
-    """Return what the strategy has packed into a number, by name. SchemeError, NotDecodable, StrategyFailed."""
+    """Return the parts that a strategy packed into a number. Raises SchemeError, NotDecodable, StrategyFailed."""
     kind = factory(name)
     if not isinstance(kind, type) or not issubclass(kind, Strategy):
         return {}
@@ -130,7 +130,7 @@ def decode(name: str, options: Mapping[str, Scalar], value: int) -> Mapping[str,
 
 
 def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-    """Return the process that made the number, None if that isn't known. Raises IssuerError."""
+    """Return the process that made a number. None if the process is unknown. Raises IssuerError."""
     kind = factory(name)
     if isinstance(kind, type) and issubclass(kind, Strategy):
         with _wrapped(name, tag):
@@ -139,7 +139,7 @@ def holder(name: str, options: Mapping[str, Scalar], value: int, tag: str, prefi
 
 
 def make(name: str, context: Context) -> Strategy:
-    """Make the strategy of that name. Raises SchemeError, ConfigurationError, StrategyFailed."""
+    """Create the strategy of that name. Raises SchemeError, ConfigurationError, StrategyFailed."""
     kind = factory(name)
     with _wrapped(name, context.tag):
         made = kind(context)

@@ -27,13 +27,13 @@ log = logging.getLogger("issuer.strategies")
 
 
 class StrategyRunner:
-    """Serves a tag from its strategy. All its methods are steps, but `ready`: run them as those of the core.
+    """Serves a tag from its strategy. All methods except `ready` return steps, which are run like those of the core.
 
-    In a forked child it begins again, with another strategy from the same factory.
+    In a forked child it starts again, with a new strategy object from the same factory.
     """
 
     def __init__(self, name: str, context: Context) -> None:
-        """`name`: the strategy's. Raises ConfigurationError, StrategyFailed."""
+        """`name`: name of the strategy. Raises ConfigurationError, StrategyFailed."""
         self._name = name
         self._context = context
         self._closed = False
@@ -53,11 +53,11 @@ class StrategyRunner:
 
     @property
     def ready(self) -> Iterator[int] | None:
-        """Numbers that need no waiting, for `next`; see Strategy.ready. Ask again after a fork."""
+        """Iterator over numbers that `next` can use without waiting; see Strategy.ready. Read it again after a fork."""
         return None if self._closed else self.strategy.ready
 
     def take(self, n: int, deadline: Deadline) -> Steps[list[int]]:
-        """Return exactly n numbers, increasing. n: 1 or more. Raises IssuerError."""
+        """Return exactly n numbers in increasing order. n: 1 or more. Raises IssuerError."""
         yield from self._ready(deadline)
         strategy, highest = self.strategy, self._highest
         numbers = yield from self._guarded(self.strategy.generating(n, deadline), deadline)
@@ -66,22 +66,22 @@ class StrategyRunner:
         return self._checked(numbers, n, highest)
 
     def found(self, deadline: Deadline) -> Steps[None]:
-        """Tell the strategy that this process has made the tag just now, and that it never was there before."""
+        """Report to the strategy that this process has just created the tag, which never existed before."""
         yield from self._guarded(self.strategy.found(deadline), deadline)
 
     def sweep(self, deadline: Deadline) -> Steps[None]:
-        """Come round, about every second. Raises IssuerError, for the log."""
+        """Do the periodic work of the strategy, about once a second. Raises IssuerError, which the caller logs."""
         if self._closed:
             yield from self.close(deadline)
         elif self._prepared:
             yield from self._guarded(self.strategy.sweep(deadline), deadline)
 
     def end(self) -> None:
-        """Give no numbers from now on: each call raises that it is closed. `close`, or a sweep, does the rest."""
+        """Stop: each call raises an error from now on. `close` or a sweep then releases the resources."""
         self._closed = True
 
     def close(self, deadline: Deadline) -> Steps[None]:
-        """Give no numbers from now on, and give back what was taken, once."""
+        """Stop, and release the resources of the strategy. A second call does nothing."""
         self.end()
         if not self.left:
             self.left = True

@@ -56,15 +56,15 @@ _MS = 1_000_000
 
 
 class Snowflake(Strategy):
-    """Makes numbers that are unique among processes whose machine numbers have one source.
+    """Strategy that makes numbers from time, machine number and sequence.
 
-    They increase within a process.
-    A process keeps its machine number while it is idle: the scheduler renews it. Without a scheduler, the next caller
-    renews it after it has expired.
+    The numbers are unique if all processes take their machine numbers from the same source. They increase within a
+    process. While a process is idle, the scheduler renews the lease of its machine number. If there is no scheduler,
+    the next caller takes a machine number again after the lease has expired.
     """
 
     def __init__(self, context: Context, *, clock: Clock | None = None, machines: Machines | None = None) -> None:
-        """`clock`, `machines`: in place of those that the options say. Raises ConfigurationError."""
+        """`clock`, `machines`: replacements for those that the options select. Raises ConfigurationError."""
         super().__init__(context)
         check_names("snowflake", context.options, OPTIONS)
         self.layout = Layout.of(context.options)
@@ -79,7 +79,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def check(cls, options: Mapping[str, Scalar]) -> None:
-        """Refuse unknown options, widths that don't add up, and a layout that doesn't reach the present."""
+        """Reject unknown options, widths that do not add up, and a layout that cannot represent the current time."""
         check_names("snowflake", options, OPTIONS)
         layout, now = Layout.of(options), Clock().ms()
         if not layout.epoch <= now < layout.ends:
@@ -94,7 +94,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def settled(cls, options: Mapping[str, Scalar], instance: Instance, *, redis: bool) -> Mapping[str, Scalar]:
-        """Say where machine numbers come from: of two places, two processes may get the same one."""
+        """Add the source of machine numbers. With two sources, two processes could get the same machine number."""
         shared = "redis" if redis else "store"
         return {"machine": shared if instance.machine is None else "fixed", **options}
 
@@ -105,7 +105,7 @@ class Snowflake(Strategy):
 
     @classmethod
     def holder(cls, options: Mapping[str, Scalar], value: int, tag: str, prefix: str) -> Steps[str | None]:
-        """Return the present or last holder of its machine number in Redis; of the store, the one at that time."""
+        """Return the current or last holder of the machine number in Redis. In the store: the holder at that time."""
         parts = Layout.of(options).decompose(value)
         kind, shared = text(options, "machine", "redis"), shared_namespace(options)
         if kind == "store":
@@ -194,11 +194,11 @@ class Snowflake(Strategy):
 
     @property
     def ready(self) -> Iterator[int]:
-        """Numbers of the present millisecond."""
+        """Iterator over the numbers of the current millisecond."""
         return self._ticks
 
     def generating(self, n: int, deadline: Deadline) -> Steps[Sequence[int]]:
-        """Return n numbers: 2^sequence_bits a millisecond at most. Raises ClockBehind, NoMachineNumber."""
+        """Return n numbers, at most 2^sequence_bits per millisecond. Raises ClockBehind, NoMachineNumber."""
         numbers = self._ticks.take(n)
         try:
             while len(numbers) < n:
@@ -251,11 +251,14 @@ class Snowflake(Strategy):
     # ------------------------------------------------------------------ the machine number
 
     def preparing(self, deadline: Deadline) -> Steps[None]:
-        """Get a machine number. Raises NoMachineNumber."""
+        """Take a machine number. Raises NoMachineNumber."""
         yield from self._hold(deadline)
 
     def found(self, deadline: Deadline) -> Steps[None]:
-        """Get the first machine number without waiting for leases that can't be, if the namespace is the tag's own."""
+        """Take the first machine number of a new tag at once, because no other process can hold one.
+
+        If the tag shares a namespace, nothing is done.
+        """
 
         def obtain() -> Steps[None]:
             tenure = yield from self._machines.found()
@@ -265,7 +268,7 @@ class Snowflake(Strategy):
         yield from self._once(obtain, lambda: self._ticks.tenure is not None, deadline)
 
     def sweep(self, deadline: Deadline) -> Steps[None]:
-        """Renew the machine number when that is due; get another one if it is lost."""
+        """Renew the lease of the machine number when it is due. If the machine number is lost, take another one."""
         tenure = self._ticks.tenure
         if tenure is None or self._clock.elapsed() >= tenure.due:
             yield from self._once(self._obtain, lambda: self._ticks.tenure is not tenure, deadline)
@@ -300,7 +303,7 @@ class Snowflake(Strategy):
             yield from self._machines.release(tenure, tenure.floor)
 
     def closing(self, deadline: Deadline) -> Steps[None]:  # noqa: ARG002 - the driver bounds each call
-        """Give the machine number back, with the last timestamp used."""
+        """Release the machine number, and record the last timestamp that was used."""
         self._closed = True
         tenure, used = self._ticks.close()
         if tenure is not None:
@@ -315,14 +318,14 @@ class Snowflake(Strategy):
                 )
 
     def after_fork(self) -> None:
-        """Make no more numbers here: they would be the parent's too."""
+        """Make no more numbers in a forked child, because its parent makes the same numbers."""
         self._closed = True
         self._ticks.after_fork()
         self._machines.after_fork()
 
 
 def shared_namespace(options: Mapping[str, Scalar]) -> str | None:
-    """Return the namespace that a tag shares with others, None if it has its own. Raises ConfigurationError."""
+    """Return the namespace that a tag shares with others. None if it shares none. Raises ConfigurationError."""
     if "namespace" not in options:
         return None
     try:
