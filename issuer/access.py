@@ -53,7 +53,7 @@ class Caller:
             name: Name of its token.
             scopes: What the caller may do. `admin` includes the other scopes.
             tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if one pattern matches, or equals its name.
-            bucket: Rate limit; None: no limit.
+            bucket: Rate limit. None means no limit.
         """
         self.name = name
         self._scopes = frozenset(SCOPES if "admin" in scopes else scopes)
@@ -211,7 +211,7 @@ class Access:
         revoked.
 
         Args:
-            token: The token; None: no token was sent.
+            token: The token. None if no token was sent.
 
         Raises:
             Unauthenticated: The token is missing, unknown or expired.

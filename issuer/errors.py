@@ -82,7 +82,7 @@ class InvalidArgument(IssuerError, ValueError, code="invalid_argument"):
 
 
 class SchemeError(ConfigurationError, code="scheme"):
-    """A setting of a tag's number scheme is wrong, contradicts another one, or cannot be changed any more.
+    """A setting of a tag's scheme is wrong, contradicts another one, or cannot be changed any more.
 
     Attributes:
         setting: Name of the setting, as in `create`, `configure` and `connect`.

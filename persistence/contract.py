@@ -120,7 +120,7 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, tag: str, *, timeout: float) -> Tag | None:
-        """Return the record of a tag, also of a deleted one. None if the tag was never created.
+        """Return the record of a tag, even if the tag was deleted. None if the tag was never created.
 
         Args:
             tag: Name of the tag.
@@ -218,7 +218,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, tag: str, *, timeout: float) -> Tag:
-        """Mark a tag as deleted, and return its record. A tag that is deleted already stays unchanged.
+        """Mark a tag as deleted, and return its record. If the tag is deleted already, nothing is changed.
 
         Args:
             tag: Name of the tag.

@@ -361,7 +361,7 @@ class Tag:
 
     @classmethod
     def made(cls, tag: str, found: Tag | None, settings: TagSettings) -> Tag:
-        """Return the record of a new tag. If a tag of this name was deleted, the new tag starts after its numbers.
+        """Return the record of a new tag. If a tag of this name was deleted, the new tag starts after the old numbers.
 
         If the deleted tag was halted, the new tag is halted too, because `max` is known to be too low. The new tag
         keeps the id of the deleted tag's scheme.

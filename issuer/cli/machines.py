@@ -35,9 +35,9 @@ def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json:
     If a machine's clock was ahead, its numbers contain times in the future. When the clock has been corrected,
     processes with these machine numbers wait until that time. Without this wait, they could issue a number twice.
 
-    To end the wait, stop the processes, run this command with --set-aside, and start the processes again. They get
-    other machine numbers. This has two costs. A retired machine number stays unused until its last time has passed,
-    unless no other is free. Until then, new numbers are lower than the numbers with future times.
+    To end the wait, stop the processes, run this command with --set-aside, and start the processes again. The
+    processes get other machine numbers. This has two costs. A retired machine number stays unused until its last time
+    has passed, unless no other is free. Until then, new numbers are lower than the numbers with future times.
     """
     if set_aside:
         check_askable(yes=yes)

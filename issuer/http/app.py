@@ -221,12 +221,12 @@ def application(
     Args:
         ids: The issuer. The caller opens it in the event loop that serves, and closes it.
         access: Authentication of the callers.
-        metrics: Function that returns the content type and the body of /metrics; None: no metrics.
+        metrics: Function that returns the content type and the body of /metrics. None means no metrics.
         allowed_hosts: Accepted `Host` headers besides localhost and IP addresses. "*.example.com" accepts all
             subdomains, "*" accepts every name.
         longest: Largest `timeout` of a call in seconds, above 0. Larger ones are reduced to it.
-        limits: Limits of the state that clients can create; None: the defaults of the settings.
-        look_ups: Look-ups of unknown tags, shared with another server over the same issuer; None: its own.
+        limits: Limits of the state that clients can create. None means the defaults of the settings.
+        look_ups: Look-ups of unknown tags, shared with another server over the same issuer. None if not shared.
 
     Raises:
         ConfigurationError: `allowed_hosts` is wrong.

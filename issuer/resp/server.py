@@ -115,12 +115,12 @@ async def start(
         ids: The issuer.
         access: Authentication of the callers.
         host: Address to listen on.
-        port: Port to listen on; 0: any free port.
+        port: Port to listen on. 0 means any free port.
         reuse_port: Allow other processes to listen on the same port.
         sock: A socket that listens already, instead of `host`, `port` and `reuse_port`. The server closes it.
         idle: Seconds after which an idle client is disconnected.
         clients_most: Largest number of clients. Further clients are rejected.
-        look_ups: Look-ups of unknown tags, shared with another server over the same issuer; None: its own.
+        look_ups: Look-ups of unknown tags, shared with another server over the same issuer. None if not shared.
 
     Raises:
         ConfigurationError: The server cannot listen on this address.

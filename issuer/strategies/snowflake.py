@@ -149,8 +149,8 @@ class Snowflake(Strategy):
             return Leased(key, instance.key, numbers, clock=self._clock, lease=lease, own=own)
         if not instance.directory:
             raise ConfigurationError(
-                "machine 'file': set the instance's `directory` (ISSUER_MACHINE_FILES) to a directory that outlives "
-                "the process"
+                "machine 'file' needs a directory that outlives the process: set the instance's `directory` "
+                "(ISSUER_MACHINE_FILES)"
             )
         path = folder / _file_name(key) / instance.file
         return Copied(key, instance.key, numbers, path, layout=self.layout, clock=self._clock, lease=lease, own=own)

@@ -93,7 +93,7 @@ def draws(facts: Facts) -> Iterator[Finding]:
     yield Check("redis-draw", subject).weak(
         str(seen),
         "No number can be drawn from this Redis.",
-        "Do what the message says. lua/README.md lists the permissions that the user needs.",
+        "Correct the problem that the error names. lua/README.md lists the permissions that the user needs.",
     )
 
 
