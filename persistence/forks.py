@@ -142,7 +142,7 @@ def _take_turn() -> None:
     if _turn.acquire(timeout=TURN):
         _state.turns.append(threading.get_ident())
     else:
-        log.error("another thread's fork has not ended within %g s: this process is forked meanwhile", TURN)
+        log.error("another thread's fork has not ended within %g s: this process is forked in the meantime", TURN)
 
 
 def _prepare() -> None:
@@ -242,7 +242,7 @@ def _watch() -> bool:
             for function in _CALLED:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
     except (OSError, AttributeError, ValueError) as error:
-        log.debug("forks in C code cannot be detected here: %s", error)
+        log.debug("this system cannot detect forks in C code: %s", error)
         return False
     return bool(registered)
 

@@ -279,7 +279,7 @@ class SQLiteStore(Store):
         if self._lock.acquire(timeout=self._patience()):
             self._lock.release()
         else:
-            log.warning("%s: closed while a call is still running in its thread", self._path)
+            log.warning("%s: the store was closed while a call is still running in another thread", self._path)
 
     # Inside a transaction.
 

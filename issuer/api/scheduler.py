@@ -268,7 +268,7 @@ class Scheduler:
                 return False
             if self._ours is None or self._crew is None or not self._crew.alive(self._ours):
                 if self._ours is not None:
-                    log.error("the scheduler died; starting another one")
+                    log.error("the scheduler ended unexpectedly: starting another one")
                 self._begin()
             return True
 

@@ -347,4 +347,6 @@ class Observers:
             except Exception as error:  # noqa: BLE001 - whatever it is, a caller waits for its number
                 raise_interrupt(error)
                 kind = id(observer), type(event), type(error)
-                self._sparing.say(log.error, "", kind, "observer %r failed at %r", observer, event, error=error)
+                self._sparing.say(
+                    log.error, "", kind, "observer %r failed with the event %r", observer, event, error=error
+                )

@@ -69,7 +69,7 @@ def answer(error: Exception, route: str, *, as_string: bool = False, closed: boo
         return _of_library(error, as_string=as_string, closed=closed)
     # Neither its message nor its traceback: both may hold what a client, or an operator, has to keep to itself.
     log.error("%s: %s in %s", route, type(error).__name__, _place(error))
-    return _reply(500, "internal", "internal error; the server's log says where", {})
+    return _reply(500, "internal", "internal error: the server's log has the details", {})
 
 
 def _of_library(error: IssuerError, *, as_string: bool, closed: bool) -> Reply:

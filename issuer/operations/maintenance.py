@@ -212,4 +212,4 @@ class Upkeep(Generic[L]):
         try:
             yield partial(self._run, steps, Deadline(self._config.store_timeout), None)
         except IssuerError as error:
-            log.debug("ledger not pruned: %s", error)
+            log.debug("old ledger entries could not be deleted: %s", error)

@@ -96,7 +96,7 @@ def failure(error_: BaseException) -> bytes:
     if not isinstance(error_, IssuerError):
         frames = extract_tb(error_.__traceback__)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
-        log.error("a command failed through a bug of the issuer: %s at %s", type(error_).__name__, where)
+        log.error("a command failed because of a bug in the issuer: %s at %s", type(error_).__name__, where)
         return error("ERR internal error")
     word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
     message = error_.told(command_line)

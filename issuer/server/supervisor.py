@@ -293,7 +293,7 @@ class Supervisor:
             os._exit(1)
         except BaseException as error:
             log.exception("%s failed", child.name)
-            report(IssuerError(f"{child.name} failed with {type(error).__name__}; the log says where"))
+            report(IssuerError(f"{child.name} failed with {type(error).__name__}: the log has the details"))
             os._exit(1)
         # Threads that still wait for a server that hangs must not keep the process.
         logging.shutdown()

@@ -251,7 +251,7 @@ def test_close_waits_no_longer_than_a_second_for_a_call_that_is_overdue(
         ending.join(60)
         assert not ending.is_alive()
         assert connection.in_transaction, "it is left to the call"
-    assert "closed while a call is still running" in caplog.text
+    assert "the store was closed while a call is still running" in caplog.text
     with pytest.raises(Misconfigured, match="was closed"):
         get(store)
 

@@ -19,7 +19,7 @@ def told(program: str, *arguments: str) -> Any:
     line = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert "forked meanwhile" not in done.stderr, "each fork had its turn"
+    assert "forked in the meantime" not in done.stderr, "each fork had its turn"
     return json.loads(done.stdout)
 
 

@@ -74,7 +74,7 @@ def test_serving_is_told_once_when_all_serve_and_a_signal_ends_each_job(tmp_path
     ("raised", "said"),
     [
         ('IssuerError("no way")', "IssuerError: no way"),
-        ('KeyError("a bug")', "IssuerError: bad failed with KeyError; the log says where"),
+        ('KeyError("a bug")', "IssuerError: bad failed with KeyError: the log has the details"),
     ],
 )
 def test_a_job_that_cannot_begin_ends_all_with_its_error(tmp_path: Path, raised: str, said: str) -> None:
