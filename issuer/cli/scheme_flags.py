@@ -124,7 +124,7 @@ _OPTIONS = (
         "--stride",
         metavar="N",
         type=int,
-        help="Issue only every N-th number, for N independent sites. 1..2^32.",
+        help="Issue only every N-th number, 1..2^32. Use it for N independent sites.",
     ),
     _option(_SHARING, "--offset", metavar="N", type=int, help="Position of this site among the sites, 1..stride."),
     _option(

@@ -307,7 +307,7 @@ def unobserved(event: Event) -> None:
 
 
 class Observers:
-    """Delivers events to observers. If an observer raises an error, it is logged. The draw and the others continue."""
+    """Delivers events to observers. If an observer raises an error, the error is logged, and the draw continues."""
 
     __slots__ = ("_observers", "_rounds", "_sparing")
 
