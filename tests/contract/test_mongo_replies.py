@@ -95,7 +95,7 @@ def test_a_store_that_was_replaced_meanwhile_is_looked_at_again(
         reserve(store)
     other = "0123456789abcdef01234567"
     mongo_bench.database["issuer_meta"].update_one({"_id": "store"}, {"$set": {"id": other}})
-    with pytest.raises(Unavailable, match="was it restored"):
+    with pytest.raises(Unavailable, match="a backup was restored"):
         reserve(store)
     assert store.store_id(timeout=TIMEOUT) == other
     assert reserve(store).low >= 20

@@ -32,7 +32,7 @@ def test_the_end_of_a_tag_is_warned_of_and_told_in_its_numbers(
     assert max(numbers) == last
     assert caplog.text.count(f"are left up to its limit {settings['limit']}: raise it in time") == 1
     for call in (ids.next, ids.peek, ids.issue, make().peek):
-        with pytest.raises(issuer.LimitReached, match=f"limit: {reserved} are reserved; raise it") as ended:
+        with pytest.raises(issuer.LimitReached, match=f"limit: {reserved} are reserved; raise the limit with") as ended:
             call("a")
         assert (ended.value.value, ended.value.limit) == (last, settings["limit"])
 

@@ -203,7 +203,7 @@ class TestStuckScript:
 
     @pytest.mark.covers("3.13")
     def test_the_readme_has_this_runbook(self) -> None:
-        runbook = README.partition("**A stuck script**")[2].partition("\n- ")[0]
+        runbook = README.partition("**If a script of another program hangs**")[2].partition("\n- ")[0]
         assert all(word in runbook for word in ("BUSY", "SCRIPT KILL", "UNKILLABLE", "SHUTDOWN NOSAVE", "fenced"))
 
 
