@@ -318,7 +318,7 @@ def _check_hooks(hooks: Hooks) -> None:
     if hooks.instance is not None and not isinstance(hooks.instance, Instance):
         raise ConfigurationError(f"instance must be an issuer.strategies.Instance or None, not {brief(hooks.instance)}")
     if hooks.alarm is not None and not callable(hooks.alarm):
-        raise ConfigurationError(f"alarm must be a function of an error, or None, not {brief(hooks.alarm)}")
+        raise ConfigurationError(f"alarm must be None or a function that takes one error, not {brief(hooks.alarm)}")
     there = strategy_names() if hooks.plugins.strategies else []
     for plugin in hooks.plugins.plugins:
         for name in sorted({*(plugin.strategies or ())} - {*there}):

@@ -470,7 +470,7 @@ class Tag:
         return self.changed(max=max(self.max, at_least), halted=False)
 
     def stopped(self, below: int | None) -> Tag:
-        """Return the halted record if `max` is lower than `below`, or `below` is None. Otherwise return it unchanged.
+        """Return a halted copy if `max` is lower than `below`, or `below` is None; otherwise this record, unchanged.
 
         Raises:
             TagMissing: The tag is deleted.

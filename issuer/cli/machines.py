@@ -23,7 +23,7 @@ from issuer.views import view
     """,
 )
 @tag_argument()
-@click.option("--set-aside", is_flag=True, help="Retire the machine numbers with a last time in the future.")
+@click.option("--set-aside", is_flag=True, help="Set aside machine numbers whose last time is in the future.")
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @json_option()
 @click.pass_obj
@@ -36,8 +36,8 @@ def machines(session: Session, *, tag: str, set_aside: bool, yes: bool, as_json:
     processes with these machine numbers wait until that time. Without this wait, they could issue a number twice.
 
     To end the wait, stop the processes, run this command with --set-aside, and start the processes again. The
-    processes get other machine numbers. This has two costs. A retired machine number stays unused until its last time
-    has passed, unless no other is free. Until then, new numbers are lower than the numbers with future times.
+    processes get other machine numbers. This has two costs. A machine number that was set aside stays unused until its
+    last time has passed, unless no other is free. Until then, new numbers are lower than the numbers with future times.
     """
     if set_aside:
         check_askable(yes=yes)

@@ -234,11 +234,11 @@ def _has_lost_its_scheme(record: Tag, said: Known) -> bool:
 
 
 def witnesses(journals: Journals) -> Steps[Mapping[str, Known]]:
-    """Return the records of this store's tags in the journals, by tag. Nothing is changed.
+    """Return what the journals record about this store's tags, by tag. This function changes nothing.
 
-    Journals of another store are used only if this store is empty, or was restored from these journals. They create
-    tags, and do not raise a tag that exists. In any other case, an error is raised, because
-    the journals may have been named by mistake.
+    Journals of another store count only if this store is empty, or was restored from these journals. From them
+    `recover` creates missing tags, but does not raise existing ones. In any other case an error is raised, as the
+    journals may have been named by mistake.
 
     Raises:
         ConfigurationError: The journals belong to another store, and this store was not restored from them.

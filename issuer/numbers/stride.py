@@ -79,7 +79,7 @@ def checked(stride: object, offset: object) -> tuple[int, int]:
         raise SchemeError(f"must be an integer in 1..2^32, not {brief(stride)}", setting=SETTING, value=stride)
     if isinstance(offset, bool) or not isinstance(offset, int) or not 1 <= offset <= stride:
         raise SchemeError(
-            f"must be an integer in 1..{stride}, the stride; not {brief(offset)}", setting="offset", value=offset
+            f"must be an integer from 1 to the stride ({stride}), not {brief(offset)}", setting="offset", value=offset
         )
     return stride, offset
 

@@ -124,11 +124,11 @@ class Rate(Plugin):
         self._meters: dict[str, _Meter] = {}
 
     def after(self, call: Call, number: int) -> None:
-        """Count the number.
+        """Count one issued number towards the rate of its tag.
 
         Args:
-            call: The call for numbers.
-            number: The number.
+            call: The call that asked for the number.
+            number: The issued number. It is not used.
         """
         del number
         meter = self._meters.get(call.tag)

@@ -328,7 +328,7 @@ def test_a_dead_scheduler_thread_is_replaced(ids: Issuer, caplog: pytest.LogCapt
     first.state = state
     assert ids.take("a", 100)[-1] == 101
     assert ids._scheduler._ours is not first
-    assert "died" in caplog.text
+    assert "the scheduler ended unexpectedly" in caplog.text
 
 
 def test_without_a_scheduler_the_caller_extends_when_nothing_is_left(redis_url: str, store: SlowStore) -> None:
