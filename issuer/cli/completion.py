@@ -63,7 +63,7 @@ def tag_argument(*, required: bool = True) -> Callable[[_F], _F]:
       issuer completion fish > ~/.config/fish/completions/issuer.fish
     """,
 )
-@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.argument("shell", metavar="[bash|zsh|fish]", type=click.Choice(SHELLS), required=False)
 @click.pass_context
 def completion(context: click.Context, shell: str | None) -> None:
     """Print a script for your shell. With it, the Tab key completes commands, options and tags.
