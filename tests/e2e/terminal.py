@@ -1,5 +1,6 @@
 """A terminal for a program that behaves differently on one."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -44,7 +45,8 @@ class Terminal:
         with suppress(OSError):  # nothing more now, or the other end is closed
             while chunk := os.read(self._master, 65536):
                 self._seen += chunk
-        return self._seen.decode().replace("\r\n", "\n")
+        # A character whose last bytes are still to come is left out.
+        return codecs.getincrementaldecoder("utf-8")().decode(self._seen).replace("\r\n", "\n")
 
     def shows(self, text: str, timeout: float = 60.0) -> str:
         """Wait until it shows that."""
