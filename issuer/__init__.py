@@ -30,15 +30,6 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         stacklevel=2,
     )
 
-try:
-    from issuer.persistence.contract import Store
-except ModuleNotFoundError as error:
-    raise ImportError(
-        "issuer/persistence is not a package. In a checkout it is a symbolic link, but Git creates a file instead if "
-        "core.symlinks is false. Run `git config core.symlinks true`, then `git checkout issuer/persistence`; or "
-        "install the package with `pip install .`"
-    ) from error
-
 from issuer.core import events
 from issuer.core.inspect.discrepancies import (
     AboveMax,
@@ -91,8 +82,9 @@ from issuer.errors import (
 )
 from issuer.forks import no_fork, register
 from issuer.numbers.codec import Decoded
-from issuer.persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
 from issuer.reentry import alone
+from issuer_persistence.contract import Store
+from issuer_persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
 
 if TYPE_CHECKING:
     from issuer.api.asyncio import AsyncIssuer

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from issuer.persistence.forks import in_uwsgi_master, leave_signals, notice, register, under_way
+from issuer_persistence.forks import in_uwsgi_master, leave_signals, notice, register, under_way
 
 __all__ = ["PARENTS", "in_uwsgi_master", "leave_signals", "living", "no_fork", "notice", "register", "under_way"]
 

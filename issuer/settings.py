@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from issuer.errors import ConfigurationError, InvalidArgument, brief
-from issuer.persistence.records import LEASE_MOST
+from issuer_persistence.records import LEASE_MOST
 
 #: Environment variables of other programs that name the store, in the order in which they are looked at.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")

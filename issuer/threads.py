@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from issuer.persistence.forks import leave_signals
+from issuer_persistence.forks import leave_signals
 
 T = TypeVar("T")
 

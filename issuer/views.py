@@ -15,10 +15,10 @@ from issuer.core.recovery import Recovery
 from issuer.core.scheme_record import SEGMENT, strategy
 from issuer.errors import IssuerError, brief
 from issuer.numbers.codec import Decoded
-from issuer.persistence.records import LedgerEntry, LedgerPage, Tag
 from issuer.strategies.layout import Layout
 from issuer.strategies.registry import SNOWFLAKE
 from issuer.times import utc
+from issuer_persistence.records import LedgerEntry, LedgerPage, Tag
 
 #: Numbers of an error from here on are shown as in its message.
 _WIDE: Final = 2**64

@@ -15,17 +15,17 @@ from issuer.errors import ConfigurationError, IssuerError, brief
 from issuer.forks import no_fork
 from issuer.numbers.scrambling import checked_key
 from issuer.operations.config import IssuerConfig
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import StoreError
-from issuer.persistence.journalled import Journalled
-from issuer.persistence.opening import open_store
-from issuer.persistence.urls import mask
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import AsyncPlugin, Plugin
 from issuer.plugins.hooks import named
 from issuer.plugins.rejected import Handler, Rejections
 from issuer.strategies.contract import Instance
 from issuer.strategies.registry import strategy_names
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import StoreError
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.opening import open_store
+from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
     import redis as redis_py

@@ -6,7 +6,7 @@ from typing import Self
 
 import issuer
 from issuer import Issuer
-from issuer.persistence.contract import Store
+from issuer_persistence.contract import Store
 from tests.audit import Draw, drawn, order_violations, repeats
 from tests.waiting import until
 

@@ -36,7 +36,7 @@ _context.set_forkserver_preload(
     [
         *("tests.programs", *_LIBRARIES),
         *(f"issuer.{name}" for name in _OURS),
-        *(f"issuer.persistence.{name}" for name in _STORES),
+        *(f"issuer_persistence.{name}" for name in _STORES),
     ]
 )
 

@@ -15,10 +15,10 @@ from issuer.drivers.asyncio.runner import new_flight as new_async_flight
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import Unavailable
-from issuer.persistence.contract import Store
-from issuer.persistence.opening import open_store
 from issuer.strategies import Context, Instance, Snowflake, StrategyRunner, registry
 from issuer.strategies.machines import Clock
+from issuer_persistence.contract import Store
+from issuer_persistence.opening import open_store
 from tests.colours import Looped
 from tests.servers.fake import FencedFakeServer
 

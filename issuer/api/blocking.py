@@ -43,11 +43,11 @@ from issuer.operations.maintenance import Rounds, Upkeep, doctor, ready, recover
 from issuer.operations.numbers import PLAIN, DrawOptions, Issuing
 from issuer.operations.registry import TagRegistry
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.records import HIGHEST, LedgerPage, Order, Position, Tag, Upgrade
 from issuer.plugins.chain import Chain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
 from issuer.strategies.aside import MachineNumber, MachineNumbers
+from issuer_persistence.records import HIGHEST, LedgerPage, Order, Position, Tag, Upgrade
 
 T = TypeVar("T")
 
@@ -650,7 +650,7 @@ class Issuer:
                 tried, and the first error is raised at the end.
             at_least: Highest counter value known from elsewhere, such as your tables, 0..2^63-1. Only for a single tag.
                 `decode` returns the counter value of a number.
-            from_journal: Paths of journal files in any order, or the result of `issuer.persistence.journal.read`. Tags
+            from_journal: Paths of journal files in any order, or the result of `issuer_persistence.journal.read`. Tags
                 that the store has lost are created again. Journals of another store are accepted only if this store is
                 empty, or was restored from them.
             dry_run: If True, change nothing, and report what would be done. A dry run also works without Redis, see

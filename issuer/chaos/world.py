@@ -28,8 +28,8 @@ from issuer.chaos.watched import Strike, Watched
 from issuer.chaos.worker import Colour, Job, Setup
 from issuer.errors import IssuerError
 from issuer.gateway.keys import redis_key
-from issuer.persistence.records import Tag
 from issuer.wiring import connect
+from issuer_persistence.records import Tag
 
 #: The places of the tags: strict, leased, and a trend tag that is drawn number by number.
 STRICT, TREND, PLAIN = range(3)

@@ -23,10 +23,10 @@ from issuer.cli.exits import complain, json_option
 from issuer.cli.options import Seconds, Whole
 from issuer.cli.session import Session
 from issuer.errors import IssuerError, RedisUnavailable
-from issuer.persistence.urls import mask
 from issuer.settings import Settings
 from issuer.terminal import Column, plain, say, screen_width, show, show_json, table
 from issuer.times import lasting
+from issuer_persistence.urls import mask
 
 #: Numbers a segment of the scratch tag: enough that its reservations are not what is measured.
 STEP = 10_000_000

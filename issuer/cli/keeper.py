@@ -15,11 +15,11 @@ from issuer.cli.session import Session
 from issuer.core.event_log import line_of
 from issuer.core.events import Event, SegmentLoaded
 from issuer.errors import ConfigurationError, Unavailable
-from issuer.persistence.records import now_ms
-from issuer.persistence.urls import mask
 from issuer.server.watch import EVERY, Watch
 from issuer.terminal import say
 from issuer.times import utc
+from issuer_persistence.records import now_ms
+from issuer_persistence.urls import mask
 
 
 @click.command(

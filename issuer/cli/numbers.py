@@ -18,9 +18,9 @@ from issuer.core.issued import Issued
 from issuer.core.requests import TTL
 from issuer.errors import IssuerError, NotDecodable, brief
 from issuer.numbers.codec import DIGITS_MOST, Decoded
-from issuer.persistence.records import now_ms
 from issuer.terminal import moment, plain, show, show_json, stamp_ms
 from issuer.views import state, view
+from issuer_persistence.records import now_ms
 
 #: Numbers per `take`: each has the whole timeout, and an error part-way costs a gap of no more than these.
 CHUNK = 10_000

@@ -17,10 +17,10 @@ from issuer.cli.session import Session
 from issuer.core.error_mapping import store_error
 from issuer.core.recovery import Recovery
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
-from issuer.persistence.errors import StoreError
-from issuer.persistence.journal import Journals, read
 from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, table
 from issuer.views import view
+from issuer_persistence.errors import StoreError
+from issuer_persistence.journal import Journals, read
 
 #: From this many tags on there is a progress bar.
 MANY = 20

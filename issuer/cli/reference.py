@@ -9,10 +9,10 @@ import click
 from issuer.cli.exits import json_option
 from issuer.cli.session import Session
 from issuer.gateway.scripts import NAMES, script
-from issuer.persistence.urls import mask
 from issuer.settings import DEFINITIONS
 from issuer.terminal import Column, screen_width, show, show_json, table
 from issuer.times import lasting
+from issuer_persistence.urls import mask
 
 #: From this many seconds on a duration is shown in larger units as well.
 LONG = 120

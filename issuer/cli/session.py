@@ -12,8 +12,8 @@ import click
 from issuer import settings as settings_
 from issuer.api.blocking import Issuer
 from issuer.errors import ConfigurationError
-from issuer.persistence.urls import mask
 from issuer.wiring import connect, default_is_known
+from issuer_persistence.urls import mask
 
 
 @dataclass(slots=True)

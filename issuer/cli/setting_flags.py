@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from issuer.numbers import limits
-from issuer.persistence.records import SETTINGS, Setting
+from issuer_persistence.records import SETTINGS, Setting
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

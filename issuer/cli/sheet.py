@@ -10,10 +10,10 @@ from issuer.cli.scheme_flags import described
 from issuer.core.inspect.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import counted
-from issuer.persistence.records import HIGHEST
 from issuer.terminal import ago, folded, moment, numbered, plain
 from issuer.times import lasting
 from issuer.views import counts
+from issuer_persistence.records import HIGHEST
 
 #: The column in which values begin.
 INDENT = 13

@@ -22,10 +22,10 @@ from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import counted, last_value
 from issuer.errors import InvalidArgument, UnknownTag
 from issuer.gateway.keys import has_blanks
-from issuer.persistence.records import HIGHEST, Tag, now_ms
 from issuer.terminal import Column, ago, numbered, plain, say, screen_width, show_json, table
 from issuer.terminal import show as show_data
 from issuer.views import counts, view
+from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 
 def _settings(tag: Tag) -> str:

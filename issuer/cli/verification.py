@@ -16,10 +16,10 @@ from issuer.cli.session import Session
 from issuer.core.inspect.discrepancies import Discrepancy, RedisUnseen
 from issuer.core.inspect.verification import MOST
 from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag, brief
-from issuer.persistence.records import now_ms
 from issuer.terminal import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.times import utc
 from issuer.views import state, view
+from issuer_persistence.records import now_ms
 
 #: Blanks before what stands under a heading.
 INDENTED = 2

@@ -18,8 +18,8 @@ from issuer.errors import (
     UnknownTag,
 )
 from issuer.gateway import Drawn, DrawnOnce, Floored, GivenBack, Leased, Loaded, Opened
-from issuer.persistence import errors as store_errors
-from issuer.persistence.contract import Store
+from issuer_persistence import errors as store_errors
+from issuer_persistence.contract import Store
 
 
 def store_error(error: store_errors.StoreError, tag: str | None, store: Store | None = None) -> IssuerError:  # noqa: C901, PLR0911, PLR0912 - one line per case

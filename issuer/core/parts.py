@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from issuer.core.scheme_record import MACHINE, PART_OF, PARTS
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, InvalidArgument
-from issuer.persistence.journal import Known
-from issuer.persistence.records import Tag
+from issuer_persistence.journal import Known
+from issuer_persistence.records import Tag
 
 #: The description of a machine number's tag begins with it, for people.
 TIMESTAMPS = "timestamps, in ms since 1970, that the machine number may have used"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from issuer.core.steps import Steps, ask
 from issuer.errors import UnknownTag
-from issuer.persistence.errors import TagPresent
-from issuer.persistence.records import Tag, TagSettings
+from issuer_persistence.errors import TagPresent
+from issuer_persistence.records import Tag, TagSettings
 
 
 def read_record(tag: str, *, make: bool = False, deleted: bool = False) -> Steps[Tag]:

@@ -14,9 +14,9 @@ from issuer.core.scheme_record import countable, in_period, lost
 from issuer.core.steps import Steps, ask, elsewhere, send
 from issuer.errors import ConfigurationError, ForeignHash, InvalidArgument, RedisUnavailable, UnknownTag
 from issuer.gateway.keys import check_found
-from issuer.persistence.errors import TagMissing
-from issuer.persistence.journal import Journals, Known
-from issuer.persistence.records import HIGHEST, Tag, TagChanges, fresh_version
+from issuer_persistence.errors import TagMissing
+from issuer_persistence.journal import Journals, Known
+from issuer_persistence.records import HIGHEST, Tag, TagChanges, fresh_version
 
 #: Two segments can be in Redis at once, so the ledger's newest two are what a lost hash may have held.
 BUFFERS = 2

@@ -10,9 +10,9 @@ from issuer.core.scheme_record import SEGMENT, countable, strategy
 from issuer.core.steps import Steps, ask
 from issuer.errors import InvalidArgument, brief
 from issuer.gateway.keys import check_found
-from issuer.persistence import journal
-from issuer.persistence.journal import Journals
-from issuer.persistence.records import HIGHEST, Tag
+from issuer_persistence import journal
+from issuer_persistence.journal import Journals
+from issuer_persistence.records import HIGHEST, Tag
 
 #: Most numbers that one `take` returns: they come as a list, 8 MB of it.
 TAKE_MOST = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import IssuerError
-from issuer.persistence.records import HIGHEST, Tag, fresh_version
+from issuer_persistence.records import HIGHEST, Tag, fresh_version
 
 #: The strategy whose numbers come of the counter; every other one makes its own.
 SEGMENT = "segment"

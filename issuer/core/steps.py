@@ -12,8 +12,8 @@ from issuer.clock import monotonic
 from issuer.core.error_mapping import store_error
 from issuer.errors import IssuerError, UnknownTag
 from issuer.gateway import Call
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import StoreError
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import StoreError
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from issuer.core.steps import Ask, Elsewhere, Masters, Send, Visit
 from issuer.errors import IssuerError
 from issuer.gateway import Call
 from issuer.gateway.keys import PART
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import StoreError
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import StoreError
 
 #: In place of a store's URL: the calls of Redis.
 REDIS = "redis://"

@@ -11,8 +11,8 @@ from functools import partial
 from issuer.clock import Deadline
 from issuer.errors import StoreUnavailable
 from issuer.forks import in_uwsgi_master
-from issuer.persistence.contract import Store
 from issuer.threads import Crew
+from issuer_persistence.contract import Store
 
 Question = Callable[[Store, float], object]
 #: An answer, or the error that came instead.

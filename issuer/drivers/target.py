@@ -16,7 +16,7 @@ import redis.asyncio
 
 from issuer.drivers.topology import Address, Cluster, Fixed, Sentinels, Topology
 from issuer.errors import ConfigurationError
-from issuer.persistence.urls import ENCODE, flaw
+from issuer_persistence.urls import ENCODE, flaw
 
 #: redis-py's settings that would send a call again, or count and time calls in ways of its own.
 _OURS: Mapping[str, Any] = {"retry_on_error": [], "retry_on_timeout": False}

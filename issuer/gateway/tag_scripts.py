@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from issuer.gateway.commands import Call, pack
 from issuer.gateway.scripts import script
-from issuer.persistence.records import HIGHEST, is_id
+from issuer_persistence.records import HIGHEST, is_id
 
 T_co = TypeVar("T_co", covariant=True)
 

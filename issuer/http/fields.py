@@ -10,7 +10,7 @@ from typing import Any, Final
 from issuer.errors import InvalidArgument, brief
 from issuer.http.problems import Problem
 from issuer.numbers.limits import NAMES
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 #: Digits that are read as a number, if one that is too large: Python refuses to read 4300 of them.
 _DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)

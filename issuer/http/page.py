@@ -8,7 +8,7 @@ from hashlib import sha256
 from html import escape
 from typing import Any, Final
 
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8886; --soft: #8882; }

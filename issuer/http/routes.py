@@ -26,8 +26,8 @@ from issuer.http.fields import (
 from issuer.http.replies import Reply
 from issuer.http.service import Service
 from issuer.numbers.given import Restart
-from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order
 from issuer.tokens import Scope
+from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order
 
 Handler = Callable[[Service, Call], Awaitable[Reply]]
 

@@ -13,7 +13,7 @@ from issuer.core.inspect.verification import Provenance
 from issuer.core.recovery import Recovery
 from issuer.http.replies import NUMBERS
 from issuer.numbers.codec import Decoded
-from issuer.persistence.records import HIGHEST, LedgerEntry, Tag
+from issuer_persistence.records import HIGHEST, LedgerEntry, Tag
 
 Schema = dict[str, Any]
 

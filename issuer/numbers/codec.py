@@ -25,7 +25,7 @@ from issuer.numbers.scrambling import Scrambling
 from issuer.numbers.stride import Piece as Strided
 from issuer.numbers.stride import Strides
 from issuer.numbers.template import Template
-from issuer.persistence.records import HIGHEST, Tag
+from issuer_persistence.records import HIGHEST, Tag
 
 #: Up to this many digits are read as a number, if one that may be too large; more can't be meant.
 DIGITS_MOST = 100

@@ -13,7 +13,7 @@ from issuer.numbers.codec import Scheme, scrambled, shard_layout, strides
 from issuer.numbers.layouts import BITS
 from issuer.numbers.sharding import SHARDS_MOST
 from issuer.numbers.template import Template
-from issuer.persistence.records import HIGHEST, Order, Tag
+from issuer_persistence.records import HIGHEST, Order, Tag
 
 Restart = Literal["daily", "weekly", "monthly", "yearly", "never"]
 

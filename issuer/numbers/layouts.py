@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError, brief
-from issuer.persistence.records import is_number
+from issuer_persistence.records import is_number
 
 #: All the bits that a positive 64-bit integer has.
 BITS = 63

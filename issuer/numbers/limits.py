@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from issuer.errors import InvalidArgument, brief
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 #: The highest integers elsewhere: "js" is Number.MAX_SAFE_INTEGER.
 NAMES: Final = {"int32": 2**31 - 1, "uint32": 2**32 - 1, "js": 2**53 - 1, "int64": HIGHEST}

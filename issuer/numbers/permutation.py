@@ -11,7 +11,7 @@ from math import isqrt
 from typing import Literal
 
 from issuer.errors import InvalidArgument
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 #: Rounds of the Feistel network, in pairs: 8 in all.
 _PAIRS = 4

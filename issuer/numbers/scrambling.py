@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError, brief
 from issuer.numbers.permutation import Permutation
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 #: The shortest key, in bytes.
 KEY_LEAST = 16

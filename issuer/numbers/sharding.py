@@ -9,7 +9,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from issuer.errors import InvalidArgument, brief
-from issuer.persistence.records import is_number
+from issuer_persistence.records import is_number
 
 #: Most shards that can be told apart evenly by 32 bits.
 SHARDS_MOST = 1 << 16

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from issuer.errors import NotDecodable, SchemeError, brief
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 #: The widest stride: that many sites.
 STRIDE_MOST = 1 << 32

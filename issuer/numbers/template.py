@@ -21,7 +21,7 @@ from typing import Final
 from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError, brief
 from issuer.numbers import digits
 from issuer.numbers.dates import CODES, day, tells
-from issuer.persistence.records import HIGHEST, is_number
+from issuer_persistence.records import HIGHEST, is_number
 
 #: The longest template, and the longest text that is read, in characters.
 TEMPLATE_MOST = 200

@@ -17,10 +17,10 @@ from issuer.core.supply.runtime import Job, Runtime
 from issuer.errors import IssuerError, SchemeError
 from issuer.gateway.keys import redis_key
 from issuer.numbers.codec import Scheme
-from issuer.persistence.contract import Store
-from issuer.persistence.records import Tag
 from issuer.plugins.rejected import Rejections
 from issuer.strategies.contract import Context, Instance
+from issuer_persistence.contract import Store
+from issuer_persistence.records import Tag
 
 #: An elected loader that is silent for this many seconds longer than the store's timeout is replaced.
 GRACE = 1.0

@@ -25,8 +25,8 @@ from issuer.gateway.keys import check_found
 from issuer.interrupts import raise_interrupt
 from issuer.operations.config import IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
-from issuer.persistence.journal import Known
-from issuer.persistence.records import LEDGER_KEPT, Tag, Upgrade, now_ms
+from issuer_persistence.journal import Known
+from issuer_persistence.records import LEDGER_KEPT, Tag, Upgrade, now_ms
 
 T = TypeVar("T")
 L = TypeVar("L", bound=AnyCombiner)

@@ -42,8 +42,6 @@ from issuer.numbers.sharding import shard_of
 from issuer.operations import tags
 from issuer.operations.config import STREAM_LEASE, IssuerConfig
 from issuer.operations.registry import AnyCombiner, TagRegistry
-from issuer.persistence.errors import TagPresent
-from issuer.persistence.records import HIGHEST, Tag, now_ms
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import Call
 from issuer.reentry import alone
@@ -51,6 +49,8 @@ from issuer.strategies import aside
 from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.strategies.registry import decode, holder
 from issuer.strategies.serving import StrategyRunner
+from issuer_persistence.errors import TagPresent
+from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 log = logging.getLogger("issuer")
 

@@ -15,9 +15,9 @@ from issuer.core.supply.supply import Supply
 from issuer.errors import ConfigurationError, ForeignHash, IssuerError, Unavailable, UnknownTag
 from issuer.forks import under_way
 from issuer.gateway.keys import PART, check_tag
-from issuer.persistence.records import Tag
 from issuer.reentry import alone
 from issuer.strategies.serving import StrategyRunner
+from issuer_persistence.records import Tag
 
 
 class AnyCombiner(Protocol):

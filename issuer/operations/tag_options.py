@@ -9,7 +9,7 @@ from typing import Any, Literal
 from issuer.core.requests import above_of, whole
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer.gateway.keys import check_description, check_tag
-from issuer.persistence.records import (
+from issuer_persistence.records import (
     AHEAD_MOST,
     DEFAULT_STEP,
     HIGHEST,
@@ -19,7 +19,7 @@ from issuer.persistence.records import (
     TagChanges,
     TagSettings,
 )
-from issuer.persistence.scheme_json import PLAIN
+from issuer_persistence.scheme_json import PLAIN
 
 
 @dataclass(frozen=True, slots=True)

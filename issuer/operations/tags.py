@@ -29,10 +29,10 @@ from issuer.numbers.codec import shard_layout, strides
 from issuer.numbers.given import changed, made
 from issuer.operations.config import IssuerConfig
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
-from issuer.persistence.records import HIGHEST, Order, Tag
-from issuer.persistence.scheme_json import PLAIN, frozen
 from issuer.strategies.registry import check, settled
+from issuer_persistence.errors import LimitHit, LimitTooLow, TagPresent, VersionMoved
+from issuer_persistence.records import HIGHEST, Order, Tag
+from issuer_persistence.scheme_json import PLAIN, frozen
 
 #: What only a counter has a use for, each with what it is where nothing is said.
 _COUNTERS = {"step": None, "limit": HIGHEST, "start": None, "above": None, "order": "trend", "lease": None, "ahead": 1}

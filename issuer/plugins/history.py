@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 
 from issuer.core.requests import whole
 from issuer.errors import InvalidArgument, brief
-from issuer.persistence.records import HIGHEST, now_ms
 from issuer.plugins.contract import Call, Plugin
+from issuer_persistence.records import HIGHEST, now_ms
 
 #: How many numbers a history remembers by default: 2 MB.
 KEPT = 10_000

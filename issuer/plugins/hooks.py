@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from issuer.core.sparing import Sparing
 from issuer.errors import ConfigurationError, IssuerError, Refused, TransformFailed, brief
 from issuer.interrupts import raise_interrupt
-from issuer.persistence.records import HIGHEST
 from issuer.plugins.contract import AsyncPlugin, Call, Plugin
+from issuer_persistence.records import HIGHEST
 
 T = TypeVar("T")
 

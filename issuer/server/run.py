@@ -114,7 +114,7 @@ def _prepare(options: ServerOptions) -> None:
     for endpoint in options.endpoints:
         import_module("issuer.http.app" if endpoint.name == "http" else "issuer.resp.server")
     if options.store_url.startswith("mongodb"):
-        import_module("issuer.persistence.mongodb")
+        import_module("issuer_persistence.mongodb")
 
 
 def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], access: Access, *, first: bool) -> Job:

@@ -17,12 +17,12 @@ from issuer.core.scheme_record import MACHINE, PART_OF, strategy
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import InvalidArgument
 from issuer.gateway.machine_scripts import machine_unbind, machines, machines_key
-from issuer.persistence.records import Tag
 from issuer.strategies import stored
 from issuer.strategies.layout import Layout
 from issuer.strategies.machines import LEASE, MARGIN, Clock
 from issuer.strategies.options import Scalar, number, text
 from issuer.strategies.snowflake import Snowflake, shared_namespace
+from issuer_persistence.records import Tag
 
 #: As the registry has it.
 SNOWFLAKE = "snowflake"

@@ -15,11 +15,11 @@ from issuer.core.steps import Ask, Steps, asking
 from issuer.errors import IssuerError, StrategyFailed, Unavailable, brief
 from issuer.forks import living
 from issuer.interrupts import raise_interrupt
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import StoreError
-from issuer.persistence.records import HIGHEST
 from issuer.strategies.contract import Context
 from issuer.strategies.registry import make
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import StoreError
+from issuer_persistence.records import HIGHEST
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from issuer.core.steps import Steps, ask
 from issuer.core.supply import direct
 from issuer.errors import ConfigurationError, NoMachineNumber
 from issuer.gateway.keys import part_tag
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import TagPresent
-from issuer.persistence.records import Reservation, Tag, TagChanges, TagSettings
 from issuer.strategies.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
 from issuer.times import lasting
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import TagPresent
+from issuer_persistence.records import Reservation, Tag, TagChanges, TagSettings
 
 #: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
 #: 432 a day and process. A process that was killed keeps its number from others as long.

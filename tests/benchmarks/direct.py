@@ -10,7 +10,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from issuer.persistence.opening import open_store
+from issuer_persistence.opening import open_store
 from tests.benchmarks.figures import Bound, Figure, missing
 from tests.benchmarks.rounds import Contender, Effort, alternate, each
 from tests.benchmarks.servers import TAG, drawing

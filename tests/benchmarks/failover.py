@@ -9,7 +9,7 @@ from contextlib import closing
 from functools import partial
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.benchmarks.figures import Bound, Figure, missing
 from tests.benchmarks.rounds import Effort
 from tests.benchmarks.servers import PREFIX, TAG, redis_server

@@ -13,8 +13,8 @@ import issuer
 from issuer import AsyncIssuer, Issuer
 from issuer.gateway.keys import redis_key
 from issuer.gateway.scripts import script
-from issuer.persistence.contract import Store
-from issuer.persistence.records import Order
+from issuer_persistence.contract import Store
+from issuer_persistence.records import Order
 from tests.servers.binaries import primary_server
 from tests.servers.redis import RedisServer
 

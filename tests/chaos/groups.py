@@ -12,7 +12,7 @@ from bson.int64 import Int64
 from issuer.chaos.faults import WIRE, Fault
 from issuer.chaos.waiting import rest
 from issuer.chaos.world import STRICT, TREND, Terms, World
-from issuer.persistence.records import fresh_version
+from issuer_persistence.records import fresh_version
 from tests.chaos.more import LASTS, Pair, store_restored, store_restored_under_direct_segments
 from tests.chaos.wire import go_direct
 from tests.servers.cluster import ClusterServers

@@ -17,9 +17,9 @@ from issuer.chaos.world import PLAIN, STRICT, TREND, World, now
 from issuer.clock import Deadline
 from issuer.core.supply import direct
 from issuer.drivers.blocking.runner import Runner
-from issuer.persistence.journalled import Journalled
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import Reservation
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import Reservation
 from tests.chaos.copies import copied
 from tests.servers.disks import filled, is_small
 from tests.servers.proxy import FaultProxy

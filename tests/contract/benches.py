@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from bson.int64 import Int64
 
-from issuer.persistence.journalled import Journalled
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.mongodb import MongoStore
-from issuer.persistence.records import HIGHEST, LedgerEntry, TagSettings
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.records import HIGHEST, LedgerEntry, TagSettings
+from issuer_persistence.sqlite import SQLiteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from pymongo.database import Database
 
-    from issuer.persistence.contract import Store
-    from issuer.persistence.records import Reservation, Tag
+    from issuer_persistence.contract import Store
+    from issuer_persistence.records import Reservation, Tag
 
 #: Seconds that a call may take on a machine busy with other things.
 TIMEOUT = 60.0

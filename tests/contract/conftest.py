@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from issuer.persistence.contract import Store
+    from issuer_persistence.contract import Store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

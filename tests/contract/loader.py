@@ -6,9 +6,9 @@ a line on its standard input before it begins.
 
 import sys
 
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.journalled import Journalled
-from issuer.persistence.opening import open_store
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.opening import open_store
 
 
 def main(url: str, tag: str, count: str, size: str, journal: str = "") -> None:

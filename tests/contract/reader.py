@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite import SQLiteStore
 
 
 def _copy(path: Path, over: threading.Event) -> None:

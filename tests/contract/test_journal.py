@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer.persistence import journal as journal_
-from issuer.persistence import locks
-from issuer.persistence.contract import Deadline
-from issuer.persistence.errors import Damaged, MaxBehind, Misconfigured, Unavailable
-from issuer.persistence.journal import Journal, Journals, about, decoded, encoded, read
-from issuer.persistence.journalled import Journalled
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import TagChanges
-from issuer.persistence.scheme_json import SCHEME_MOST
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence import journal as journal_
+from issuer_persistence import locks
+from issuer_persistence.contract import Deadline
+from issuer_persistence.errors import Damaged, MaxBehind, Misconfigured, Unavailable
+from issuer_persistence.journal import Journal, Journals, about, decoded, encoded, read
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import TagChanges
+from issuer_persistence.scheme_json import SCHEME_MOST
+from issuer_persistence.sqlite import SQLiteStore
 from tests.contract.benches import SCHEME, TIMEOUT, check_contiguous, create, get, reserve
 from tests.contract.processes import finish, kill, let_go, lines, segments, start_loaders
 from tests.seeds import seeded
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from issuer.persistence.contract import Store
-    from issuer.persistence.records import Reservation
+    from issuer_persistence.contract import Store
+    from issuer_persistence.records import Reservation
 
 
 @pytest.fixture
@@ -412,7 +412,7 @@ def test_a_hand_back_that_is_not_journalled_yet_is_no_store_that_went_back(
     handing = threading.Thread(target=lambda: store.hand_back([got], 15, timeout=TIMEOUT))
     with monkeypatch.context() as patched:
         patched.setattr(store, "_append", late)
-        patched.setattr("issuer.persistence.journalled.time", SimpleNamespace(sleep=looked))
+        patched.setattr("issuer_persistence.journalled.time", SimpleNamespace(sleep=looked))
         handing.start()
         assert ready.wait(TIMEOUT)
         try:

@@ -11,10 +11,10 @@ import bson
 import pytest
 from bson.int64 import Int64
 
-from issuer.persistence import mongometa
-from issuer.persistence.errors import Corrupt, Misconfigured
-from issuer.persistence.mongodb import MongoStore
-from issuer.persistence.records import TagChanges, now_ms
+from issuer_persistence import mongometa
+from issuer_persistence.errors import Corrupt, Misconfigured
+from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.records import TagChanges, now_ms
 from tests.contract.benches import TIMEOUT, MongoBench, create, get, reserve, spans
 
 if TYPE_CHECKING:

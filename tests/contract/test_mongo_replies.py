@@ -14,9 +14,9 @@ import pymongo
 import pytest
 from pymongo.uri_parser import parse_uri
 
-from issuer.persistence.errors import Misconfigured, Unavailable
-from issuer.persistence.mongo_server import service
-from issuer.persistence.mongodb import MongoStore
+from issuer_persistence.errors import Misconfigured, Unavailable
+from issuer_persistence.mongo_server import service
+from issuer_persistence.mongodb import MongoStore
 from tests.contract.benches import PATIENT, TIMEOUT, MongoBench, create, get, reserve, spans
 from tests.servers.mongo_wire import MongoProxy
 from tests.waiting import until

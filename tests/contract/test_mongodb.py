@@ -16,7 +16,7 @@ from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.uri_parser import parse_uri
 
-from issuer.persistence.errors import (
+from issuer_persistence.errors import (
     LeaseOnStrict,
     LimitHit,
     LimitTooLow,
@@ -25,8 +25,8 @@ from issuer.persistence.errors import (
     Unavailable,
     VersionMoved,
 )
-from issuer.persistence.mongodb import SCHEMA, MongoStore, _Session
-from issuer.persistence.records import LEASE_MOST, TagChanges, now_ms
+from issuer_persistence.mongodb import SCHEMA, MongoStore, _Session
+from issuer_persistence.records import LEASE_MOST, TagChanges, now_ms
 from tests.contract.benches import (
     PATIENT,
     SCHEME,
@@ -278,8 +278,8 @@ def test_errors_of_the_driver_are_unavailable(mongo_bench: MongoBench, monkeypat
 _FORK = """
 import os, sys
 import pymongo
-from issuer.persistence.errors import Misconfigured
-from issuer.persistence.mongodb import MongoStore
+from issuer_persistence.errors import Misconfigured
+from issuer_persistence.mongodb import MongoStore
 own, given = MongoStore.open(sys.argv[1]), pymongo.MongoClient(sys.argv[1])
 lent = MongoStore(given.get_default_database())
 lent.get("orders", timeout=60)

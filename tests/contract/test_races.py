@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from issuer.persistence.errors import StoreError, TagPresent
-from issuer.persistence.records import Reservation, Tag
+from issuer_persistence.errors import StoreError, TagPresent
+from issuer_persistence.records import Reservation, Tag
 from tests.contract.benches import TIMEOUT, Bench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, kill, let_go, lines, segments, start_loaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from issuer.persistence.contract import Store
+    from issuer_persistence.contract import Store
     from tests.contract.benches import MongoBench, SQLiteBench
 
 T = TypeVar("T")

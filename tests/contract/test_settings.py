@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer.persistence import scheme_json
-from issuer.persistence.errors import Corrupt, LeaseOnStrict, SchemeMismatch, TagMissing, VersionMoved
-from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag, TagChanges
-from issuer.persistence.scheme_json import DEPTH_MOST, SCHEME_MOST
+from issuer_persistence import scheme_json
+from issuer_persistence.errors import Corrupt, LeaseOnStrict, SchemeMismatch, TagMissing, VersionMoved
+from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Tag, TagChanges
+from issuer_persistence.scheme_json import DEPTH_MOST, SCHEME_MOST
 from tests.contract.benches import (
     SCHEME,
     TIMEOUT,
@@ -30,7 +30,7 @@ from tests.contract.benches import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from issuer.persistence.contract import Store
+    from issuer_persistence.contract import Store
     from tests.contract.benches import Bench
 
 #: What each is of a tag that was given nothing.

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 import issuer
-import issuer.persistence.sqlite
-from issuer.persistence.errors import MaxBehind, Misconfigured, Unavailable
-from issuer.persistence.sqlite import SQLiteStore
-from issuer.persistence.sqlite_schema import SCHEMA
+import issuer_persistence.sqlite
+from issuer_persistence.errors import MaxBehind, Misconfigured, Unavailable
+from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, SQLiteBench, check_contiguous, create, get, ranges, reserve, spans
 from tests.contract.processes import finish, let_go, lines, run_python, segments, start_loaders
 from tests.servers.absent import absent
@@ -127,7 +127,7 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 ) -> None:
     made = create(sqlite_bench.store)
     with monkeypatch.context() as broken:
-        broken.setattr(issuer.persistence.sqlite, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
+        broken.setattr(issuer_persistence.sqlite, "_PUT_ENTRY", "INSERT INTO nowhere VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
         with pytest.raises(Unavailable):
             reserve(sqlite_bench.store)
     assert get(sqlite_bench.store) == made
@@ -136,7 +136,7 @@ def test_a_reservation_whose_ledger_entry_fails_leaves_max_unchanged(
 
 _FORKS = """
 import os, sys
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 print(*(lambda got: (got.low, got.high))(store.reserve("orders", 1, reason="parent", timeout=60)), flush=True)
 asks, told = os.pipe()
@@ -202,7 +202,7 @@ def test_a_fork_waits_for_the_call_that_is_under_way(sqlite_bench: SQLiteBench) 
     with forked, ExitStack() as ends, pytest.MonkeyPatch.context() as patient:
         # Again, if its time is over before it has begun.
         connection = until(lambda: ends.enter_context(store._transaction(0.5)), TIMEOUT, ignoring=(Unavailable,))
-        patient.setattr(issuer.persistence.sqlite, "FORK_PATIENCE", 60.0)
+        patient.setattr(issuer_persistence.sqlite, "FORK_PATIENCE", 60.0)
         began = time.monotonic()
         store.before_fork()
         assert time.monotonic() - began < 30
@@ -297,7 +297,7 @@ def test_a_file_that_is_itself_mounted_is_refused(sqlite_bench: SQLiteBench, tmp
     inner.touch()
     look = f"""
 import sys; sys.path.insert(0, {str(Path.cwd())!r})
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite import SQLiteStore
 print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
 """
     script = f'mount --bind "{sqlite_bench.path}" "{inner}" && exec "$0" -c "$1"'
@@ -310,8 +310,8 @@ print(SQLiteStore({str(inner)!r}).get("orders", timeout=30))
 #: Reserves once, within a second, and prints the segment, or nothing if the store was locked.
 _IMPATIENT = """
 import sys
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.sqlite import SQLiteStore
 try:
     got = SQLiteStore(sys.argv[1]).reserve("orders", None, reason="impatient", timeout=1)
     print(got.low, got.high)
@@ -343,7 +343,7 @@ def test_who_reads_its_own_files_within_a_transaction_shares_no_number(
 #: Reserves twice, each time when it is told to.
 _TWICE = """
 import sys
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 for _ in range(2):
     sys.stdin.readline()

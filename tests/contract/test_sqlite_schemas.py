@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from issuer.persistence import sqlite_schema
-from issuer.persistence.errors import Corrupt, Unavailable
-from issuer.persistence.records import TagChanges
-from issuer.persistence.sqlite import SQLiteStore
-from issuer.persistence.sqlite_file import SQLiteFile
-from issuer.persistence.sqlite_schema import SCHEMA
+from issuer_persistence import sqlite_schema
+from issuer_persistence.errors import Corrupt, Unavailable
+from issuer_persistence.records import TagChanges
+from issuer_persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite_file import SQLiteFile
+from issuer_persistence.sqlite_schema import SCHEMA
 from tests.contract.benches import TIMEOUT, create, get, ranges, reserve
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def test_a_fault_on_the_way_leaves_the_older_file(
     before = old.execute(_EVERYTHING).fetchall()
     steps = sqlite_schema.STEPS
     with monkeypatch.context() as broken:
-        broken.setattr("issuer.persistence.sqlite_file.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
+        broken.setattr("issuer_persistence.sqlite_file.STEPS", (*steps, ("INSERT INTO nowhere VALUES (1)",)))
         with pytest.raises(Unavailable, match="nowhere"):
             reserve(store)
     assert (schema(old), old.execute(_EVERYTHING).fetchall()) == (1, before)

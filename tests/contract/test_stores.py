@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from bson.decimal128 import Decimal128
 
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import (
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import (
     Corrupt,
     Halted,
     LimitHit,
@@ -23,15 +23,15 @@ from issuer.persistence.errors import (
     TagPresent,
     Unavailable,
 )
-from issuer.persistence.journalled import Journalled
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, LedgerEntry, StoreFacts, TagChanges, now_ms
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, LedgerEntry, StoreFacts, TagChanges, now_ms
 from tests.contract.benches import SCHEME, TIMEOUT, MemoryBench, SQLiteBench, create, get, ranges, reserve, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from issuer.persistence.records import LedgerPage, Position, Reservation
+    from issuer_persistence.records import LedgerPage, Position, Reservation
     from tests.contract.benches import Bench, MongoBench
 
 

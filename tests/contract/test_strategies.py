@@ -21,10 +21,10 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import HIGHEST
 from issuer.strategies import Context, Instance, Snowflake, Strategy, register, registry
 from issuer.strategies.machines import Clock, Leased
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.servers.fake import FencedFakeServer
 from tests.strategies import DESKS, AwaitedDesk, Desk, MovedClock, Opening

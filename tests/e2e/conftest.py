@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from issuer.api import blocking
 from issuer.cli import completion, main
 from issuer.core.supply import mode
-from issuer.persistence.opening import open_store
+from issuer_persistence.opening import open_store
 from tests import programs
 from tests.servers.absent import absent
 from tests.servers.binaries import primary_server

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from issuer.persistence.opening import open_store
+from issuer_persistence.opening import open_store
 from tests.e2e.conftest import Cli, Start
 from tests.programs import REPOSITORY
 from tests.servers.ports import free_port

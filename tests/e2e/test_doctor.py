@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import TagSettings
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import TagSettings
 from tests.e2e.conftest import Cli
 from tests.e2e.terminal import Terminal
 from tests.servers.ports import free_port

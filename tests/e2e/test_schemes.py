@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from issuer.persistence.records import now_ms
+from issuer_persistence.records import now_ms
 from tests.e2e.conftest import Cli, shown
 from tests.e2e.terminal import answered
 

@@ -8,7 +8,7 @@ import pytest
 import issuer
 from issuer.api import asyncio as async_facade
 from issuer.api import blocking as facade
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.schemes import Make, processes
 from tests.servers.proxy import FaultProxy

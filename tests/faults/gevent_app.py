@@ -14,7 +14,7 @@ import sys
 import gevent
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 
 CALLERS, EACH = 50, 100
 

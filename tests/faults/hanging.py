@@ -3,8 +3,8 @@
 import threading
 from typing import Any
 
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.memory import MemoryStore
 
 _HANGS = {"reserve", "get", "hand_back", "store_id", "create", "tags", "ledger", "prune", "halt", "recover"}
 

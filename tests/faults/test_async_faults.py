@@ -17,9 +17,9 @@ import pytest
 import issuer
 from issuer import AsyncIssuer, clock
 from issuer.drivers.asyncio import combiner as line
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Reservation
 from issuer.strategies import Instance
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Reservation
 from tests.audit import repeats
 from tests.faults.conftest import StartRedis, covering
 from tests.seeds import seeded

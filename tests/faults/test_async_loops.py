@@ -17,7 +17,7 @@ import issuer
 from issuer.api import asyncio as async_facade
 from issuer.core.supply import fetcher
 from issuer.drivers.asyncio.connections import Link
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
 from tests.faults.test_fork import in_child
@@ -110,7 +110,7 @@ ENDED = """
 import asyncio, faulthandler, gc, os, signal, sys, time
 import issuer
 from issuer.api import asyncio as facade
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 
 facade.CLOSING = 60  # what is not given back in time is told, which is no silence
 faulthandler.dump_traceback_later(200, exit=True)  # so that one that hangs says where

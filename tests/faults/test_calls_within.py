@@ -15,8 +15,8 @@ import pytest
 
 import issuer
 import issuer.metrics
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.servers.redis import RedisServer
 

@@ -15,9 +15,9 @@ import redis
 import issuer
 from issuer import CorruptState, ForeignHash, Issuer
 from issuer.core.supply import ownership
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import Order, TagSettings
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import Order, TagSettings
 from tests.audit import repeats
 from tests.colours import BOTH, COLOURS, Connect
 from tests.faults.conftest import covering

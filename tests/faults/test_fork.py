@@ -14,7 +14,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 import issuer
 from issuer import Issuer
 from issuer.core.supply import fetcher
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.sqlite import SQLiteStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Awaited, Connect
 from tests.faults.conftest import covering

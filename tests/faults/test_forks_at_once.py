@@ -81,8 +81,8 @@ def test_two_threads_fork_at_the_same_time(
 AMID = """
 import fcntl, json, os, signal, sys, threading, time
 import issuer
-from issuer.persistence import forks
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence import forks
+from issuer_persistence.sqlite import SQLiteStore
 
 file, where, reading, writing = sys.argv[1].removeprefix("sqlite:///"), sys.argv[2], *os.pipe()
 store = SQLiteStore(file)

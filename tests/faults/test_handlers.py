@@ -13,8 +13,8 @@ import pytest
 
 import issuer
 from issuer.interrupts import raise_interrupt
-from issuer.persistence.memory import MemoryStore
 from issuer.plugins import Plugin
+from issuer_persistence.memory import MemoryStore
 from tests.seeds import chosen as seed
 from tests.servers.redis import RedisServer
 

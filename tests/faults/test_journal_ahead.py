@@ -7,8 +7,8 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Order
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Order
 from tests.colours import Connect
 
 pytestmark = pytest.mark.usefixtures("patient")

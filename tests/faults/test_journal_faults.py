@@ -9,7 +9,7 @@ import pytest
 import redis
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.waiting import until

@@ -10,7 +10,7 @@ from issuer.clock import Deadline
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
 from issuer.gateway.scripts import script
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect, run
 from tests.faults.conftest import covering

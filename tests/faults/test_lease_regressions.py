@@ -17,8 +17,8 @@ from issuer.clock import Deadline
 from issuer.core.steps import Steps, sleep
 from issuer.core.supply import supply
 from issuer.drivers.blocking.connections import NOWHERE
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.memory import MemoryStore, Snapshot
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.memory import MemoryStore, Snapshot
 from tests.colours import COLOURS, connect_awaited, run
 from tests.servers.fake import FencedFakeServer
 from tests.waiting import until

@@ -2,8 +2,8 @@
 
 import pytest
 
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Order
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Order
 from tests.colours import Connect
 from tests.servers.redis import RedisServer
 

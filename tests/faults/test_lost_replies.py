@@ -11,7 +11,7 @@ import pytest
 
 import issuer
 from issuer.drivers.blocking.link import Link
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.servers.redis import RedisServer
 

@@ -9,7 +9,7 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.gateway.keys import redis_key
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
 
 pytestmark = [BOTH, pytest.mark.usefixtures("patient")]

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
 from tests.servers.redis import RedisServer

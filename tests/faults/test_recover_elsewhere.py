@@ -13,7 +13,7 @@ from issuer import Recovery
 from issuer.drivers import topology as routes
 from issuer.drivers.topology import Exchange, Talks, Topology
 from issuer.gateway.keys import redis_key
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.servers.cluster import ClusterServers
 from tests.servers.redis import RedisServer

@@ -12,7 +12,7 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.gateway.scripts import script
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Awaited, Connect
 from tests.drawers import Drawers, assert_sound

@@ -17,9 +17,9 @@ from issuer.clock import Deadline
 from issuer.core.recovery import floor
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Reservation
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Reservation
 from tests.audit import assert_increasing, repeats
 from tests.faults.test_fork import in_child
 from tests.schemes import Make, processes

@@ -8,7 +8,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.schemes import Make, processes

@@ -11,10 +11,10 @@ import issuer
 from issuer.clock import Deadline
 from issuer.core import recovery
 from issuer.numbers.codec import Scheme
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import HIGHEST, Tag, TagChanges, TagSettings
 from issuer.strategies.contract import Instance
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import HIGHEST, Tag, TagChanges, TagSettings
 from tests.audit import repeats
 from tests.colours import Connect, run
 from tests.schemes import KEYS, Make

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.persistence.errors import MaxBehind
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Reservation
+from issuer_persistence.errors import MaxBehind
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Reservation
 from tests.colours import Connect
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -13,9 +13,9 @@ import redis
 import issuer
 from issuer.api import asyncio as async_facade
 from issuer.api import blocking as facade
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import HIGHEST, Reservation, Tag
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import HIGHEST, Reservation, Tag
 from tests.audit import repeats
 from tests.colours import COLOURS, Connect
 from tests.faults.conftest import refused_by_store

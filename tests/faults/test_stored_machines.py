@@ -15,15 +15,15 @@ from issuer import ClockBehind, NoMachineNumber, StoreBehind
 from issuer.clock import Deadline
 from issuer.core.supply import direct
 from issuer.errors import Unavailable
-from issuer.persistence.contract import Store
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import StoreFacts, TagSettings
 from issuer.strategies import Instance, registry, stored
 from issuer.strategies.contract import Context, Strategy
 from issuer.strategies.machines import Clock
 from issuer.strategies.snowflake import Snowflake
 from issuer.strategies.stored import Stored, _candidates
+from issuer_persistence.contract import Store
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import StoreFacts, TagSettings
 from tests.audit import assert_increasing, repeats
 from tests.strategies import Desk, MovedClock
 

@@ -9,9 +9,9 @@ import pytest
 import issuer
 from issuer.api import blocking as facade
 from issuer.core.supply import supply
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Order, Tag, TagSettings
 from issuer.strategies import Instance
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Order, Tag, TagSettings
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.servers.ports import free_port

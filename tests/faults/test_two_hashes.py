@@ -5,8 +5,8 @@ import redis
 
 from issuer import Issuer, TwoHashes
 from issuer.core.inspect.discrepancies import AGAIN, Turns
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import LedgerEntry
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import LedgerEntry
 from tests.colours import Connect
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -13,8 +13,8 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.core.inspect import verification
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import LEDGER_KEPT, LedgerPage, Tag, TagSettings, now_ms
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import LEDGER_KEPT, LedgerPage, Tag, TagSettings, now_ms
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench
 from tests.contract.conftest import mongo_bench_at
 

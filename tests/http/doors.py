@@ -11,8 +11,8 @@ import issuer
 from issuer import AsyncIssuer
 from issuer.access import Access
 from issuer.http.app import application
-from issuer.persistence.contract import Store
 from issuer.tokens import line_for, new_token
+from issuer_persistence.contract import Store
 from tests.waiting import run
 
 HOST = "localhost:8000"

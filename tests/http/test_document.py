@@ -35,7 +35,7 @@ from issuer.http.routes import ROUTES
 from issuer.http.schemas import SCHEMAS
 from issuer.numbers.given import SchemeOptions
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.http.doors import Door, door, through
 from tests.http.test_access import call
 from tests.seeds import seeded

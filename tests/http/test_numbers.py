@@ -14,8 +14,8 @@ from issuer.http import service
 from issuer.http.app import application
 from issuer.http.service import Limits
 from issuer.operations import numbers
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Tag
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Tag
 from tests.clocks import Clock
 from tests.http.doors import Door, through, tokens
 

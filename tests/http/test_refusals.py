@@ -11,9 +11,9 @@ from issuer import errors
 from issuer.errors import IssuerError
 from issuer.http.calls import BODY_MOST
 from issuer.http.problems import STATUSES, answer, status_of
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.memory import MemoryStore
 from issuer.views import view
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.memory import MemoryStore
 from tests.http.doors import Answer, Door, through
 from tests.unit.test_views import ERRORS
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from issuer import Issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.colours import COLOURS, Connect
 from tests.contract.conftest import mongo_bench_at
 from tests.integration.days import VIENNA, Make

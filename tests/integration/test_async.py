@@ -13,7 +13,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 import issuer
 from issuer import AsyncIssuer, Issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.servers.fake import FencedFakeServer
 from tests.servers.redis import RedisServer

@@ -15,7 +15,7 @@ import redis
 import issuer
 from issuer.drivers.redis_errors import SETTLING
 from issuer.gateway.keys import redis_key
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused

@@ -13,7 +13,7 @@ import redis
 import issuer
 from issuer.clock import Deadline
 from issuer.drivers.blocking import combiner as thread_line
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import Draw, awaited, drawn, order_violations, repeats
 from tests.integration.drawer import by_processes, by_tasks, by_threads
 from tests.servers.redis import RedisServer

@@ -17,10 +17,10 @@ from issuer import Finding, Issuer, RedisUnavailable, StoreUnavailable, gateway
 from issuer.core import arithmetic
 from issuer.core.inspect.doctor import diagnosis, examination, redis, store, tags
 from issuer.core.inspect.doctor.diagnosis import Check
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import now_ms
-from issuer.persistence.urls import mask
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import now_ms
+from issuer_persistence.urls import mask
 from tests.colours import BOTH, Connect
 from tests.deadlines import refused
 from tests.integration.days import Make

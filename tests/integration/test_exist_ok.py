@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from issuer import InvalidArgument, Issuer, TagDiffers, TagExists
-from issuer.persistence.memory import MemoryStore
 from issuer.strategies import Instance
+from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.integration.days import DAILY, Make
 from tests.schemes import KEYS

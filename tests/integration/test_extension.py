@@ -16,9 +16,9 @@ import issuer
 from issuer import Issuer, gateway
 from issuer.core import arithmetic
 from issuer.drivers.store_pool import StorePool
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Reservation
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Reservation
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.integration.days import Make

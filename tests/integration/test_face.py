@@ -12,8 +12,8 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.persistence.memory import MemoryStore
 from issuer.strategies import Instance
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.integration.days import Make

@@ -16,8 +16,8 @@ from issuer import Issuer
 from issuer.clock import Deadline
 from issuer.core.supply.supply import Supply
 from issuer.gateway.scripts import script
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import HIGHEST
 from tests import colours
 from tests.audit import repeats
 from tests.colours import BOTH, Connect

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.integration.days import Make
 
 pytestmark = pytest.mark.colours("blocking")

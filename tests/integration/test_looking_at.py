@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+import issuer_persistence.errors
+from issuer_persistence.memory import MemoryStore
 from tests.colours import BOTH, Connect
 from tests.integration.days import Make
 from tests.servers.redis import RedisServer
@@ -103,7 +104,7 @@ def test_readiness_names_halted_tags_and_a_store_that_is_away(make: Make, monkey
     assert ids.ready()
 
     def away(*_: object, **__: object) -> list[issuer.Tag]:
-        raise issuer.persistence.errors.Unavailable("gone")
+        raise issuer_persistence.errors.Unavailable("gone")
 
     monkeypatch.setattr(MemoryStore, "tags", away)
     found = ids.ready()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import TagChanges
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import TagChanges
 from tests.colours import BOTH
 from tests.integration.days import Make, Set
 

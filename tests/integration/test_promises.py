@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.integration.days import Make
 from tests.servers.fake import FencedFakeServer
 

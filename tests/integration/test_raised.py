@@ -3,7 +3,7 @@
 import pytest
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.waiting import until
 
 FAR = 1_000_000

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.persistence.errors import Misconfigured
-from issuer.persistence.journalled import Journalled
-from issuer.persistence.memory import MemoryStore, Snapshot
-from issuer.persistence.records import Tag, TagChanges, TagSettings, now_ms
+from issuer_persistence.errors import Misconfigured
+from issuer_persistence.journalled import Journalled
+from issuer_persistence.memory import MemoryStore, Snapshot
+from issuer_persistence.records import Tag, TagChanges, TagSettings, now_ms
 from tests.colours import Connect
 from tests.integration.days import Make
 from tests.lua.hashes import GARBAGE
@@ -152,7 +152,7 @@ def test_a_journal_kept_with_a_fast_clock_puts_an_earlier_scheme_in_place_only_b
         )
     world.create(ONE)
     with monkeypatch.context() as fast:
-        fast.setattr("issuer.persistence.records.now_ms", lambda: now_ms() + 60_000)
+        fast.setattr("issuer_persistence.records.now_ms", lambda: now_ms() + 60_000)
         world.give(2)
     world.memory.configure("a", TagChanges(scheme=TWO), timeout=TIMEOUT)
     world.recover(connect)

@@ -9,8 +9,8 @@ import pytest
 
 import issuer
 from issuer.gateway.scripts import script
-from issuer.persistence.memory import MemoryStore
 from issuer.strategies import Instance
+from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.colours import BOTH, Connect
 from tests.drawers import Drawers

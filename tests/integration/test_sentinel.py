@@ -12,7 +12,7 @@ import redis
 
 import issuer
 from issuer.drivers.topology import Sentinels
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.audit import assert_increasing, repeats
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused

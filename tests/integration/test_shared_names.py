@@ -7,9 +7,9 @@ import pytest
 
 from issuer import Issuer
 from issuer.errors import ConfigurationError
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import TagSettings
 from issuer.strategies import Instance
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import TagSettings
 from tests.colours import BOTH, Connect
 from tests.integration.days import DAILY, Make, Set
 

@@ -13,10 +13,10 @@ import redis
 import issuer
 from issuer import Issuer
 from issuer.core.steps import Steps
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import TagSettings
 from issuer.plugins import Call, History, Plugin, Rate
 from issuer.strategies import Context, Instance, Strategy, register, registry
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import TagSettings
 from tests.colours import BOTH, Connect
 
 pytestmark = [pytest.mark.live, pytest.mark.colours("blocking")]

@@ -13,8 +13,8 @@ import pytest
 
 import issuer
 from issuer.gateway.scripts import script
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.colours import Connect
 from tests.faults.test_fork import in_child

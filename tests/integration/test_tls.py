@@ -15,7 +15,7 @@ from issuer import gateway
 from issuer.clock import Deadline
 from issuer.core.steps import Send
 from issuer.drivers.blocking.connections import Connections
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.deadlines import ENDLESS, refused
 from tests.faults.test_fork import in_child

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 import issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect
 from tests.deadlines import ENDLESS
 from tests.servers.redis import RedisServer

@@ -10,10 +10,10 @@ import pytest
 
 import issuer
 from issuer.core.inspect import verification
-from issuer.persistence.contract import Store
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.opening import open_store
-from issuer.persistence.records import LedgerPage, Reservation, TagSettings
+from issuer_persistence.contract import Store
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.opening import open_store
+from issuer_persistence.records import LedgerPage, Reservation, TagSettings
 from tests.colours import BOTH, Connect
 from tests.contract.benches import TIMEOUT
 from tests.drawers import Drawers

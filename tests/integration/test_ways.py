@@ -16,7 +16,7 @@ import pytest
 
 import issuer
 from issuer import Issuer
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("unhurried")

@@ -13,7 +13,7 @@ import redis
 
 from issuer.core.arithmetic import mark
 from issuer.gateway.scripts import NAMES, script
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.waiting import until
 
 KEY = "issuer:{orders}"

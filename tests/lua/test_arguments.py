@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import redis
 
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.lua.hashes import BORN, KEY, STORE, WINDOW, TagHash
 
 #: What is no whole number up to 2^63-1.

@@ -1,6 +1,6 @@
 """`floor` on real servers: in every position relative to both buffers."""
 
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import BORN, OTHER_REIGN, OTHER_STORE, STORE, Made, TagHash, numbers, unchanged
 

@@ -1,6 +1,6 @@
 """`lease` on real servers: it grants what `next` would, and tells the fence and the born that the numbers are of."""
 
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.lua.hashes import BORN, KEY, WINDOW, TagHash
 
 #: What lies in the hash, n, the window: every way through a draw.

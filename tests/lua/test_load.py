@@ -2,7 +2,7 @@
 
 import pytest
 
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.lua.hashes import BORN, KEY, OTHER_REIGN, TagHash, unchanged
 
 

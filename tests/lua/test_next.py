@@ -7,7 +7,7 @@ from itertools import count, product
 import pytest
 
 from issuer.core.arithmetic import mark
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.audit import repeats
 from tests.lua.hashes import KEY, WINDOW, TagHash, at_moment, numbers, unchanged
 from tests.servers.redis import RedisServer

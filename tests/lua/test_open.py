@@ -1,6 +1,6 @@
 """`open` on real servers: where the hash stands, arming, and who is elected."""
 
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.lua.hashes import BORN, KEY, OTHER_REIGN, OTHER_STORE, STORE, WINDOW, Made, TagHash, at_moment, unchanged
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from issuer.core.periods import PERIOD_BITS
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.lua.hashes import BORN, WINDOW, Made, TagHash, at_moment, unchanged
 
 NEVER = str(HIGHEST)

@@ -17,7 +17,7 @@ import issuer
 from issuer.core.steps import Masters
 from issuer.drivers import spans
 from issuer.gateway.scripts import NAMES
-from issuer.persistence.contract import Store
+from issuer_persistence.contract import Store
 from tests.colours import COLOURS, Connect
 from tests.unit.refusals import refused
 from tests.waiting import until

@@ -15,7 +15,7 @@ from issuer.core.steps import Ask, Send, Step, Steps
 from issuer.core.supply.extend import ATTEMPTS, Election, Extension, extend
 from issuer.errors import IssuerError
 from issuer.gateway import tag_scripts
-from issuer.persistence.errors import MaxBehind, StoreError
+from issuer_persistence.errors import MaxBehind, StoreError
 from tests.model import faults, processes, scripts
 from tests.model.scripts import Hash
 from tests.model.state import STORE, Process, State, World

@@ -1,4 +1,4 @@
-"""What the store does to a tag's record, as issuer.persistence.contract says."""
+"""What the store does to a tag's record, as issuer_persistence.contract says."""
 
 from typing import Literal, NamedTuple
 

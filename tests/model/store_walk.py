@@ -3,9 +3,9 @@
 import random
 from typing import Any
 
-from issuer.persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, VersionMoved
-from issuer.persistence.memory import MemoryStore, Snapshot
-from issuer.persistence.records import Reservation, TagChanges, TagSettings
+from issuer_persistence.errors import Halted, LimitHit, LimitTooLow, MaxBehind, VersionMoved
+from issuer_persistence.memory import MemoryStore, Snapshot
+from issuer_persistence.records import Reservation, TagChanges, TagSettings
 from tests.model import store
 from tests.model.guards import INTACT
 from tests.model.scripts import Scheme

@@ -71,7 +71,12 @@ def test_a_source_distribution_has_what_contributors_and_reviewers_read(tmp_path
     listed = run("tar", "tf", built(REPO, "sdist", tmp_path))
     names = {name.partition("/")[2] for name in listed.splitlines()}
     assert {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "Makefile"} <= names
-    assert {"docs/index.md", "tests/conftest.py", "persistence/contract.py", ".github/workflows/ci.yml"} <= names
+    assert {
+        "docs/index.md",
+        "tests/conftest.py",
+        "persistence/issuer_persistence/contract.py",
+        ".github/workflows/ci.yml",
+    } <= names
     assert not [name for name in names if name.startswith((".venv", ".wire", ".site", "issuer/persistence"))]
 
 
@@ -95,7 +100,7 @@ def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_f
     in_repo = {f"issuer/_lua/{path.relative_to(REPO / 'lua')}" for path in (REPO / "lua").rglob("*.lua")}
     assert len(in_repo) >= 4
     assert in_repo <= names
-    assert {"issuer/py.typed", "issuer/persistence/py.typed"} <= names
+    assert {"issuer/py.typed", "persistence/issuer_persistence/py.typed"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     program = (
         "import issuer, issuer.gateway.scripts as s; print(issuer.__file__, s.folder(), issuer.next('orders'), sep='|')"
@@ -105,7 +110,7 @@ def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_f
     # A package of the user's that is called as our folder is: ours is nowhere on the way of an import.
     (tmp_path / "persistence").mkdir()
     (tmp_path / "persistence" / "__init__.py").write_text("raise RuntimeError('of the user')\n")
-    program = "import issuer; print(issuer.next('orders')); import issuer.persistence.sqlite, persistence"
+    program = "import issuer; print(issuer.next('orders')); import issuer_persistence.sqlite, persistence"
     with pytest.raises(AssertionError, match="of the user") as told_too:
         run(sys.executable, "-c", program, PYTHONPATH=f"{tmp_path}{os.pathsep}{site}", **data_in(tmp_path))
     assert str(told_too.value).startswith("2\n")

@@ -29,9 +29,9 @@ from issuer.core.supply.mode import Mode
 from issuer.drivers.blocking.combiner import Combiner
 from issuer.gateway import tag_scripts
 from issuer.gateway.keys import redis_key
-from issuer.persistence.errors import StoreError
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Order
+from issuer_persistence.errors import StoreError
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Order
 from tests.servers.fake import FencedFakeServer
 from tests.virtual.turns import virtual
 

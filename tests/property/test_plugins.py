@@ -8,8 +8,8 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from issuer.errors import LimitReached, Refused, TransformFailed
-from issuer.persistence.records import HIGHEST
 from issuer.plugins import Call, Plugin
+from issuer_persistence.records import HIGHEST
 from tests.seeds import seeded
 from tests.surrounding import COLOURS, Face
 

@@ -16,9 +16,9 @@ from issuer.access import Access
 from issuer.api.door import Door
 from issuer.http.app import application
 from issuer.lookups import LookUps
-from issuer.persistence.memory import MemoryStore
 from issuer.rates import Rates
 from issuer.resp.server import start
+from issuer_persistence.memory import MemoryStore
 from tests.clocks import Clock
 from tests.http.doors import Door as Http
 from tests.resp.serving import packed

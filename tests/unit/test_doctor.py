@@ -14,7 +14,7 @@ from issuer.core.inspect.doctor.finding import Finding, Level
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway import Hash
-from issuer.persistence.records import HIGHEST, LedgerEntry, Order, StoreFacts, Tag
+from issuer_persistence.records import HIGHEST, LedgerEntry, Order, StoreFacts, Tag
 from tests.lua.hashes import OTHER_STORE
 
 REPLID = "8371b4fb1155b71f4a04d3e1bc3e18c4a990aeeb"

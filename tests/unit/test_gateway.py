@@ -5,7 +5,7 @@ from typing import Any
 from issuer import gateway
 from issuer.gateway import Call, Drawn, Floored, GivenBack, Hash, Leased, Loaded, Opened
 from issuer.gateway.scripts import script
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 KEY = "issuer:{orders}"
 REIGN = "8e1d" * 10

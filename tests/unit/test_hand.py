@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from issuer.core.arithmetic import mark
 from issuer.core.supply import local_buffer as module
 from issuer.core.supply.local_buffer import BUFFERS, FastPath, LocalBuffer, Place, spend
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 
 
 @dataclass(frozen=True)

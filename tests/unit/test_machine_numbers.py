@@ -15,9 +15,9 @@ from issuer.errors import (
     NoMachineNumber,
     RedisUnavailable,
 )
-from issuer.persistence.opening import open_store
 from issuer.strategies import Instance, Layout
 from issuer.strategies.files import Properties
+from issuer_persistence.opening import open_store
 from tests.strategies import Desk, Host, each_ms
 from tests.unit.refusals import refused
 

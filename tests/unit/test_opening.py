@@ -10,11 +10,11 @@ import redis
 from issuer.drivers.target import from_url
 from issuer.drivers.topology import Address
 from issuer.errors import ConfigurationError
-from issuer.persistence.errors import Misconfigured
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.mongodb import MongoStore
-from issuer.persistence.opening import FORMS, open_store
-from issuer.persistence.sqlite import SQLiteStore
+from issuer_persistence.errors import Misconfigured
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.mongodb import MongoStore
+from issuer_persistence.opening import FORMS, open_store
+from issuer_persistence.sqlite import SQLiteStore
 from tests.unit.refusals import refused
 
 
@@ -60,7 +60,7 @@ def test_a_url_that_cannot_be_meant_is_refused_without_its_secrets() -> None:
 
 
 def test_drivers_are_imported_only_when_asked_for() -> None:
-    program = "import sys, issuer.persistence.opening; print(sorted({'pymongo', 'sqlite3'} & set(sys.modules)))"
+    program = "import sys, issuer_persistence.opening; print(sorted({'pymongo', 'sqlite3'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -5,7 +5,7 @@ import re
 from issuer.core.error_mapping import refused, store_error
 from issuer.errors import ConfigurationError, CorruptState, FenceError, ForeignHash, InvalidArgument, StoreUnavailable
 from issuer.gateway import GivenBack, Loaded, Opened
-from issuer.persistence import errors
+from issuer_persistence import errors
 
 KEY = "issuer:{orders}"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from issuer.core.periods import PERIOD_BITS, SEQ_MOST, Periods
 from issuer.errors import InvalidArgument, SchemeError
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 KINDS = ("daily", "weekly", "monthly", "yearly")

@@ -8,9 +8,9 @@ import pytest
 
 from issuer.errors import LimitReached
 from issuer.numbers.scrambling import Piece, Scrambling, fingerprint
-from issuer.persistence.records import HIGHEST
 from issuer.plugins import Call, Chain, Scrambler, TransformFailed
 from issuer.plugins import hooks as module
+from issuer_persistence.records import HIGHEST
 from tests.surrounding import CALL, Changing, Faced, Raising, Telling, drawing
 from tests.unit.refusals import refused
 

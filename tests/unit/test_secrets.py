@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 import issuer
-from issuer.persistence.urls import mask
 from issuer.settings import load
+from issuer_persistence.urls import mask
 
 #: Stands on both sides of whatever a parser might cut at.
 MARK = "hunter2"

@@ -8,13 +8,13 @@ import pytest
 
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, InvalidArgument, NoMachineNumber
-from issuer.persistence.memory import MemoryStore
-from issuer.persistence.records import Tag, TagSettings
 from issuer.strategies import aside, registry
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.machines import Clock
 from issuer.strategies.snowflake import Snowflake
 from issuer.strategies.stored import Stored
+from issuer_persistence.memory import MemoryStore
+from issuer_persistence.records import Tag, TagSettings
 from tests.audit import repeats
 from tests.strategies import Desk, Host, MovedClock
 from tests.unit.refusals import refused

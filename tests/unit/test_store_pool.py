@@ -14,7 +14,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import ask
 from issuer.drivers.asyncio.runner import Runner
 from issuer.drivers.store_pool import GRACE, MOST, StorePool
-from issuer.persistence.memory import MemoryStore
+from issuer_persistence.memory import MemoryStore
 from tests.waiting import until
 
 

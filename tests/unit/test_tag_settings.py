@@ -14,8 +14,8 @@ from issuer.api.blocking import Issuer
 from issuer.cli.group import main
 from issuer.numbers import limits
 from issuer.operations.tag_options import TagOptions
-from issuer.persistence.errors import Corrupt
-from issuer.persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, settings_of
+from issuer_persistence.errors import Corrupt
+from issuer_persistence.records import HIGHEST, SETTINGS, Tag, TagChanges, TagSettings, settings_of
 from tests.colours import COLOURS, Connect
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operate" / "operations.md"

@@ -11,9 +11,9 @@ import issuer
 from issuer.advice import ADVICE, command_line, http, python
 from issuer.cli.exits import logged
 from issuer.errors import IssuerError
-from issuer.persistence.errors import Corrupt
-from issuer.persistence.records import fresh_version
 from issuer.views import view
+from issuer_persistence.errors import Corrupt
+from issuer_persistence.records import fresh_version
 
 TAG = issuer.Tag(tag="orders", max=9, step=5, created=1, timestamp=2, version=fresh_version())
 ENTRY = issuer.LedgerEntry(tag="orders", low=0, high=5, reason="extend")

@@ -9,7 +9,7 @@ import pytest
 import issuer
 from issuer import Issuer
 from issuer.drivers.blocking.combiner import PASSING, Batch, Combiner
-from issuer.persistence.records import TagSettings
+from issuer_persistence.records import TagSettings
 from tests.audit import repeats
 from tests.seeds import seeded
 from tests.virtual.test_outages import GRACE

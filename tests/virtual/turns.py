@@ -28,7 +28,6 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 import issuer.api.asyncio
 import issuer.api.blocking
-import issuer.persistence.memory
 import issuer.wiring  # noqa: F401
 from issuer.forks import leave_signals
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from issuer.persistence.records import LedgerEntry
 from issuer.times import utc
+from issuer_persistence.records import LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ from issuer.core.requests import whole
 from issuer.core.steps import Steps, ask, send, sleep
 from issuer.errors import CorruptState, RedisUnavailable
 from issuer.gateway.keys import check_found
-from issuer.persistence.errors import Corrupt
-from issuer.persistence.records import HIGHEST, LEDGER_KEPT, LedgerEntry, Position, now_ms
+from issuer_persistence.errors import Corrupt
+from issuer_persistence.records import HIGHEST, LEDGER_KEPT, LedgerEntry, Position, now_ms
 
 #: Seconds before a store that looks behind its journal is looked at again.
 SECOND_LOOK = 0.2

@@ -8,9 +8,9 @@ from issuer.clock import monotonic
 from issuer.core.events import Emit, ReservationFailed, Reserved, unobserved
 from issuer.core.steps import Steps, ask
 from issuer.errors import StoreBehind, StoreUnavailable
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import MaxBehind
-from issuer.persistence.records import Reservation
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import MaxBehind
+from issuer_persistence.records import Reservation
 
 #: How often a reservation is asked for, when the store looks behind and isn't. A primary that was deposed, and doesn't
 #: know it yet, answers from the past.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from issuer import gateway
 from issuer.core.error_mapping import refused
 from issuer.core.steps import Steps, send
-from issuer.persistence.records import Reservation, fresh_version
+from issuer_persistence.records import Reservation, fresh_version
 
 
 @dataclass(frozen=True, slots=True)

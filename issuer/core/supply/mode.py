@@ -33,8 +33,8 @@ from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import CorruptState, ForeignHash, InvalidArgument, IssuerError, LimitReached, Unavailable, UnknownTag
 from issuer.forks import under_way
-from issuer.persistence.records import Reservation, Tag
 from issuer.reentry import alone
+from issuer_persistence.records import Reservation, Tag
 
 T = TypeVar("T")
 

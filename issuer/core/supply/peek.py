@@ -7,8 +7,8 @@ from issuer.core import scheme_record
 from issuer.core.periods import PERIOD_BITS
 from issuer.core.steps import Steps, ask, send
 from issuer.errors import CorruptState
-from issuer.persistence.errors import LimitHit
-from issuer.persistence.records import Tag
+from issuer_persistence.errors import LimitHit
+from issuer_persistence.records import Tag
 
 
 def upcoming(record: Tag, key: str | None) -> Steps[int]:

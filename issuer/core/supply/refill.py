@@ -18,8 +18,8 @@ from issuer.core.supply.mode import Mode, Origin
 from issuer.core.supply.runtime import Runtime
 from issuer.core.supply.state import TagState
 from issuer.errors import ConfigurationError, CorruptState, IssuerError, Unavailable
-from issuer.persistence.records import LEASE_MOST
 from issuer.reentry import alone
+from issuer_persistence.records import LEASE_MOST
 
 T = TypeVar("T")
 

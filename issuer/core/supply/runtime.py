@@ -11,7 +11,7 @@ from issuer.core.scheme_record import Scheme
 from issuer.core.steps import Flight, Steps
 from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.ownership import Identity
-from issuer.persistence.records import Tag
+from issuer_persistence.records import Tag
 
 #: A job of the scheduler: steps to run, by the deadline that it is given.
 Job = Callable[[Deadline], Steps[object]]

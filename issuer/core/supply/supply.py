@@ -31,8 +31,8 @@ from issuer.errors import (
     StoreBehind,
     Unavailable,
 )
-from issuer.persistence.records import Reservation
 from issuer.reentry import alone
+from issuer_persistence.records import Reservation
 
 #: When the last check of the leases against the hash is this many seconds old, the caller checks them before more of
 #: them is served, and waits for it. Where a scheduler sweeps every second, the caller checks only if that is a second

@@ -16,7 +16,7 @@ from issuer.drivers.asyncio.connections import Connections, drive
 from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import GRACE, Answer, StorePool
 from issuer.errors import ConfigurationError
-from issuer.persistence.contract import Store
+from issuer_persistence.contract import Store
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from issuer.drivers.blocking.connections import Connections, drive
 from issuer.drivers.spans import REDIS
 from issuer.drivers.store_pool import StorePool
 from issuer.errors import CalledWithin, ConfigurationError
-from issuer.persistence.contract import Store
 from issuer.reentry import callees
+from issuer_persistence.contract import Store
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from issuer.errors import InvalidArgument, NotDecodable
 from issuer.numbers.digits import BASE36, BASE62, CHECKS, CROCKFORD32, DECIMAL, HEXADECIMAL, damm, luhn, mod97, verify
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 BASES = [DECIMAL, HEXADECIMAL, BASE36, BASE62, CROCKFORD32]

@@ -8,8 +8,8 @@ from issuer.core.scheme_record import turn
 from issuer.errors import SchemeError
 from issuer.numbers.codec import Scheme
 from issuer.numbers.given import changed, made
-from issuer.persistence.records import HIGHEST, Tag
-from issuer.persistence.scheme_json import continued
+from issuer_persistence.records import HIGHEST, Tag
+from issuer_persistence.scheme_json import continued
 from tests.unit.numbers.test_scheme import KEYS, Issued, make, record
 from tests.unit.refusals import refused
 

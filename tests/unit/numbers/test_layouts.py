@@ -9,7 +9,7 @@ from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers import limits
 from issuer.numbers.layouts import Layout
 from issuer.numbers.sharding import shard_of
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 SHARDED = [("sequence", 49), ("shard", 6), ("app", 8)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from issuer.errors import InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers.permutation import Permutation
 from issuer.numbers.scrambling import Piece, Scrambling, fingerprint
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 SECRETS = (b"0123456789abcdef", b"k" * 16, bytes(range(64)))

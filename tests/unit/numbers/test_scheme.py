@@ -15,7 +15,7 @@ from issuer.numbers.codec import Scheme
 from issuer.numbers.given import changed, made
 from issuer.numbers.stride import Piece, Strides
 from issuer.numbers.stride import changed as followed
-from issuer.persistence.records import HIGHEST, Order, Tag
+from issuer_persistence.records import HIGHEST, Order, Tag
 from tests.unit.refusals import refused
 
 KEYS = {"k1": b"0123456789abcdef", "k2": b"fedcba9876543210", "k3": bytes(range(32))}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from issuer.errors import FormatOverflow, InvalidArgument, NotDecodable, SchemeError
 from issuer.numbers.dates import CODES, tells
 from issuer.numbers.template import Parsed, Template
-from issuer.persistence.records import HIGHEST
+from issuer_persistence.records import HIGHEST
 from tests.unit.refusals import refused
 
 DAY = date(2026, 11, 21)

@@ -14,7 +14,7 @@ from issuer.core.inspect.inspection import RATE_FROM, WASTE_FROM
 from issuer.core.requests import whole
 from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
 from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
-from issuer.persistence.records import HIGHEST, StoreFacts, Tag, now_ms
+from issuer_persistence.records import HIGHEST, StoreFacts, Tag, now_ms
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from issuer.errors import IssuerError
 from issuer.gateway import Hash
-from issuer.persistence.records import LedgerEntry, StoreFacts, Tag
+from issuer_persistence.records import LedgerEntry, StoreFacts, Tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from issuer.core.supply.local_buffer import BUFFERS
 from issuer.errors import ConfigurationError, CorruptState
 from issuer.gateway import Hash
 from issuer.gateway.keys import has_blanks
-from issuer.persistence.records import HIGHEST, Tag, now_ms
 from issuer.times import lasting
+from issuer_persistence.records import HIGHEST, Tag, now_ms
 
 #: Seconds that a segment should last: the outage of the store that no caller notices.
 TARGET = 20 * 60

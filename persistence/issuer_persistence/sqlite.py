@@ -19,10 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from issuer.persistence import forks, scheme_json
-from issuer.persistence.contract import Deadline, Store
-from issuer.persistence.errors import MaxBehind, Misconfigured, TagMissing, Unavailable
-from issuer.persistence.records import (
+from issuer_persistence import forks, scheme_json
+from issuer_persistence.contract import Deadline, Store
+from issuer_persistence.errors import MaxBehind, Misconfigured, TagMissing, Unavailable
+from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,
@@ -37,8 +37,8 @@ from issuer.persistence.records import (
     label,
     shortened,
 )
-from issuer.persistence.sqlite_file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
-from issuer.persistence.sqlite_schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
+from issuer_persistence.sqlite_file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
+from issuer_persistence.sqlite_schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

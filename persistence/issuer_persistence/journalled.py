@@ -6,10 +6,10 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from issuer.persistence.contract import Deadline, Store
-from issuer.persistence.errors import Full, MaxBehind, StoreError, Unavailable
-from issuer.persistence.journal import ROTATE_AT, Journal, about
-from issuer.persistence.records import (
+from issuer_persistence.contract import Deadline, Store
+from issuer_persistence.errors import Full, MaxBehind, StoreError, Unavailable
+from issuer_persistence.journal import ROTATE_AT, Journal, about
+from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,

@@ -9,15 +9,15 @@ import pymongo
 from bson.int64 import Int64
 from pymongo import UpdateOne
 
-from issuer.persistence.mongotags import INTEGER
-from issuer.persistence.records import HIGHEST, LedgerEntry, is_number
+from issuer_persistence.mongotags import INTEGER
+from issuer_persistence.records import HIGHEST, LedgerEntry, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pymongo.collection import Collection
 
-    from issuer.persistence.records import Position
+    from issuer_persistence.records import Position
 
 Document = dict[str, Any]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast, get_args
 
-from issuer.persistence.errors import (
+from issuer_persistence.errors import (
     Corrupt,
     Halted,
     LeaseOnStrict,
@@ -26,7 +26,7 @@ from issuer.persistence.errors import (
     TagPresent,
     VersionMoved,
 )
-from issuer.persistence.scheme_json import PLAIN, FrozenObject, continued, frozen, problem
+from issuer_persistence.scheme_json import PLAIN, FrozenObject, continued, frozen, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

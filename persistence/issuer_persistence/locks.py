@@ -14,12 +14,12 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from issuer.persistence import forks
+from issuer_persistence import forks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from issuer.persistence.contract import Deadline
+    from issuer_persistence.contract import Deadline
 
 #: Seconds between two attempts: a thousandth of the wait so far, within these. A process that locks again and again
 #: leaves others 0.2 ms between two transactions of 8 ms: who tried every 5 ms waited for up to 3.6 s.

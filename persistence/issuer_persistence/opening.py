@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import Misconfigured
-from issuer.persistence.urls import has_parameters, mask
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import Misconfigured
+from issuer_persistence.urls import has_parameters, mask
 
 #: The URLs that `open_store` understands, as messages and the documentation show them.
 FORMS = (
@@ -27,11 +27,11 @@ def open_store(url: str) -> Store:
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme in {"mongodb", "mongodb+srv"}:
-        from issuer.persistence.mongodb import MongoStore
+        from issuer_persistence.mongodb import MongoStore
 
         return MongoStore.open(url)
     if separator and scheme == "sqlite":
-        from issuer.persistence.sqlite import SQLiteStore
+        from issuer_persistence.sqlite import SQLiteStore
 
         if not rest.startswith("/") or rest == "/":
             raise Misconfigured(f"{mask(url)}: write sqlite:///relative/path or sqlite:////absolute/path")
@@ -41,7 +41,7 @@ def open_store(url: str) -> Store:
             )
         return SQLiteStore(rest[1:])
     if separator and scheme == "memory":
-        from issuer.persistence.memory import MemoryStore
+        from issuer_persistence.memory import MemoryStore
 
         if mask(url) != url:
             raise Misconfigured(f"{mask(url)}: the name of a store in memory must consist of letters, digits, . and -")

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 from zlib import crc32
 
-from issuer.persistence import locks
-from issuer.persistence.contract import Deadline
-from issuer.persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unavailable
-from issuer.persistence.records import SETTINGS, Tag, is_number, now_ms
-from issuer.persistence.scheme_json import SCHEME_MOST
+from issuer_persistence import locks
+from issuer_persistence.contract import Deadline
+from issuer_persistence.errors import NO_SPACE, Corrupt, Damaged, Full, Misconfigured, StoreError, Unavailable
+from issuer_persistence.records import SETTINGS, Tag, is_number, now_ms
+from issuer_persistence.scheme_json import SCHEME_MOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

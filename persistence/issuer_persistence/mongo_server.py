@@ -11,8 +11,8 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.errors import ConfigurationError, InvalidName, OperationFailure, ServerSelectionTimeoutError
 from pymongo.monitoring import CommandListener
 
-from issuer.persistence.errors import Misconfigured, StoreError, Unavailable
-from issuer.persistence.records import StoreFacts
+from issuer_persistence.errors import Misconfigured, StoreError, Unavailable
+from issuer_persistence.records import StoreFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from issuer.persistence.contract import Store
-from issuer.persistence.errors import Misconfigured, TagMissing, Unavailable
-from issuer.persistence.records import (
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import Misconfigured, TagMissing, Unavailable
+from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,

@@ -8,8 +8,8 @@ from typing import Any
 
 from bson.int64 import Int64
 
-from issuer.persistence.errors import Corrupt
-from issuer.persistence.records import HIGHEST, SETTINGS, Setting, Tag
+from issuer_persistence.errors import Corrupt
+from issuer_persistence.records import HIGHEST, SETTINGS, Setting, Tag
 
 Document = dict[str, Any]
 

@@ -19,15 +19,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from issuer.persistence import locks
-from issuer.persistence.errors import NO_SPACE, Full, Misconfigured, Unavailable
-from issuer.persistence.records import fresh_version
-from issuer.persistence.sqlite_schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
+from issuer_persistence import locks
+from issuer_persistence.errors import NO_SPACE, Full, Misconfigured, Unavailable
+from issuer_persistence.records import fresh_version
+from issuer_persistence.sqlite_schema import COLUMNS, SCHEMA, STEPS, columns_at, missing_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from issuer.persistence.contract import Deadline
+    from issuer_persistence.contract import Deadline
 
 log = logging.getLogger("issuer")
 

@@ -17,9 +17,9 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri, split_options
 
-from issuer.persistence.errors import Misconfigured
-from issuer.persistence.records import fresh_version, is_id, is_number
-from issuer.persistence.urls import ENCODE, flaw, mask
+from issuer_persistence.errors import Misconfigured
+from issuer_persistence.records import fresh_version, is_id, is_number
+from issuer_persistence.urls import ENCODE, flaw, mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ These rules hold for every method of every store:
 - An argument out of its range raises ValueError before anything is requested. `TagSettings` and `TagChanges` check
   their values when they are created.
 - Methods can be called by several threads at once, and by several processes on the same store.
-- A store raises only the errors of `issuer.persistence.errors`. The error of its driver is chained.
+- A store raises only the errors of `issuer_persistence.errors`. The error of its driver is chained.
 - A call that raises an error other than `Unavailable` has changed nothing.
 - Every change of a record writes a new random `version` and the current time as `timestamp`.
 - Numbers are exact integers in 0..2^63-1. A store checks this range when it reads numbers.
@@ -21,13 +21,13 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from issuer.persistence.errors import Unavailable
-from issuer.persistence.records import StoreFacts, Upgrade
+from issuer_persistence.errors import Unavailable
+from issuer_persistence.records import StoreFacts, Upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from issuer.persistence.records import LedgerEntry, LedgerPage, Position, Reservation, Tag, TagChanges, TagSettings
+    from issuer_persistence.records import LedgerEntry, LedgerPage, Position, Reservation, Tag, TagChanges, TagSettings
 
 
 class Deadline:

@@ -23,11 +23,11 @@ from pymongo import MongoClient, ReturnDocument
 from pymongo.errors import DuplicateKeyError
 from pymongo.synchronous import client_session
 
-from issuer.persistence import mongoledger, mongometa, mongotags
-from issuer.persistence.contract import Deadline, Store
-from issuer.persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
-from issuer.persistence.mongo_server import Attempts, facts, translated
-from issuer.persistence.records import (
+from issuer_persistence import mongoledger, mongometa, mongotags
+from issuer_persistence.contract import Deadline, Store
+from issuer_persistence.errors import Corrupt, Misconfigured, StoreError, TagMissing, Unavailable
+from issuer_persistence.mongo_server import Attempts, facts, translated
+from issuer_persistence.records import (
     LedgerEntry,
     LedgerPage,
     Position,
@@ -44,7 +44,7 @@ from issuer.persistence.records import (
     now_ms,
     shortened,
 )
-from issuer.persistence.urls import mask
+from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
