@@ -14,6 +14,7 @@ from typing import Any, overload
 
 from issuer.errors import ConfigurationError, InvalidArgument, brief
 from issuer_persistence.records import LEASE_MOST
+from issuer_persistence.urls import FILE, file_path
 
 #: Environment variables of other programs that name the store, in the order in which they are looked at.
 STORE_VARIABLES = ("MONGODB_URI", "MONGO_URL")
@@ -29,8 +30,6 @@ REDIS_CONNECTIONS = 32
 #: The most processes that serve together.
 WORKERS_MOST = 256
 _PORTS = 65536
-
-_SQLITE = "sqlite:///"
 
 #: How alike an unknown variable and one of ours must be to be taken for a misspelt one: 1 is equal. One wrong letter of
 #: five makes 0.8; ISSUER_BASE_URL, of an OpenID Connect library, is 0.71 like ISSUER_STORE_URL.
@@ -378,7 +377,7 @@ def load(
     if "store_url" in found and "redis_url" not in found and REDIS_VARIABLE in environment:
         found["redis_url"] = Setting(_filled(REDIS_VARIABLE, environment[REDIS_VARIABLE]), REDIS_VARIABLE)
     defaults = {name: definition.default for name, definition in DEFINITIONS.items()}
-    defaults["store_url"] = f"{_SQLITE}{_data_home(environment) / 'issuer' / 'issuer.db'}"
+    defaults["store_url"] = f"{FILE}{_data_home(environment) / 'issuer' / 'issuer.db'}"
     return _checked({name: found.get(name, Setting(defaults[name], DEFAULT)) for name in names})
 
 
@@ -431,8 +430,8 @@ def _beside(path: Path, name: str, value: object) -> object:
         return value
     if DEFINITIONS[name].read is _path:
         return str(path.absolute().parent / value)
-    if name == "store_url" and value.startswith(_SQLITE) and value != _SQLITE:
-        return f"{_SQLITE}{path.absolute().parent / value.removeprefix(_SQLITE)}"
+    if name == "store_url" and (file := file_path(value)):
+        return f"{FILE}{path.absolute().parent / file}"
     return value
 
 

@@ -209,7 +209,7 @@ def _end_all() -> None:
 def _start(process: ForkServerProcess) -> None:
     """Start it; the server from which it is forked finds the modules of the checkout, whatever the test has set."""
     before = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([str(REPOSITORY), *([before] if before else [])])
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "persistence"), *([before] if before else [])])
     with mock.patch.dict(os.environ, PYTHONPATH=path):
         process.start()
 

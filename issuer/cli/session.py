@@ -13,7 +13,7 @@ from issuer import settings as settings_
 from issuer.api.blocking import Issuer
 from issuer.errors import ConfigurationError
 from issuer.wiring import connect, default_is_known
-from issuer_persistence.urls import mask
+from issuer_persistence.urls import file_path, mask
 
 
 @dataclass(slots=True)
@@ -72,10 +72,9 @@ class Session:
 
 def is_missing(store: object) -> bool:
     """Whether the store is an SQLite file that isn't there: it would look empty, and a write would make it."""
-    if not isinstance(store, str) or not store.startswith("sqlite:///"):
-        return False
+    path = file_path(store) if isinstance(store, str) else ""
     try:
-        return not Path(store.removeprefix("sqlite:///")).exists()
+        return bool(path) and not Path(path).exists()
     except OSError:  # what is wrong with the path the store tells
         return False
 

@@ -32,9 +32,6 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 #: The name of a script, at the beginning of its header.
 _SCRIPT = re.compile(r"--\[\[\s*(\w+):")
 
-#: What the conventions call a store, by the scheme of its URL.
-_SYSTEMS = {"mongodb+srv": "mongodb"}
-
 
 def around(step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, url: str) -> AbstractContextManager[None]:
     """Return the span of a step, to be entered around it; nothing if the program doesn't trace.
@@ -44,9 +41,10 @@ def around(step: Ask | Send | Masters | Visit | Elsewhere, tag: str | None, url:
     tracer = _tracer()
     if tracer is None:
         return _NOTHING
-    scheme = url.partition("://")[0]
+    # The conventions call a store as the scheme of its URL does, without a transport: mongodb+srv is mongodb.
+    system = url.partition("://")[0].partition("+")[0]
     operation, script = _operation(step)
-    attributes = {"db.system.name": _SYSTEMS.get(scheme, scheme), "db.operation.name": operation}
+    attributes = {"db.system.name": system, "db.operation.name": operation}
     if script:
         attributes["db.stored_procedure.name"] = script
     if tag is not None:

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import wait
@@ -26,6 +26,8 @@ from issuer.server.sockets import close, listen
 from issuer.server.supervisor import ALIVE_EVERY, SIGNALS, Alive, Job, Lifeline, Ready, Report, Supervisor
 from issuer.server.watch import EVERY, Watch
 from issuer.wiring import connect
+from issuer_persistence.errors import StoreError
+from issuer_persistence.opening import store_class
 
 log = logging.getLogger("issuer.server")
 
@@ -113,8 +115,8 @@ def _prepare(options: ServerOptions) -> None:
     import_module("issuer.server.worker")
     for endpoint in options.endpoints:
         import_module("issuer.http.app" if endpoint.name == "http" else "issuer.resp.server")
-    if options.store_url.startswith("mongodb"):
-        import_module("issuer_persistence.mongodb")
+    with suppress(StoreError):  # connecting reports what is wrong with the URL
+        store_class(options.store_url)
 
 
 def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], access: Access, *, first: bool) -> Job:

@@ -21,8 +21,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from issuer_persistence.errors import Unavailable
+from issuer_persistence.errors import Misconfigured, Unavailable
 from issuer_persistence.records import StoreFacts, Upgrade
+from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,6 +63,18 @@ class Store(ABC):
 
     #: Whether several processes, on this machine or others, may share it. False: `memory://`.
     shared: bool = True
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """Return the store at a URL. Called for a scheme that an entry point of the group `issuer.stores` registers.
+
+        Args:
+            url: URL of the store, with its scheme.
+
+        Raises:
+            Misconfigured: The URL is not valid.
+        """
+        raise Misconfigured(f"{mask(url)}: {cls.__name__} cannot be opened by a URL; pass a store object")
 
     @property
     @abstractmethod

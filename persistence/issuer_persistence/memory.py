@@ -25,6 +25,7 @@ from issuer_persistence.records import (
     label,
     shortened,
 )
+from issuer_persistence.urls import mask
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,6 +54,14 @@ class MemoryStore(Store):
         self._process: int | None = os.getpid()
         self._tags: dict[str, Tag] = {}
         self._ledger: dict[str, LedgerEntry] = {}
+
+    @classmethod
+    def open(cls, url: str) -> MemoryStore:
+        """Return a new store for memory://, the same one for the whole process for memory://name."""
+        if mask(url) != url:
+            raise Misconfigured(f"{mask(url)}: the name of a store in memory must consist of letters, digits, . and -")
+        name = url.partition("://")[2]
+        return cls.named(name) if name else cls()
 
     @classmethod
     def named(cls, name: str) -> MemoryStore:

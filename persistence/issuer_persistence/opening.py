@@ -1,12 +1,18 @@
-"""From a URL to a store. Drivers are imported when a URL asks for them, not before."""
+"""From a URL to a store. A store's module is imported when a URL names it, not before."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.metadata import entry_points
+
 from issuer_persistence.contract import Store
 from issuer_persistence.errors import Misconfigured
-from issuer_persistence.urls import has_parameters, mask
+from issuer_persistence.urls import mask
 
-#: The URLs that `open_store` understands, as messages and the documentation show them.
+#: The group of entry points in which other distributions register stores, by the scheme of their URLs.
+GROUP = "issuer.stores"
+
+#: The URLs of our own stores, as messages and the documentation show them.
 FORMS = (
     "mongodb://host/database",
     "mongodb+srv://host/database",
@@ -16,34 +22,44 @@ FORMS = (
     "memory://name",
 )
 
+#: Our own stores by the scheme of their URLs. They need no entry points: a frozen program has none.
+_OURS = {
+    "mongodb": ("mongodb", "MongoStore"),
+    "mongodb+srv": ("mongodb", "MongoStore"),
+    "sqlite": ("sqlite", "SQLiteStore"),
+    "memory": ("memory", "MemoryStore"),
+}
+
+
+def store_class(url: str) -> type[Store]:
+    """Import and return the class of the store that a URL names.
+
+    Args:
+        url: URL of a store. Its scheme is one of ours, or the name of an entry point in the group `issuer.stores`.
+
+    Raises:
+        Misconfigured: No store has this scheme.
+    """
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme in _OURS:
+        module, name = _OURS[scheme]
+        found: type[Store] = getattr(import_module(f"issuer_persistence.{module}"), name)
+        return found
+    for entry in entry_points(group=GROUP, name=scheme) if separator else ():
+        loaded = entry.load()
+        if not (isinstance(loaded, type) and issubclass(loaded, Store)):
+            raise Misconfigured(f"the entry point {GROUP}:{scheme} ({entry.value}) is not a subclass of issuer.Store")
+        return loaded
+    raise Misconfigured(f"{mask(url)} is not the URL of a store; use one of: {', '.join(FORMS)}")
+
 
 def open_store(url: str) -> Store:
-    """Return the store that the URL names. Does no I/O: a store that is away shows at the first call.
+    """Return the store that a URL names. No I/O: a store that is away shows at the first call.
 
-    An SQLite path is taken as it stands (no percent-encoding): it may hold blanks, `?`, `#` and any letter. What looks
-    like parameters behind it is refused: another file would begin another store.
-    `memory://` is a new store each time, `memory://name` the same one for the whole process. Raises Misconfigured for
-    any other scheme, and for a URL that can't be meant.
+    Args:
+        url: URL of a store, see `store_class`.
+
+    Raises:
+        Misconfigured: No store has this scheme, or the store rejects the URL.
     """
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme in {"mongodb", "mongodb+srv"}:
-        from issuer_persistence.mongodb import MongoStore
-
-        return MongoStore.open(url)
-    if separator and scheme == "sqlite":
-        from issuer_persistence.sqlite import SQLiteStore
-
-        if not rest.startswith("/") or rest == "/":
-            raise Misconfigured(f"{mask(url)}: write sqlite:///relative/path or sqlite:////absolute/path")
-        if has_parameters(rest):
-            raise Misconfigured(
-                f"{mask(url)}: the URL of an SQLite file has no parameters: remove the '?' and all that follows"
-            )
-        return SQLiteStore(rest[1:])
-    if separator and scheme == "memory":
-        from issuer_persistence.memory import MemoryStore
-
-        if mask(url) != url:
-            raise Misconfigured(f"{mask(url)}: the name of a store in memory must consist of letters, digits, . and -")
-        return MemoryStore.named(rest) if rest else MemoryStore()
-    raise Misconfigured(f"{mask(url)} is not the URL of a store; use one of: {', '.join(FORMS)}")
+    return store_class(url).open(url)

@@ -39,6 +39,7 @@ from issuer_persistence.records import (
 )
 from issuer_persistence.sqlite_file import JOURNAL_MODE, SYNCHRONOUS, SQLiteFile
 from issuer_persistence.sqlite_schema import ENTRY_COLUMNS, SCHEMA, TAG_COLUMNS
+from issuer_persistence.urls import file_path, has_parameters, mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -103,6 +104,22 @@ class SQLiteStore(Store):
     write makes the file, and missing parent directories (mode 0700). A file that is something else, or was written by a
     newer version, is Misconfigured and left as it is. Needs SQLite 3.35.
     """
+
+    @classmethod
+    def open(cls, url: str) -> SQLiteStore:
+        """Return the store in the file of a URL, sqlite:///path.
+
+        A path is taken as it stands (no percent-encoding): it may hold blanks, `?`, `#` and any letter. What looks like
+        parameters behind it is refused: another file would begin another store.
+        """
+        path = file_path(url)
+        if not path:
+            raise Misconfigured(f"{mask(url)}: write sqlite:///relative/path or sqlite:////absolute/path")
+        if has_parameters(path):
+            raise Misconfigured(
+                f"{mask(url)}: the URL of an SQLite file has no parameters: remove the '?' and all that follows"
+            )
+        return cls(path)
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if sqlite3.sqlite_version_info < OLDEST:

@@ -34,14 +34,15 @@ def copied(to: Path) -> Path:
     for name in filter(None, listed.stdout.split("\0")):
         if (REPOSITORY / name).exists():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPOSITORY / name, to / name, follow_symlinks=False)  # issuer/persistence is a link
+            shutil.copy2(REPOSITORY / name, to / name, follow_symlinks=False)
     return to
 
 
 def tested(root: Path, tests: Sequence[str], *options: str) -> tuple[int, list[str], str]:
     """Run tests in a copy; return pytest's exit code, the tests that failed, and its output."""
     wire = os.environ.get(WIRE_PYTHON) or str(REPOSITORY / ".wire" / "bin" / "python")
-    environment = {**os.environ, "PYTHONPATH": str(root), WIRE_PYTHON: wire, "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join(map(str, (root, root / "persistence")))
+    environment = {**os.environ, "PYTHONPATH": path, WIRE_PYTHON: wire, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.mutate.plugin"]
     done = subprocess.run(
         [*command, "-m", "not soak", "--tb=short", *options, *tests],

@@ -38,7 +38,7 @@ def built(tree: Path, target: str, folder: Path) -> Path:
 
 def test_a_version_tells_of_which_commit_a_build_is(tmp_path: Path) -> None:
     # Of a checkout as a wheel, as a source distribution and a wheel of that, and as an archive of git's.
-    for name in (*run("git", "ls-files", "-co", "--exclude-standard", at=REPO).splitlines(), "issuer/persistence"):
+    for name in run("git", "ls-files", "-co", "--exclude-standard", at=REPO).splitlines():
         if (REPO / name).exists():
             (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPO / name, tmp_path / "tree" / name, follow_symlinks=False)
@@ -61,7 +61,9 @@ def test_a_version_tells_of_which_commit_a_build_is(tmp_path: Path) -> None:
     assert built(tree, "wheel", tmp_path / "tagged").name == "segment_issuer-0.1.0-py3-none-any.whl"
     (tree / "README.md").write_text("changed\n")
     asked = ("-c", "import issuer; print(issuer.__version__)")
-    assert run(sys.executable, *asked, PYTHONPATH=str(tree)) == f"{version}.changed\n", "as an editable install does"
+    assert (
+        run(sys.executable, *asked, PYTHONPATH=f"{tree}{os.pathsep}{tree / 'persistence'}") == f"{version}.changed\n"
+    ), "as an editable install does"
     with zipfile.ZipFile(next((tmp_path / "wheel").glob("*.whl"))) as archive:
         archive.extractall(tmp_path / "site")
     assert run(sys.executable, "-m", "issuer", "--version", PYTHONPATH=str(tmp_path / "site")) == f"issuer {version}\n"
@@ -77,7 +79,7 @@ def test_a_source_distribution_has_what_contributors_and_reviewers_read(tmp_path
         "persistence/issuer_persistence/contract.py",
         ".github/workflows/ci.yml",
     } <= names
-    assert not [name for name in names if name.startswith((".venv", ".wire", ".site", "issuer/persistence"))]
+    assert not [name for name in names if name.startswith((".venv", ".wire", ".site"))]
 
 
 def data_in(folder: Path) -> dict[str, str]:
@@ -96,11 +98,11 @@ def test_it_holds_the_packages_the_scripts_the_types_and_the_licence_and_works_f
     (commands,) = site.glob("*.dist-info/entry_points.txt")
     assert "issuer = issuer.cli:main" in commands.read_text()
     tops = {name.split("/")[0] for name in names}
-    assert {name for name in tops if not name.endswith(".dist-info")} == {"issuer"}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"issuer", "issuer_persistence"}
     in_repo = {f"issuer/_lua/{path.relative_to(REPO / 'lua')}" for path in (REPO / "lua").rglob("*.lua")}
     assert len(in_repo) >= 4
     assert in_repo <= names
-    assert {"issuer/py.typed", "persistence/issuer_persistence/py.typed"} <= names
+    assert {"issuer/py.typed", "issuer_persistence/py.typed"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     program = (
         "import issuer, issuer.gateway.scripts as s; print(issuer.__file__, s.folder(), issuer.next('orders'), sep='|')"

@@ -32,23 +32,23 @@ class Watched(MemoryStore):
         super().__init__()
         self.asked: Counter[str] = Counter()
         self.under_way = 0
-        self.open = threading.Event()
-        self.open.set()
+        self.gate = threading.Event()
+        self.gate.set()
 
     def get(self, tag: str, **named: Any) -> Any:
         self.asked[tag] += 1
         self.under_way += 1
-        self.open.wait(120)
+        self.gate.wait(120)
         self.under_way -= 1
         return super().get(tag, **named)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        self.open.clear()
+        self.gate.clear()
         try:
             yield
         finally:
-            self.open.set()
+            self.gate.set()
 
 
 class Client:
