@@ -15,7 +15,10 @@ pytestmark = pytest.mark.live
 
 #: What is needed to build.
 PARTS = ("issuer", "persistence", "lua", "hatch_version.py", "pyproject.toml", "README.md", "LICENSE")
-PROGRAM = "import issuer; print(issuer.__file__, issuer.next('orders'), sep='|')"
+PROGRAM = """
+import issuer, issuer_persistence
+print(issuer.__file__, issuer_persistence.__file__, issuer.next("orders"), sep="|")
+"""
 
 
 def git(at: Path, *words: str) -> None:
@@ -61,12 +64,12 @@ def installed(source: str | Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     offline = ("--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check", "--quiet")
     run(sys.executable, "-m", "pip", "install", *offline, "--target", site, source)
-    imported(str(site), site, tmp_path)
+    imported(str(site), site, site, tmp_path)
 
 
-def imported(path: str, source: Path, tmp_path: Path) -> None:
+def imported(path: str, source: Path, stores: Path, tmp_path: Path) -> None:
     told = run(sys.executable, "-c", PROGRAM, PYTHONPATH=path, **data_in(tmp_path))
-    assert told == f"{source}/issuer/__init__.py|1\n"
+    assert told == f"{source}/issuer/__init__.py|{stores}/issuer_persistence/__init__.py|1\n"
 
 
 def built(source: Path, target: str, tmp_path: Path) -> Path:
@@ -100,4 +103,4 @@ def test_an_editable_install(repository: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (paths,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".pth"))
     assert paths.split() == [str(repository), str(repository / "persistence")]
-    imported(os.pathsep.join(paths.split()), repository, tmp_path)
+    imported(os.pathsep.join(paths.split()), repository, repository / "persistence", tmp_path)

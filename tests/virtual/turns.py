@@ -34,7 +34,7 @@ from issuer.forks import leave_signals
 T = TypeVar("T")
 
 #: Whose names are swapped. `faults.hanging`: a store that hangs does so in virtual time too.
-_MODULES = ("issuer.", "apscheduler.", "tests.faults.hanging")
+_MODULES = ("issuer.", "issuer_persistence.", "apscheduler.", "tests.faults.hanging")
 
 #: Whose `datetime` is swapped.
 _DATED = {"apscheduler.schedulers.base", "apscheduler.executors.base", apscheduler.triggers.interval.__name__}
