@@ -219,7 +219,7 @@ class MemoryStore(Store):
     def examine(self, *, timeout: float) -> StoreFacts:
         """See `Store.examine`."""
         with self._locked(timeout):
-            return StoreFacts(kind="memory", lasting=False)
+            return StoreFacts(kind="memory", own_clock=False, lasting=False)
 
     def _entries(self, tag: str) -> list[LedgerEntry]:
         mine = (each for each in self._ledger.values() if each.tag == tag)

@@ -638,7 +638,8 @@ class StoreFacts:
     Attributes:
         kind: Kind of store: "mongodb", "sqlite", "memory", or else the part of the URL before "://".
         version: Version of the server or library.
-        time: Time of the server's clock, in ms since 1970. None if the store has no clock of its own.
+        own_clock: False if the store uses the clock of this machine.
+        time: Time of the store's own clock, in ms since 1970. None if it has none, or if the server did not report it.
         lasting: True if the data outlives the process.
         write_concern: Write concern that the store uses for its writes. The URL cannot change it.
         asked_concern: Write concern that the URL requests.
@@ -655,6 +656,7 @@ class StoreFacts:
 
     kind: str
     version: str | None = None
+    own_clock: bool = True
     time: int | None = None
     lasting: bool | None = None
     write_concern: Mapping[str, object] | None = None

@@ -267,6 +267,7 @@ class SQLiteStore(Store):
         return StoreFacts(
             kind="sqlite",
             version=sqlite3.sqlite_version,
+            own_clock=False,
             lasting=True,
             journal=JOURNAL_MODE,
             synchronous=SYNCHRONOUS,

@@ -213,7 +213,7 @@ def schema(facts: Facts) -> Iterator[Finding]:
 
 def clock(facts: Facts) -> Iterator[Finding]:
     """Whether its clock and this machine's agree; SQLite and memory have none of their own."""
-    if facts.store_facts is not None and facts.store_facts.time is not None:
+    if facts.store_facts is not None and facts.store_facts.own_clock:
         yield compared("store-clock", facts.store, facts.store_clock)
 
 
