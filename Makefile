@@ -30,7 +30,7 @@ WIRE_REQUIREMENT = mongoeco[wire]>=4.11,<5
 # pytest rewrite every assertion, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo lint check test oldest soak mutate chaos bench docs ready wire clean
+.PHONY: help demo generate lint check test oldest soak mutate chaos bench docs ready wire clean
 
 help:
 	@sed -n 's/^# //p' Makefile | head -9
@@ -38,7 +38,12 @@ help:
 demo: $(V)/.demo
 	@$(V)/bin/issuer demo
 
+# The blocking twins of modules that are written as async code.
+generate: $(V)/.dev
+	@$(PY) -m tests.generate
+
 lint: $(V)/.dev
+	$(PY) -m tests.generate --check
 	$(V)/bin/ruff check .
 	$(V)/bin/ruff format --check .
 	$(V)/bin/mypy

@@ -30,8 +30,7 @@ if not getattr(sys, "_is_gil_enabled", lambda: True)():
         stacklevel=2,
     )
 
-from issuer.core import events
-from issuer.core.inspect.discrepancies import (
+from issuer.care.discrepancies import (
     AboveMax,
     BelowJournal,
     DamagedEntry,
@@ -44,9 +43,10 @@ from issuer.core.inspect.discrepancies import (
     RedisUnseen,
     TwoHashes,
 )
-from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection, Readiness, RedisState, StoreState, Waste
-from issuer.core.inspect.verification import Provenance
+from issuer.care.doctor.finding import Finding
+from issuer.care.inspection import Inspection, Readiness, RedisState, StoreState, Waste
+from issuer.care.verification import Provenance
+from issuer.core import events
 from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
 from issuer.core.requests import TTL
@@ -87,9 +87,9 @@ from issuer_persistence.contract import Store
 from issuer_persistence.records import LedgerEntry, LedgerPage, Tag, Upgrade
 
 if TYPE_CHECKING:
-    from issuer.api.asyncio import AsyncIssuer
+    from issuer.api.aio import AsyncIssuer
     from issuer.api.blocking import Issuer
-    from issuer.strategies.aside import MachineNumber, MachineNumbers
+    from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
     from issuer.wiring import aconnect, connect
 
 # Without `next`, which would shadow the builtin in `from issuer import *`.
@@ -170,10 +170,10 @@ __version__: str
 
 #: Where what is imported at its first use is found. redis-py and APScheduler take two thirds of the time of an import.
 _LATER = {
-    "AsyncIssuer": "issuer.api.asyncio",
+    "AsyncIssuer": "issuer.api.aio",
     "Issuer": "issuer.api.blocking",
-    "MachineNumber": "issuer.strategies.aside",
-    "MachineNumbers": "issuer.strategies.aside",
+    "MachineNumber": "issuer.strategies.snowflake.aside",
+    "MachineNumbers": "issuer.strategies.snowflake.aside",
     "aconnect": "issuer.wiring",
     "connect": "issuer.wiring",
 }

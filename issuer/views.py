@@ -7,16 +7,16 @@ from dataclasses import asdict
 from functools import singledispatch
 from typing import Any, Final
 
-from issuer.core.inspect.discrepancies import Discrepancy
-from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection, Readiness
-from issuer.core.inspect.verification import Provenance
+from issuer.care.discrepancies import Discrepancy
+from issuer.care.doctor.finding import Finding
+from issuer.care.inspection import Inspection, Readiness
+from issuer.care.verification import Provenance
 from issuer.core.recovery import Recovery
 from issuer.core.scheme_record import SEGMENT, strategy
 from issuer.errors import IssuerError, brief
 from issuer.numbers.codec import Decoded
-from issuer.strategies.layout import Layout
 from issuer.strategies.registry import SNOWFLAKE
+from issuer.strategies.snowflake.layout import Layout
 from issuer.times import utc
 from issuer_persistence.records import LedgerEntry, LedgerPage, Tag
 

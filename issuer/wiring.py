@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
     from apscheduler.schedulers.base import BaseScheduler
 
-    from issuer.api.asyncio import AsyncIssuer
+    from issuer.api.aio import AsyncIssuer
     from issuer.api.blocking import Issuer
-    from issuer.drivers.asyncio.connections import Connections as AsyncConnections
+    from issuer.drivers.aio.connections import Connections as AsyncConnections
     from issuer.drivers.blocking.connections import Connections
 
     #: Has an issuer's metrics counted, or nothing.
@@ -191,7 +191,7 @@ def aconnect(
     with no_fork():
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-        from issuer.api.asyncio import AsyncIssuer
+        from issuer.api.aio import AsyncIssuer
     if scheduler is not None and scheduler != "background" and not isinstance(scheduler, AsyncIOScheduler):
         raise ConfigurationError(f"scheduler must be 'background', None or an AsyncIOScheduler, not {brief(scheduler)}")
     hooks = Hooks(AsyncChain(plugins), rejected, instance, alarm)
@@ -380,7 +380,7 @@ def _redis(named: object, timeout: float, most: int) -> Connections | None:
 def _async_redis(named: object, timeout: float, most: int) -> AsyncConnections | None:
     import redis as redis_py
 
-    from issuer.drivers.asyncio.connections import Connections as AsyncConnections
+    from issuer.drivers.aio.connections import Connections as AsyncConnections
 
     if named == "none":
         return None

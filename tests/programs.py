@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 
 _context = multiprocessing.get_context("forkserver")
-_OURS = ("cli.group", "wiring", "api.blocking", "api.asyncio")
+_OURS = ("cli.group", "wiring", "api.blocking", "api.aio")
 _STORES = ("mongodb", "sqlite", "memory", "journalled")
 _LIBRARIES = ("redis.asyncio", "redis.sentinel", "redis.cluster", "pymongo", "apscheduler.schedulers.background")
 _context.set_forkserver_preload(

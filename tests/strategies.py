@@ -9,14 +9,14 @@ import pytest
 
 from issuer.clock import Deadline
 from issuer.core.steps import Steps
-from issuer.drivers.asyncio.connections import Connections as AsyncConnections
-from issuer.drivers.asyncio.runner import Runner as AsyncRunner
-from issuer.drivers.asyncio.runner import new_flight as new_async_flight
+from issuer.drivers.aio.connections import Connections as AsyncConnections
+from issuer.drivers.aio.runner import Runner as AsyncRunner
+from issuer.drivers.aio.runner import new_flight as new_async_flight
 from issuer.drivers.blocking.connections import Connections
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import Unavailable
 from issuer.strategies import Context, Instance, Snowflake, StrategyRunner, registry
-from issuer.strategies.machines import Clock
+from issuer.strategies.snowflake.machines import Clock
 from issuer_persistence.contract import Store
 from issuer_persistence.opening import open_store
 from tests.colours import Looped

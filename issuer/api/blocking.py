@@ -16,14 +16,14 @@ from typing import Literal, Self, TypeVar, Unpack
 from apscheduler.schedulers.base import BaseScheduler
 
 from issuer.api.scheduler import Scheduler, Threads
+from issuer.care import inspection
+from issuer.care.discrepancies import Discrepancy
+from issuer.care.doctor.finding import Finding
+from issuer.care.inspection import Inspection, Readiness
+from issuer.care.verification import Provenance, who
 from issuer.clock import Deadline
 from issuer.core import recovery
 from issuer.core.events import Observer
-from issuer.core.inspect import inspection
-from issuer.core.inspect.discrepancies import Discrepancy
-from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection, Readiness
-from issuer.core.inspect.verification import Provenance, who
 from issuer.core.issued import Issued
 from issuer.core.recovery import Recovery
 from issuer.core.requests import TAKE_MOST, TTL, Named, only_one, whole
@@ -46,7 +46,7 @@ from issuer.operations.tag_options import TagOptions
 from issuer.plugins.chain import Chain
 from issuer.plugins.rejected import Handler
 from issuer.settings import seconds
-from issuer.strategies.aside import MachineNumber, MachineNumbers
+from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.records import HIGHEST, LedgerPage, Order, Position, Tag, Upgrade
 
 T = TypeVar("T")

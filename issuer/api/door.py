@@ -8,13 +8,13 @@ from contextlib import suppress
 from itertools import islice
 from operator import call
 
-from issuer.api.asyncio import AsyncIssuer
+from issuer.api.aio import AsyncIssuer
 from issuer.clock import Deadline
 from issuer.core.issued import Issued
 from issuer.core.record import read_record
 from issuer.core.requests import TAKE_MOST
 from issuer.core.scheme_record import OtherStrategyError
-from issuer.drivers.asyncio.connections import drive
+from issuer.drivers.aio.connections import drive
 from issuer.errors import IssuerError, UnknownTag
 from issuer.gateway.keys import check_tag
 from issuer.operations.numbers import DrawOptions

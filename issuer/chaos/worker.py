@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 
 from issuer import gateway
-from issuer.api.asyncio import AsyncIssuer
+from issuer.api.aio import AsyncIssuer
 from issuer.chaos.guards import take_out
 from issuer.chaos.record import Record, runs
 from issuer.core.events import Event, SegmentLoaded

@@ -9,11 +9,11 @@ import click
 
 from issuer.advice import command_line
 from issuer.api.blocking import Issuer
+from issuer.care.doctor.finding import Finding, Level
 from issuer.cli.exits import OK, PROBLEM, code_of, json_option
 from issuer.cli.options import Whole
 from issuer.cli.recovery import MANY
 from issuer.cli.session import Session
-from issuer.core.inspect.doctor.finding import Finding, Level
 from issuer.terminal import Column, folded, numbered, plain, screen_width, show, show_json, table, wrapped
 from issuer.views import view
 

@@ -20,7 +20,7 @@ from issuer.cli import (
     reference,
     serve,
     tags,
-    token,
+    tokens,
     upgrade,
     verification,
 )
@@ -113,7 +113,7 @@ for _command in (
     upgrade.upgrade,
     keeper.keeper,
     serve.serve,
-    token.token,
+    tokens.token,
     bench.bench,
     chaos.chaos,
     reference.lua,

@@ -14,8 +14,8 @@ from issuer.cli.exits import logged
 from issuer.cli.session import Session
 from issuer.core.event_log import line_of
 from issuer.core.events import Event, SegmentLoaded
+from issuer.doors.server.watch import EVERY, Watch
 from issuer.errors import ConfigurationError, Unavailable
-from issuer.server.watch import EVERY, Watch
 from issuer.terminal import say
 from issuer.times import utc
 from issuer_persistence.records import now_ms

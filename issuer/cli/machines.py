@@ -8,7 +8,7 @@ from issuer.cli.completion import tag_argument
 from issuer.cli.exits import json_option
 from issuer.cli.options import asked, check_askable
 from issuer.cli.session import Session
-from issuer.strategies.aside import MachineNumber, MachineNumbers
+from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer.terminal import Column, numbered, plain, say, screen_width, show, show_json, stamp_utc, table
 from issuer.times import lasting
 from issuer.views import view

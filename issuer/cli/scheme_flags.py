@@ -14,8 +14,8 @@ from issuer.cli.session import Session
 from issuer.core.scheme_record import SEGMENT
 from issuer.errors import IssuerError, SchemeError, brief
 from issuer.numbers.given import Restart
-from issuer.strategies.layout import OPTIONS, Layout
 from issuer.strategies.registry import strategy_names
+from issuer.strategies.snowflake.layout import OPTIONS, Layout
 from issuer.terminal import stamp_utc
 from issuer.views import snowflake
 from issuer_persistence.records import Tag

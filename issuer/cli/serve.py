@@ -37,7 +37,7 @@ def _logging_errors(formats: list[str]) -> Iterator[None]:
     except Exception as error:
         if formats[-1] != "json" or isinstance(error, click.exceptions.Exit):  # of --help
             raise
-        from issuer.server import logs
+        from issuer.doors.server import logs
 
         logs.begin("json", verbose=False)
         if isinstance(error, click.UsageError):
@@ -113,8 +113,8 @@ def serve(
     }
     formats = [log_format or os.environ.get("ISSUER_LOG_FORMAT", "")]
     with _logging_errors(formats):
-        from issuer.server.options import ServerOptions
-        from issuer.server.run import serve as serve_
+        from issuer.doors.server.options import ServerOptions
+        from issuer.doors.server.run import serve as serve_
 
         settings = session.settings(given)
         formats.append(str(settings.log_format.value))

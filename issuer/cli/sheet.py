@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import click
 
+from issuer.care.inspection import Inspection, RedisState, Waste
 from issuer.cli.scheme_flags import described
-from issuer.core.inspect.inspection import Inspection, RedisState, Waste
 from issuer.core.periods import SEQ_MOST
 from issuer.core.scheme_record import counted
 from issuer.terminal import ago, folded, moment, numbered, plain

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from issuer.api.blocking import Issuer
+from issuer.care.inspection import Inspection
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import UNREACHABLE, complain, json_option
 from issuer.cli.options import Sectioned, asked, check_askable
@@ -17,7 +18,6 @@ from issuer.cli.scheme_flags import described, given, scheme_options, summed_up
 from issuer.cli.session import Session
 from issuer.cli.setting_flags import setting_options
 from issuer.cli.sheet import sheet
-from issuer.core.inspect.inspection import Inspection
 from issuer.core.parts import has_parts, parents
 from issuer.core.scheme_record import counted, last_value
 from issuer.errors import InvalidArgument, UnknownTag

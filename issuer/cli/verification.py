@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import click
 
 from issuer.api.blocking import Issuer
+from issuer.care.discrepancies import Discrepancy, RedisUnseen
+from issuer.care.verification import MOST
 from issuer.cli.completion import tag_argument
 from issuer.cli.exits import FAILED, OK, PROBLEM, UNREACHABLE, code_of, complain, json_option
 from issuer.cli.numbers import ambiguous, read, value_argument
 from issuer.cli.session import Session
-from issuer.core.inspect.discrepancies import Discrepancy, RedisUnseen
-from issuer.core.inspect.verification import MOST
 from issuer.errors import IssuerError, NotDecodable, RedisUnavailable, Unavailable, UnknownTag, brief
 from issuer.terminal import folded, moment, numbered, plain, say, screen_width, shortened, show, show_json
 from issuer.times import utc

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from issuer.core.inspect.doctor.redis import OLDEST
+from issuer.care.doctor.redis import OLDEST
 from issuer.errors import ConfigurationError, CorruptState, FenceError, IssuerError, RedisUnavailable
 from issuer.gateway import Call, rights
 

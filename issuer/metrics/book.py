@@ -20,7 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from issuer.api.asyncio import AsyncIssuer
+from issuer.api.aio import AsyncIssuer
 from issuer.api.blocking import Issuer
 from issuer.clock import monotonic, sleep
 from issuer.core.events import Event

@@ -17,7 +17,7 @@ from issuer.errors import StoreUnavailable
 from issuer.metrics import definitions as of
 from issuer.metrics.definitions import Definition
 from issuer.operations.registry import IDLE_AFTER, AnyCombiner
-from issuer.strategies.snowflake import Snowflake
+from issuer.strategies.snowflake.strategy import Snowflake
 
 #: The rate is that of the numbers issued in this many seconds.
 WINDOW = 60.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from issuer.care.doctor.facts import Facts
 from issuer.clock import Deadline
 from issuer.core.events import Observers
-from issuer.core.inspect.doctor.facts import Facts
 from issuer.core.steps import Flight, Steps
 from issuer.core.supply.local_buffer import FastPath
 from issuer.core.supply.ownership import Identity

@@ -8,15 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from issuer.care import inspection
+from issuer.care.discrepancies import Discrepancy
+from issuer.care.doctor.diagnosis import judge
+from issuer.care.doctor.examination import Examination
+from issuer.care.doctor.finding import Finding
+from issuer.care.inspection import Inspection, Readiness
+from issuer.care.verification import Audit
 from issuer.clock import Deadline, monotonic
 from issuer.core import parts, recovery, requests
-from issuer.core.inspect import inspection
-from issuer.core.inspect.discrepancies import Discrepancy
-from issuer.core.inspect.doctor.diagnosis import judge
-from issuer.core.inspect.doctor.examination import Examination
-from issuer.core.inspect.doctor.finding import Finding
-from issuer.core.inspect.inspection import Inspection, Readiness
-from issuer.core.inspect.verification import Audit
 from issuer.core.recovery import Recovery
 from issuer.core.steps import Calls, Steps, ask
 from issuer.core.supply.runtime import Runtime

@@ -45,10 +45,10 @@ from issuer.operations.registry import AnyCombiner, TagRegistry
 from issuer.plugins.chain import AsyncChain, Chain
 from issuer.plugins.contract import Call
 from issuer.reentry import alone
-from issuer.strategies import aside
-from issuer.strategies.aside import MachineNumber, MachineNumbers
 from issuer.strategies.registry import decode, holder
 from issuer.strategies.serving import StrategyRunner
+from issuer.strategies.snowflake import aside
+from issuer.strategies.snowflake.aside import MachineNumber, MachineNumbers
 from issuer_persistence.errors import TagPresent
 from issuer_persistence.records import HIGHEST, Tag, now_ms
 

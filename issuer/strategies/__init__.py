@@ -6,10 +6,10 @@ machine numbers.
 """
 
 from issuer.strategies.contract import Context, Instance, Strategy
-from issuer.strategies.layout import Layout, Parts
 from issuer.strategies.registry import make, register, strategy_names
 from issuer.strategies.serving import StrategyRunner
-from issuer.strategies.snowflake import Snowflake
+from issuer.strategies.snowflake.layout import Layout, Parts
+from issuer.strategies.snowflake.strategy import Snowflake
 
 __all__ = [
     "Context",

@@ -20,7 +20,7 @@ from issuer.interrupts import raise_interrupt
 from issuer.strategies.contract import Context, Instance, Strategy
 from issuer.strategies.options import Scalar
 from issuer.strategies.segment import Segment
-from issuer.strategies.snowflake import Snowflake
+from issuer.strategies.snowflake.strategy import Snowflake
 
 #: The group of entry points: name = "package.module:factory".
 GROUP = "issuer.strategies"

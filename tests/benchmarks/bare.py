@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from issuer.server.sockets import BACKLOG
-from issuer.server.worker import _Granian, _loop_factory
+from issuer.doors.server.sockets import BACKLOG
+from issuer.doors.server.worker import _Granian, _loop_factory
 from tests.benchmarks.servers import TAG
 
 

@@ -22,7 +22,7 @@ from issuer.clock import Deadline
 from issuer.core.steps import Steps, ask
 from issuer.errors import ConfigurationError, IssuerError, StrategyFailed, Unavailable
 from issuer.strategies import Context, Instance, Snowflake, Strategy, register, registry
-from issuer.strategies.machines import Clock, Leased
+from issuer.strategies.snowflake.machines import Clock, Leased
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import HIGHEST
 from tests.audit import repeats

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from issuer.access import Access
-from issuer.tokens import PREFIX
+from issuer.doors.access import Access
+from issuer.doors.tokens import PREFIX
 from tests.e2e.conftest import Cli
 
 

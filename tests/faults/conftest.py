@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pytest
 
 import issuer
-from issuer.api import asyncio as async_facade
+from issuer.api import aio as async_facade
 from issuer.api import blocking as facade
 from issuer_persistence.memory import MemoryStore
 from tests.colours import Connect

@@ -16,7 +16,7 @@ import pytest
 
 import issuer
 from issuer import AsyncIssuer, clock
-from issuer.drivers.asyncio import combiner as line
+from issuer.drivers.aio import combiner as line
 from issuer.strategies import Instance
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Reservation

@@ -14,9 +14,9 @@ import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 import issuer
-from issuer.api import asyncio as async_facade
+from issuer.api import aio as async_facade
 from issuer.core.supply import fetcher
-from issuer.drivers.asyncio.connections import Link
+from issuer.drivers.aio.connections import Link
 from issuer_persistence.memory import MemoryStore
 from tests.audit import repeats
 from tests.faults.conftest import covering
@@ -109,7 +109,7 @@ def test_a_second_loop_is_refused_while_the_first_one_lives() -> None:
 ENDED = """
 import asyncio, faulthandler, gc, os, signal, sys, time
 import issuer
-from issuer.api import asyncio as facade
+from issuer.api import aio as facade
 from issuer_persistence.memory import MemoryStore
 
 facade.CLOSING = 60  # what is not given back in time is told, which is no silence

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 import issuer
-from issuer.api import asyncio as async_facade
+from issuer.api import aio as async_facade
 from issuer.api import blocking as facade
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store

@@ -15,11 +15,12 @@ from issuer import ClockBehind, NoMachineNumber, StoreBehind
 from issuer.clock import Deadline
 from issuer.core.supply import direct
 from issuer.errors import Unavailable
-from issuer.strategies import Instance, registry, stored
+from issuer.strategies import Instance, registry
 from issuer.strategies.contract import Context, Strategy
-from issuer.strategies.machines import Clock
-from issuer.strategies.snowflake import Snowflake
-from issuer.strategies.stored import Stored, _candidates
+from issuer.strategies.snowflake import stored
+from issuer.strategies.snowflake.machines import Clock
+from issuer.strategies.snowflake.stored import Stored, _candidates
+from issuer.strategies.snowflake.strategy import Snowflake
 from issuer_persistence.contract import Store
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store

@@ -4,7 +4,7 @@ import pytest
 import redis
 
 from issuer import Issuer, TwoHashes
-from issuer.core.inspect.discrepancies import AGAIN, Turns
+from issuer.care.discrepancies import AGAIN, Turns
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import LedgerEntry
 from tests.colours import Connect

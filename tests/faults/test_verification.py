@@ -12,7 +12,7 @@ import redis
 
 import issuer
 from issuer import Issuer
-from issuer.core.inspect import verification
+from issuer.care import verification
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import LEDGER_KEPT, LedgerPage, Tag, TagSettings, now_ms
 from tests.contract.benches import TIMEOUT, Bench, MemoryBench, SQLiteBench

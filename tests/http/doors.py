@@ -9,9 +9,9 @@ from typing import Any
 
 import issuer
 from issuer import AsyncIssuer
-from issuer.access import Access
-from issuer.http.app import application
-from issuer.tokens import line_for, new_token
+from issuer.doors.access import Access
+from issuer.doors.tokens import line_for, new_token
+from issuer.doors.web.app import application
 from issuer_persistence.contract import Store
 from tests.waiting import run
 

@@ -11,8 +11,8 @@ from granian.constants import Interfaces
 from granian.server.embed import Server
 
 import issuer
-from issuer.access import Access
-from issuer.http.app import application
+from issuer.doors.access import Access
+from issuer.doors.web.app import application
 
 
 async def main(port: int, redis: str, store: str, tokens: str = "") -> None:

@@ -7,11 +7,11 @@ from typing import Any, get_args
 import pytest
 
 import issuer
-from issuer.access import Access
-from issuer.http.guard import Guard
-from issuer.http.problems import Problem
-from issuer.http.routes import ROUTES, Route
-from issuer.tokens import Scope
+from issuer.doors.access import Access
+from issuer.doors.tokens import Scope
+from issuer.doors.web.guard import Guard
+from issuer.doors.web.problems import Problem
+from issuer.doors.web.routes import ROUTES, Route
 from tests.http.doors import Door, through, tokens
 
 #: The scopes of each route, as they were promised.

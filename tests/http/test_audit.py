@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from issuer.access import Access
 from issuer.core.sparing import Sparing
+from issuer.doors.access import Access
 from issuer.metrics import install
 from tests.http.doors import Door, through, tokens
 from tests.metrics.shown import Shown
@@ -16,7 +16,7 @@ from tests.metrics.shown import Shown
 
 @pytest.fixture(autouse=True)
 def never_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("issuer.access._sparing", Sparing())
+    monkeypatch.setattr("issuer.doors.access._sparing", Sparing())
 
 
 def audited(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:

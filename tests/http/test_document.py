@@ -27,12 +27,12 @@ from schemathesis.specs.openapi.checks import (
 from starlette.types import Receive, Scope, Send
 
 import issuer
-from issuer.access import Access
-from issuer.http.app import application
-from issuer.http.openapi import document
-from issuer.http.page import POLICY
-from issuer.http.routes import ROUTES
-from issuer.http.schemas import SCHEMAS
+from issuer.doors.access import Access
+from issuer.doors.web.app import application
+from issuer.doors.web.openapi import document
+from issuer.doors.web.page import POLICY
+from issuer.doors.web.routes import ROUTES
+from issuer.doors.web.schemas import SCHEMAS
 from issuer.numbers.given import SchemeOptions
 from issuer.operations.tag_options import TagOptions
 from issuer_persistence.memory import MemoryStore
@@ -196,7 +196,7 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
 
     async def seen(door: Door, **constants: float) -> str | None:
         for name, seconds in constants.items():
-            monkeypatch.setattr(f"issuer.http.service.LOOK_{name.upper()}", seconds)
+            monkeypatch.setattr(f"issuer.doors.web.service.LOOK_{name.upper()}", seconds)
         found = await door.good("GET", "/readyz")
         assert found["ready"] is True
         return cast("str | None", found["store"])
@@ -219,7 +219,7 @@ def test_readiness_answers_before_probes_give_up_whatever_hangs_and_shows_what_w
         monkeypatch.setattr(issuer.AsyncIssuer, "ready", hangs)
         assert await seen(door, within=60.0, waited_for=0.01) == "store_unavailable"
 
-    monkeypatch.setattr("issuer.http.service.LOOK_FOR", 0.0)
+    monkeypatch.setattr("issuer.doors.web.service.LOOK_FOR", 0.0)
     through(behave)
     through(at_first)
 
@@ -230,7 +230,7 @@ def test_a_redis_that_is_away_is_shown_by_its_code_alone_and_the_process_stays_r
 ) -> None:
     server = start_redis()
     for name, value in (("LOOK_FOR", 0.0), ("LOOK_WITHIN", 60.0), ("LOOK_WAITED_FOR", 60.0)):
-        monkeypatch.setattr(f"issuer.http.service.{name}", value)
+        monkeypatch.setattr(f"issuer.doors.web.service.{name}", value)
 
     async def main() -> None:
         async with door(redis=server.url) as opened:

@@ -8,11 +8,11 @@ from urllib.parse import quote
 import pytest
 
 import issuer
-from issuer.access import Access
+from issuer.doors.access import Access
+from issuer.doors.web import service
+from issuer.doors.web.app import application
+from issuer.doors.web.service import Limits
 from issuer.errors import StoreUnavailable
-from issuer.http import service
-from issuer.http.app import application
-from issuer.http.service import Limits
 from issuer.operations import numbers
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Tag

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import issuer
+from issuer.doors.web.openapi import document
+from issuer.doors.web.page import page
+from issuer.doors.web.problems import STATUSES
+from issuer.doors.web.routes import ROUTES, Route
 from issuer.errors import IssuerError
-from issuer.http.openapi import document
-from issuer.http.page import page
-from issuer.http.problems import STATUSES
-from issuer.http.routes import ROUTES, Route
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def test_the_page_has_each_problem_with_its_status() -> None:
     expected = {
         each.code: next((status for kind, status in STATUSES if issubclass(each, kind)), 500) for each in errors
     }
-    for file in (ROOT / "issuer" / "http").glob("*.py"):
+    for file in (ROOT / "issuer" / "doors" / "web").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Problem", "_reply"):
                 status, code, *_ = node.args

@@ -8,9 +8,9 @@ import pytest
 
 import issuer
 from issuer import errors
+from issuer.doors.web.calls import BODY_MOST
+from issuer.doors.web.problems import STATUSES, answer, status_of
 from issuer.errors import IssuerError
-from issuer.http.calls import BODY_MOST
-from issuer.http.problems import STATUSES, answer, status_of
 from issuer.views import view
 from issuer_persistence.errors import Unavailable
 from issuer_persistence.memory import MemoryStore

@@ -28,7 +28,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     # How long a close gives back, and a first draw waits for a store that another thread has locked.
     for module, name in (
         ("api.blocking", "CLOSING"),
-        ("api.asyncio", "CLOSING"),
+        ("api.aio", "CLOSING"),
         ("core.supply.supply", "HURRY"),
         ("core.supply.mode", "PATIENCE"),
         ("core.supply.mode", "PATIENCE_ALONE"),

@@ -14,9 +14,9 @@ from redis import Redis
 
 import issuer
 from issuer import Finding, Issuer, RedisUnavailable, StoreUnavailable, gateway
+from issuer.care.doctor import diagnosis, examination, redis, store, tags
+from issuer.care.doctor.diagnosis import Check
 from issuer.core import arithmetic
-from issuer.core.inspect.doctor import diagnosis, examination, redis, store, tags
-from issuer.core.inspect.doctor.diagnosis import Check
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store
 from issuer_persistence.records import now_ms

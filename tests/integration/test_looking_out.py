@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.drivers.asyncio import connections
+from issuer.drivers.aio import connections
 from issuer.drivers.blocking import link
 from tests.deadlines import ENDLESS
 from tests.servers.proxy import FaultProxy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import issuer
-from issuer.core.inspect import verification
+from issuer.care import verification
 from issuer_persistence.contract import Store
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.opening import open_store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from issuer.access import Access
+from issuer.doors.access import Access
 from tests.resp.serving import Served
 
 Serve = Callable[..., Served]

@@ -8,8 +8,8 @@ import hiredis
 
 import issuer
 from issuer import AsyncIssuer
-from issuer.access import Access
-from issuer.resp.server import RespServer, start
+from issuer.doors.access import Access
+from issuer.doors.resp.server import RespServer, start
 from tests.colours import Looped
 
 #: Far above what any answer takes, on a machine that others keep busy.

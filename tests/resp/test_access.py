@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from issuer.access import Access
-from issuer.resp import commands
-from issuer.tokens import line_for, new_token
+from issuer.doors.access import Access
+from issuer.doors.resp import commands
+from issuer.doors.tokens import line_for, new_token
 from tests.resp.conftest import Serve
 from tests.resp.serving import Raw, Served, code, packed
 from tests.waiting import until
@@ -210,7 +210,7 @@ def test_before_it_has_authenticated_a_client_may_send_little(guarded: Served, s
 def test_a_client_that_does_not_authenticate_is_closed_soon(
     guarded: Served, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("issuer.resp.connection.AUTHENTICATING", 0.2)
+    monkeypatch.setattr("issuer.doors.resp.connection.AUTHENTICATING", 0.2)
     with serve().client() as free, guarded.client() as stranger:
         assert [str(reply) for reply in stranger.rest()] == ["NOAUTH no token was sent within 0.2 s"]
         assert free.ask("PING") == b"PONG"

@@ -11,8 +11,8 @@ import redis.asyncio
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from issuer.access import Access
-from issuer.tokens import line_for, new_token
+from issuer.doors.access import Access
+from issuer.doors.tokens import line_for, new_token
 from tests.audit import repeats
 from tests.resp.conftest import Serve
 from tests.resp.serving import PATIENCE, Served

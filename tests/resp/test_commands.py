@@ -6,10 +6,10 @@ import hiredis
 import pytest
 
 import issuer
+from issuer.doors.resp.catalogue import SPECS
+from issuer.doors.resp.commands import ASKING, AT_ONCE
+from issuer.doors.resp.replies import MESSAGE_MOST, WORDS, failure
 from issuer.errors import CorruptState, IssuerError, StoreBehind
-from issuer.resp.catalogue import SPECS
-from issuer.resp.commands import ASKING, AT_ONCE
-from issuer.resp.replies import MESSAGE_MOST, WORDS, failure
 from tests.resp.conftest import Serve
 from tests.resp.serving import Served, code, packed
 

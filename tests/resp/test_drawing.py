@@ -9,9 +9,9 @@ import pytest
 
 from issuer.api.door import Door
 from issuer.clock import Deadline, monotonic
+from issuer.doors.resp import drawing
+from issuer.doors.resp.drawing import Demand, Drawing
 from issuer.errors import IssuerError, LimitReached, RedisUnavailable
-from issuer.resp import drawing
-from issuer.resp.drawing import Demand, Drawing
 from tests.waiting import eventually, run
 
 

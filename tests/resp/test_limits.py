@@ -7,9 +7,9 @@ import threading
 import hiredis
 import pytest
 
+from issuer.doors.resp.connection import UNANSWERED_MOST, UNREAD_MOST
+from issuer.doors.resp.parsing import BULK_MOST
 from issuer.errors import ConfigurationError
-from issuer.resp.connection import UNANSWERED_MOST, UNREAD_MOST
-from issuer.resp.parsing import BULK_MOST
 from tests.resp.conftest import Serve
 from tests.resp.serving import Raw, Served, code, packed
 from tests.resp.test_parsing import soup

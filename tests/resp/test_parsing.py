@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from issuer.resp.parsing import BULK_MOST, ELEMENTS_MOST, LINE_MOST, REQUEST_MOST, Parser, Request, split
+from issuer.doors.resp.parsing import BULK_MOST, ELEMENTS_MOST, LINE_MOST, REQUEST_MOST, Parser, Request, split
 from tests.resp.serving import packed
 from tests.seeds import seeded
 

@@ -4,10 +4,10 @@ import ast
 import re
 from pathlib import Path
 
-from issuer.resp.catalogue import SPECS
-from issuer.resp.commands import READING
-from issuer.resp.connection import AUTHENTICATING, UNANSWERED_MOST, UNREAD_MOST
-from issuer.resp.parsing import (
+from issuer.doors.resp.catalogue import SPECS
+from issuer.doors.resp.commands import READING
+from issuer.doors.resp.connection import AUTHENTICATING, UNANSWERED_MOST, UNREAD_MOST
+from issuer.doors.resp.parsing import (
     BULK_MOST,
     ELEMENTS_MOST,
     LINE_MOST,
@@ -15,10 +15,10 @@ from issuer.resp.parsing import (
     STRANGERS_BYTES,
     STRANGERS_ELEMENTS,
 )
-from issuer.resp.replies import WORDS
-from issuer.resp.server import IDLE
-from issuer.resp.transaction import COMMANDS_MOST
-from issuer.server.files import CONNECTIONS_MOST
+from issuer.doors.resp.replies import WORDS
+from issuer.doors.resp.server import IDLE
+from issuer.doors.resp.transaction import COMMANDS_MOST
+from issuer.doors.server.files import CONNECTIONS_MOST
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "redis-protocol.md").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def test_the_page_has_the_scopes_that_commands_need() -> None:
 
 def test_the_page_has_each_first_word_of_an_error_reply() -> None:
     found = {word for _, word in WORDS}
-    for file in (ROOT / "issuer" / "resp").glob("*.py"):
+    for file in (ROOT / "issuer" / "doors" / "resp").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "error":
                 texts = [each for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant)]

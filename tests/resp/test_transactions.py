@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from issuer.access import Access
-from issuer.resp.transaction import COMMANDS_MOST
-from issuer.tokens import line_for, new_token
+from issuer.doors.access import Access
+from issuer.doors.resp.transaction import COMMANDS_MOST
+from issuer.doors.tokens import line_for, new_token
 from tests.resp.conftest import Serve
 from tests.resp.serving import Served, code, packed
 from tests.resp.test_redis import draws

@@ -19,7 +19,7 @@ from tests.waiting import until
 
 __all__ = ["cli", "home", "store"]
 
-#: Starts `issuer` with constants of its modules set: "issuer.server.worker.DRAINING=60"; and a limit of open files.
+#: Starts `issuer` with constants of its modules set: "issuer.doors.server.worker.DRAINING=60"; and a limit of files.
 _WITH_CONSTANTS = """
 import importlib, resource, sys
 if {files}:
@@ -33,7 +33,7 @@ main(prog_name="issuer")
 """
 
 #: A machine that others keep busy ends nothing early.
-PATIENT = ("issuer.server.supervisor.STOPPING=300", "issuer.server.worker.DRAINING=60")
+PATIENT = ("issuer.doors.server.supervisor.STOPPING=300", "issuer.doors.server.worker.DRAINING=60")
 
 
 class Served:

@@ -27,7 +27,7 @@ def crowd(port: int, clients: int) -> Iterator[None]:
 
 
 def test_a_crowd_at_one_protocol_leaves_the_other_its_files(serve: Serve) -> None:
-    server = serve("--resp", "127.0.0.1:0", files=FILES, constants=("issuer.server.supervisor.STOPPING=300",))
+    server = serve("--resp", "127.0.0.1:0", files=FILES, constants=("issuer.doors.server.supervisor.STOPPING=300",))
     server.next("orders")
     (worker,) = server.children()
     assert resource.prlimit(worker, resource.RLIMIT_NOFILE) == (FILES, FILES)

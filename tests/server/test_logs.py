@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from issuer.doors.server import logs
 from issuer.errors import UnknownTag
-from issuer.server import logs
 from tests.waiting import run
 
 
@@ -36,7 +36,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_an_error_is_told_in_the_words_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     logs.begin("text", verbose=False)
-    logging.getLogger("issuer.server").warning("it is so: %s", UnknownTag("orders"))
+    logging.getLogger("issuer.doors.server").warning("it is so: %s", UnknownTag("orders"))
     line = capsys.readouterr().err
     assert line.endswith("Z warning it is so: unknown tag 'orders'; create it with `issuer create orders`\n")
 

@@ -11,13 +11,14 @@ import hiredis
 import pytest
 
 import issuer
-from issuer import AsyncIssuer, lookups
-from issuer.access import Access
+from issuer import AsyncIssuer
 from issuer.api.door import Door
-from issuer.http.app import application
-from issuer.lookups import LookUps
-from issuer.rates import Rates
-from issuer.resp.server import start
+from issuer.doors import lookups
+from issuer.doors.access import Access
+from issuer.doors.lookups import LookUps
+from issuer.doors.rates import Rates
+from issuer.doors.resp.server import start
+from issuer.doors.web.app import application
 from issuer_persistence.memory import MemoryStore
 from tests.clocks import Clock
 from tests.http.doors import Door as Http

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from issuer.doors.server.options import ServerOptions
+from issuer.doors.server.sockets import listen
 from issuer.errors import ConfigurationError
-from issuer.server.options import ServerOptions
-from issuer.server.sockets import listen
 from issuer.settings import load
 from tests.unit.refusals import refused
 

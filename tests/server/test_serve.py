@@ -17,7 +17,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from issuer.tokens import line_for, new_token
+from issuer.doors.tokens import line_for, new_token
 from tests import programs
 from tests.e2e.conftest import Cli
 from tests.server.conftest import PATIENT, Serve, Served, lines, lives
@@ -80,7 +80,7 @@ def test_workers_keep_strict_order_among_them_and_repeat_nothing(
         """The workers that have answered, in rounds of fresh connections until both have."""
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(draw, [25] * 8))
-        return {line["process"] for line in lines(server.log) if line["logger"] == "issuer.server.requests"}
+        return {line["process"] for line in lines(server.log) if line["logger"] == "issuer.doors.server.requests"}
 
     until(lambda: len(shares()) == 2, message="both workers have answered")
     numbers = [number for *_, number in calls]
@@ -188,7 +188,7 @@ def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_or
     servers = {"ISSUER_REDIS_URL": beneath.url, "ISSUER_STORE_URL": store}
     cli("create", "orders", env=servers)
     times = {"supervisor.STOPPING": 300, "worker.DRAINING": 0.1, "worker.ANSWERING": 60}
-    constants = tuple(f"issuer.server.{name}={seconds}" for name, seconds in times.items())
+    constants = tuple(f"issuer.doors.server.{name}={seconds}" for name, seconds in times.items())
     server = serve("--resp", "127.0.0.1:0", env=servers, constants=constants)
     assert server.next("orders") == 1
     commands: list[tuple[object, ...]] = [("INCR", "orders"), ("INCRBY", "orders", 5), ("INCR", "orders")]
@@ -210,7 +210,7 @@ def test_requests_that_would_wait_too_long_are_told_so_and_the_server_ends_in_or
 
 
 def test_a_client_that_sends_half_a_request_or_none_is_not_waited_for_for_ever(serve: Serve) -> None:
-    server = serve(constants=(*PATIENT, "issuer.server.worker.IDLE=1", "issuer.http.calls.BODY_WITHIN=1"))
+    server = serve(constants=(*PATIENT, "issuer.doors.server.worker.IDLE=1", "issuer.doors.web.calls.BODY_WITHIN=1"))
     assert server.next("a") == 1
     head = b"POST /v1/tags/a/take HTTP/1.1\r\nHost: localhost\r\n"
     body = b"Content-Type: application/json\r\nContent-Length: 8\r\n\r\n"
@@ -365,7 +365,7 @@ def test_logs_are_json_with_a_line_for_each_request_and_no_number_and_no_token_i
     assert server.stop() == 0
     found = lines(server.log)
     assert all(set(line) == {"time", "level", "message", "logger", "process"} for line in found)
-    requests = [line["message"] for line in found if line["logger"] == "issuer.server.requests"]
+    requests = [line["message"] for line in found if line["logger"] == "issuer.doors.server.requests"]
     assert sum(each.startswith("POST /v1/tags/orders/next 200 ") for each in requests) == 120
     assert sum(each.startswith("POST /v1/tags/orders/next 401 ") for each in requests) == 2
     assert sum(each.startswith("GET /v1/tags/orders/who/... 200 ") for each in requests) == 1

@@ -46,7 +46,7 @@ def test_as_the_first_process_of_a_container_it_heeds_a_signal_before_everything
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_while_it_starts_leaves_nothing_behind(home: Path, number: signal.Signals) -> None:
     code = (
-        "import os; from issuer.server import run; prepare = run._prepare\n"
+        "import os; from issuer.doors.server import run; prepare = run._prepare\n"
         f"run._prepare = lambda options: (prepare(options), os.kill(os.getpid(), {number.value}))\n"
         "from issuer.cli import main; main()"
     )

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.live
 NEVER = Retry(NoBackoff(), 0)
 
 #: It waits for connections as long as they need, and for handshakes no longer than a worker takes to notice the end.
-PATIENT_SOCKETS = ("issuer.server.sockets.ACCEPTING=300", "issuer.server.sockets.HANDSHAKES=0.001")
+PATIENT_SOCKETS = ("issuer.doors.server.sockets.ACCEPTING=300", "issuer.doors.server.sockets.HANDSHAKES=0.001")
 
 
 class Crowd:
@@ -121,7 +121,7 @@ def test_connections_that_nobody_has_accepted_yet_are_served(serve: Serve, schem
 @NOTICES
 def test_a_stop_shows_as_not_ready_first_and_everything_is_served_meanwhile(serve: Serve) -> None:
     # What is known of a tag holds on, so that the short way of a draw is open as long as it is.
-    known = (*PATIENT, "issuer.http.service.PLAIN_FOR=3600")
+    known = (*PATIENT, "issuer.doors.web.service.PLAIN_FOR=3600")
     server = serve("--resp", "127.0.0.1:0", env={"ISSUER_DRAIN_DELAY": "3600"}, constants=known)
     client, database = server.fresh(), redis.Redis(port=server.port("redis"), socket_timeout=120, retry=NEVER)
     with client, database, redis.Redis(port=server.port("redis"), socket_timeout=120) as quiet:
@@ -162,7 +162,7 @@ def test_a_person_at_a_terminal_waits_for_no_load_balancer(serve: Serve, home: P
 
 
 def test_a_worker_that_stands_still_is_replaced(serve: Serve) -> None:
-    constants = ("issuer.server.supervisor.SILENT_LOOKS=10", "issuer.server.supervisor.ALIVE_EVERY=0.5")
+    constants = ("issuer.doors.server.supervisor.SILENT_LOOKS=10", "issuer.doors.server.supervisor.ALIVE_EVERY=0.5")
     server = serve(constants=(*PATIENT, *constants))
     assert server.next("orders") == 1
     worker = server.children()[0]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from issuer.server import supervisor
-from issuer.server.supervisor import Supervisor
+from issuer.doors.server import supervisor
+from issuer.doors.server.supervisor import Supervisor
 from tests import programs
 from tests.server.conftest import lives
 from tests.waiting import until
@@ -22,8 +22,8 @@ FRAME = """
 import os, sys, time
 from multiprocessing.connection import wait
 from issuer.errors import ConfigurationError, IssuerError
-from issuer.server import logs, supervisor
-from issuer.server.supervisor import Alive, Ready, Supervisor
+from issuer.doors.server import logs, supervisor
+from issuer.doors.server.supervisor import Alive, Ready, Supervisor
 
 def steady(lifeline, report):
     report(Ready())

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from issuer.access import Access, Caller
 from issuer.cli.exits import code_of
+from issuer.doors.access import Access, Caller
+from issuer.doors.tokens import PREFIX, SCOPES, Scope, line_for, new_token
 from issuer.errors import (
     ConfigurationError,
     Forbidden,
@@ -22,7 +23,6 @@ from issuer.errors import (
     Unauthenticated,
     Unavailable,
 )
-from issuer.tokens import PREFIX, SCOPES, Scope, line_for, new_token
 from issuer.views import view
 from tests.clocks import Clock
 from tests.unit.refusals import refused

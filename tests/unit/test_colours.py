@@ -13,10 +13,10 @@ MOST = 221
 
 
 def pairs() -> list[tuple[Path, Path]]:
-    blocking, tasks = ISSUER / "drivers" / "blocking", ISSUER / "drivers" / "asyncio"
+    blocking, tasks = ISSUER / "drivers" / "blocking", ISSUER / "drivers" / "aio"
     names = {each.name for each in blocking.glob("*.py")} & {each.name for each in tasks.glob("*.py")}
     drivers = [(blocking / name, tasks / name) for name in sorted(names - {"__init__.py"})]
-    return [(ISSUER / "api" / "blocking.py", ISSUER / "api" / "asyncio.py"), *drivers]
+    return [(ISSUER / "api" / "blocking.py", ISSUER / "api" / "aio.py"), *drivers]
 
 
 def code(file: Path) -> Counter[str]:

@@ -7,9 +7,10 @@ import issuer
 from issuer.advice import ADVICE, command_line, filled, python
 from issuer.cli.exits import _CODES, FAILED
 from issuer.errors import IssuerError
-from issuer.strategies import Layout, stored
-from issuer.strategies.machines import LEASE, MARGIN
-from issuer.strategies.snowflake import MAX_WAIT, OPTIONS, SOURCES
+from issuer.strategies import Layout
+from issuer.strategies.snowflake import stored
+from issuer.strategies.snowflake.machines import LEASE, MARGIN
+from issuer.strategies.snowflake.strategy import MAX_WAIT, OPTIONS, SOURCES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, TEXT = ((DOCS / name).read_text(encoding="utf-8") for name in ("reference/errors.md", "guide/snowflake.md"))

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from issuer.advice import command_line, http
-from issuer.core.inspect.doctor import diagnosis, redis, store, tags
-from issuer.core.inspect.doctor.clocks import APART, FAR_APART
-from issuer.core.inspect.doctor.diagnosis import Check, judge
-from issuer.core.inspect.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
-from issuer.core.inspect.doctor.finding import Finding, Level
+from issuer.care.doctor import diagnosis, redis, store, tags
+from issuer.care.doctor.clocks import APART, FAR_APART
+from issuer.care.doctor.diagnosis import Check, judge
+from issuer.care.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
+from issuer.care.doctor.finding import Finding, Level
 from issuer.core.periods import PERIOD_BITS, Periods
 from issuer.errors import CorruptState, FenceError, RedisUnavailable, StoreFull, StoreUnavailable
 from issuer.gateway import Hash

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from issuer.errors import ConfigurationError, InvalidArgument
-from issuer.strategies.layout import EPOCH, Layout, Parts
+from issuer.strategies.snowflake.layout import EPOCH, Layout, Parts
 from tests.unit.refusals import refused
 
 USUAL = Layout()

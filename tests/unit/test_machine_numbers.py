@@ -16,7 +16,7 @@ from issuer.errors import (
     RedisUnavailable,
 )
 from issuer.strategies import Instance, Layout
-from issuer.strategies.files import Properties
+from issuer.strategies.snowflake.files import Properties
 from issuer_persistence.opening import open_store
 from tests.strategies import Desk, Host, each_ms
 from tests.unit.refusals import refused

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from issuer.cli.group import main
-from issuer.tokens import SCOPES
+from issuer.doors.tokens import SCOPES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FORMS = REPOSITORY / ".github" / "ISSUE_TEMPLATE"

@@ -8,11 +8,12 @@ import pytest
 
 from issuer.clock import Deadline
 from issuer.errors import ClockBehind, InvalidArgument, NoMachineNumber
-from issuer.strategies import aside, registry
+from issuer.strategies import registry
 from issuer.strategies.contract import Context, Instance, Strategy
-from issuer.strategies.machines import Clock
-from issuer.strategies.snowflake import Snowflake
-from issuer.strategies.stored import Stored
+from issuer.strategies.snowflake import aside
+from issuer.strategies.snowflake.machines import Clock
+from issuer.strategies.snowflake.stored import Stored
+from issuer.strategies.snowflake.strategy import Snowflake
 from issuer_persistence.memory import MemoryStore
 from issuer_persistence.records import Tag, TagSettings
 from tests.audit import repeats
@@ -57,7 +58,7 @@ class InStore:
             return Snowflake(context, clock=clock, machines=machines)
 
         monkeypatch.setitem(registry._registered, "moved", made)
-        monkeypatch.setattr("issuer.strategies.aside.Clock", lambda: clock)
+        monkeypatch.setattr("issuer.strategies.snowflake.aside.Clock", lambda: clock)
         monkeypatch.setattr("issuer.clock.sleep", self.pass_time)
 
     def start(self, port: int = 8112) -> Desk:

@@ -11,7 +11,7 @@ from issuer.core.single_flight import SingleFlight
 from issuer.core.steps import Step, Wait
 from issuer.drivers.blocking.runner import Runner, new_flight
 from issuer.errors import ConfigurationError, IssuerError, RedisUnavailable
-from issuer.strategies.machines import blocking
+from issuer.strategies.snowflake.machines import blocking
 from issuer_persistence.memory import MemoryStore
 from tests.unit.refusals import refused
 from tests.waiting import until

@@ -9,8 +9,8 @@ import pytest
 
 from issuer.errors import ClockBehind, ConfigurationError, IssuerError, Unavailable
 from issuer.strategies import Instance, Layout, Snowflake
-from issuer.strategies.machines import Tenure
-from issuer.strategies.ticks import OVER, Ticks
+from issuer.strategies.snowflake.machines import Tenure
+from issuer.strategies.snowflake.ticks import OVER, Ticks
 from tests.audit import repeats
 from tests.strategies import NEW_YEAR, Desk, MovedClock, Opener, started
 from tests.unit.refusals import refused

@@ -69,7 +69,7 @@ def test_with_redis_away_the_file_counts_until_the_lease_may_have_passed_on(
 def test_after_another_boot_the_number_that_has_lapsed_is_taken_again(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("issuer.strategies.local.boot_id", iter(["one", "another"]).__next__)
+    monkeypatch.setattr("issuer.strategies.snowflake.local.boot_id", iter(["one", "another"]).__next__)
     restarted(host, stopped, lambda: host.pass_time(41))
 
 

@@ -12,7 +12,7 @@ import pytest
 import issuer
 from issuer.clock import Deadline
 from issuer.core.steps import ask
-from issuer.drivers.asyncio.runner import Runner
+from issuer.drivers.aio.runner import Runner
 from issuer.drivers.store_pool import GRACE, MOST, StorePool
 from issuer_persistence.memory import MemoryStore
 from tests.waiting import until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from issuer.api.asyncio import AsyncIssuer
+from issuer.api.aio import AsyncIssuer
 from issuer.api.blocking import Issuer
 from issuer.cli.group import main
 from issuer.numbers import limits

@@ -15,7 +15,7 @@ from issuer.core import single_flight as flight
 from issuer.core.supply import supply
 from issuer.core.supply.mode import Mode
 from issuer.drivers import breaker
-from issuer.drivers.asyncio.combiner import LOOK_EVERY
+from issuer.drivers.aio.combiner import LOOK_EVERY
 from issuer.drivers.exchange import SHORTEST
 from issuer.gateway.scripts import script
 from tests.audit import repeats

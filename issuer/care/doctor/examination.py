@@ -1,0 +1,208 @@
+"""Gathering the facts: the only part of `doctor` that asks servers. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from issuer import gateway
+from issuer.care.discrepancies import Turns
+from issuer.care.doctor.facts import Clock, DrawFacts, Facts, ReplicaFacts, ServerFacts, TagFacts
+from issuer.care.inspection import RATE_FROM, WASTE_FROM
+from issuer.core import arithmetic
+from issuer.core.requests import whole
+from issuer.core.steps import Server, Steps, ask, masters, public, send, visit
+from issuer.errors import IssuerError, RedisUnavailable, StoreUnavailable
+from issuer_persistence.records import HIGHEST, StoreFacts, Tag, now_ms
+
+T = TypeVar("T")
+
+#: How many tags are looked at closely by default: three requests each, so a few seconds in all.
+MOST_TAGS = 1000
+
+#: Settings that CONFIG GET is asked for. The rest is in INFO, which every user may read.
+SETTINGS = ("save", "min-replicas-to-write", "active-replica")
+
+
+class Examination:
+    """Gathers `facts` in rounds. Each has the caller's timeout for itself, and what goes wrong in it is a fact, too."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        key: Callable[[str], str],
+        *,
+        most: int | None,
+        progress: Callable[[int, int], object] | None,
+    ) -> None:
+        """`key` names a tag's hash. `most`: tags to look at closely, None: MOST_TAGS. `progress(done, of)`: each."""
+        self.facts = facts
+        self._key = key
+        self._most = MOST_TAGS if most is None else whole(most, "most", 0, HIGHEST)
+        self._progress = progress
+        self._masters: list[Server] = []
+
+    def rounds(self) -> Iterator[Steps[None]]:
+        """Yield the rounds, to be run one after the other."""
+        yield self._look_at_store()
+        if self.facts.redis is not None:
+            yield self._find_masters()
+            for server in self._masters:
+                yield self._look_at_server(server)
+            if any(server.info is not None for server in self.facts.servers):
+                yield self._draw()
+        chosen = self._chosen()
+        for done, record in enumerate(chosen, 1):
+            yield self._look_at_tag(record)
+            if self._progress is not None:
+                self._progress(done, len(chosen))
+
+    # ------------------------------------------------------------------ the store
+
+    def _look_at_store(self) -> Steps[None]:
+        facts = self.facts
+        try:
+            facts.store_id = yield from public(ask(lambda store, left: store.store_id(timeout=left)), None)
+            before = now_ms()
+            seen: StoreFacts = yield from public(ask(lambda store, left: store.examine(timeout=left)), None)
+            facts.store_clock = None if seen.time is None else _clock(seen.time, before, now_ms())
+            facts.store_facts = seen
+            # The journal first: what is reserved meanwhile is in the store when that is asked.
+            facts.witnessed = yield from public(ask(lambda store, left: store.witnessed(timeout=left)), None)
+            facts.records = yield from public(ask(lambda store, left: store.tags(timeout=left)), None)
+        except IssuerError as error:
+            facts.store_error = error
+
+    # ------------------------------------------------------------------ Redis
+
+    def _find_masters(self) -> Steps[None]:
+        try:
+            self._masters = yield from masters()
+        except IssuerError as error:
+            self.facts.redis_error = error
+
+    def _look_at_server(self, server: Server) -> Steps[None]:
+        facts = ServerFacts(name=_name(server) or self.facts.redis or "")
+        info = yield from _tried(visit(server, gateway.info()))
+        if isinstance(info, IssuerError):
+            self.facts.servers.append(replace(facts, error=info))
+            return
+        settings: dict[str, str | None] = {}
+        for name in SETTINGS:
+            value = yield from _tried(visit(server, gateway.setting(name)))
+            if not isinstance(value, IssuerError):
+                settings[name] = value
+        before = now_ms()
+        time = yield from _tried(visit(server, gateway.server_time()))
+        denied = time if isinstance(time, IssuerError) else None
+        clock = None if isinstance(time, IssuerError) else _clock(time, before, now_ms())
+        seen = []
+        for replica in gateway.replicas(info):
+            seen.append((yield from _replica(replica, info)))  # noqa: PERF401 - a comprehension can't yield
+        self.facts.servers.append(
+            replace(facts, info=info, settings=settings, clock=clock, clock_error=denied, replicas=tuple(seen))
+        )
+
+    def _draw(self) -> Steps[None]:
+        # No tag is called "", so no number is drawn: the hash isn't there, and stays so.
+        key = self._key("")
+        drawn = yield from _tried(send(gateway.draw(key, 1, None)))
+        if isinstance(drawn, IssuerError):
+            self.facts.draw = DrawFacts(error=drawn)
+        else:
+            self.facts.draw = DrawFacts(status=drawn.status)
+            if drawn.status != "empty":
+                return
+        # Within a script an error doesn't name the command, so these are tried even if the script was refused.
+        for trial, due in gateway.trials(key):
+            answer = yield from _tried(send(trial))
+            if isinstance(answer, IssuerError) and not (due and due in str(answer)):
+                self.facts.draw = DrawFacts(error=answer)
+                return
+
+    # ------------------------------------------------------------------ tags
+
+    def _chosen(self) -> list[Tag]:
+        """Return the tags to look at closely: those that were used last."""
+        return sorted(self.facts.records, key=lambda record: record.timestamp, reverse=True)[: self._most]
+
+    def _look_at_tag(self, record: Tag) -> Steps[None]:
+        facts = self.facts
+        if isinstance(facts.store_error, StoreUnavailable):
+            return
+        tag = record.tag
+        ledger = yield from _tried(ask(lambda store, left: store.ledger(tag, newest=WASTE_FROM, timeout=left)), tag)
+        if isinstance(ledger, IssuerError):
+            if isinstance(ledger, StoreUnavailable):
+                facts.store_error = ledger
+            facts.tags.append(TagFacts(record=record, error=ledger))
+            return
+        telling = arithmetic.telling(ledger, record.segment, WASTE_FROM)
+        newest = ledger[:RATE_FROM]
+        rate = arithmetic.rate(newest, now_ms()) if telling else None
+        rated_for = (newest[0].time - newest[-1].time) / 1000 if newest else None
+        turns = Turns()
+        both = next(filter(None, map(turns.found, ledger)), None)
+        seen = TagFacts(record=record, rate=rate, rated_for=rated_for, hashes=both)
+        if facts.redis is None or not self._reached():
+            facts.tags.append(seen)
+            return
+        hash = yield from _tried(send(gateway.read_hash(self._key(tag))), tag)
+        if isinstance(hash, IssuerError):
+            if isinstance(hash, RedisUnavailable):
+                facts.redis_error = hash
+            facts.tags.append(replace(seen, error=hash))
+            return
+        if hash.cur is None or any((entry.low, entry.high) == (hash.cur, hash.max) for entry in ledger):
+            # Nobody has drawn from the present segment: those before may have been lost or skipped, as by a flush.
+            seen = replace(seen, rate=None)
+        store_max = None
+        if max(hash.max or 0, hash.next_max or 0) > record.max:
+            store_max = yield from self._max_now(tag)
+        facts.tags.append(replace(seen, hash=hash, store_max=store_max))
+
+    def _max_now(self, tag: str) -> Steps[int | None]:
+        """Read the store after Redis: what was loaded meanwhile was reserved before."""
+        now = yield from _tried(ask(lambda store, left: store.get(tag, timeout=left)), tag)
+        return None if now is None or isinstance(now, IssuerError) else now.max
+
+    def _reached(self) -> bool:
+        """Whether Redis answered so far: for a server that is away, each tag would wait for its timeout."""
+        reached = any(server.info is not None for server in self.facts.servers)
+        return reached and self.facts.redis_error is None
+
+
+def _tried(steps: Steps[T], tag: str | None = None) -> Steps[T | IssuerError]:
+    """Run the steps; an error that users know is the value."""
+    try:
+        return (yield from public(steps, tag))
+    except IssuerError as error:
+        return error
+
+
+def _replica(parts: Mapping[str, str], master: Mapping[str, str]) -> Steps[ReplicaFacts]:
+    """Ask a replica; `parts` is what its master says of it."""
+    server = parts.get("ip", ""), _number(parts.get("port"))
+    info = yield from _tried(visit(server, gateway.info()))
+    return ReplicaFacts(
+        name=_name(server),
+        state=parts.get("state", ""),
+        lag=_number(parts.get("lag")),
+        behind=max(0, _number(master.get("master_repl_offset")) - _number(parts.get("offset"))),
+        read_only=None if isinstance(info, IssuerError) else info.get("slave_read_only", "1") == "1",
+    )
+
+
+def _name(server: Server) -> str:
+    host, port = server
+    return f"{host}:{port}" if host else ""
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.lstrip("-").isdecimal() else 0
+
+
+def _clock(server: int, before: int, after: int) -> Clock:
+    """Compare a server's time with this machine's before and after it was asked; all in ms since 1970."""
+    return Clock(server - (before + after) // 2, (after - before + 1) // 2)

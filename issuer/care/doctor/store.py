@@ -1,0 +1,271 @@
+"""The checks of the store and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from issuer.care.doctor.clocks import compared
+from issuer.care.doctor.facts import Facts
+from issuer.care.doctor.finding import Check, Finding
+from issuer.errors import CorruptState, StoreFull
+from issuer.times import lasting as lasting_
+
+#: SQLite's `synchronous`: FULL. 1 (NORMAL) loses commits in a power cut.
+FULL = 2
+
+#: Up to this many tags that the store has lost numbers of are reported one by one.
+MOST_LOST = 10
+
+#: Servers of a replica set that hold data: two leave a majority when one of three is away.
+MEMBERS = 3
+
+
+def reachable(facts: Facts) -> Iterator[Finding]:
+    """Whether it answers."""
+    if facts.store_error is None:
+        yield Check("store-reachable", facts.store).ok("the store answers", "Segments can be reserved.")
+        return
+    why = "Callers get numbers until the reserved segments are used up. Then their calls raise StoreUnavailable."
+    remedy = "Start the store, or correct its URL. `issuer config` shows the URL in use and where it was set."
+    if isinstance(facts.store_error, StoreFull):
+        remedy = "Free space on the disk of the store."
+    if isinstance(facts.store_error, CorruptState):
+        why, remedy = (
+            "The issuer never writes such a record. It reserves no segment for this tag, to be safe.",
+            "Restore the record, then run recover for the tag.",
+        )
+    yield Check("store-reachable", facts.store).weak(str(facts.store_error), why, remedy, error=facts.store_error)
+
+
+def lasting(facts: Facts) -> Iterator[Finding]:
+    """Whether what it has handed out is remembered."""
+    seen = facts.store_facts
+    if seen is None:
+        return
+    name = f"{seen.kind} {seen.version}" if seen.version else seen.kind
+    if seen.lasting is None:
+        yield Check("store-lasting", facts.store).unknown(
+            f"{name} doesn't report whether its records are durable",
+            "A store that loses its records reserves the same numbers again.",
+            "Check the settings of the store. A store of your own reports this to `doctor` in its `examine` method.",
+        )
+    elif seen.lasting:
+        yield Check("store-lasting", facts.store).ok(
+            f"{name} stores records durably", "The records outlive the process."
+        )
+    else:
+        yield Check("store-lasting", facts.store).weak(
+            "the store is in the memory of this process",
+            "Its records end with the process. The next process, and every other process, issues the same numbers "
+            "again.",
+            "Use mongodb://, or sqlite:///path on a single machine.",
+        )
+
+
+def write_concern(facts: Facts) -> Iterator[Finding]:
+    """Whether a reservation that was confirmed can't be rolled back."""
+    seen = facts.store_facts
+    if seen is None or seen.write_concern is None:
+        return
+    check, asked = "store-write-concern", dict(seen.asked_concern or {})
+    why = (
+        "If a primary fails, it rolls back writes that the majority doesn't have. Then the same segment is reserved "
+        "twice."
+    )
+    if seen.write_concern.get("w") != "majority" or seen.write_concern.get("j") is not True:
+        yield Check(check, facts.store).weak(
+            f"the write concern is {_words(seen.write_concern)}", why, "Use w='majority' and j=True."
+        )
+    elif asked.get("w", "majority") != "majority" or asked.get("j", True) is not True:
+        yield Check(check, facts.store).advice(
+            f"the URL or client asks for {_words(asked)}; the issuer writes with majority and journal anyway",
+            why + " Other programs that use this URL, such as a restore, aren't protected.",
+            "Remove the write concern from the URL.",
+        )
+    else:
+        yield Check(check, facts.store).ok(
+            "the write concern is majority, with journal", "Writes are never rolled back."
+        )
+
+
+def replica_set(facts: Facts) -> Iterator[Finding]:
+    """Whether another server takes over."""
+    seen = facts.store_facts
+    if seen is None or seen.replica_set is None:
+        return
+    check = "store-replica-set"
+    if not seen.replica_set:
+        yield Check(check, facts.store).advice(
+            "it is a single server without replicas",
+            "While it is unavailable, no segment can be reserved. If its disk is lost, you must restore a backup, and "
+            "then recover every tag with the highest number issued.",
+            "Use a replica set of three servers.",
+        )
+    elif seen.members is not None and seen.members < MEMBERS:
+        yield Check(check, facts.store).advice(
+            f"servers with data in replica set {seen.replica_set}: {seen.members}",
+            "If one of them is unavailable, there may be no majority, and then no segment can be reserved.",
+            "Use three servers with data. An arbiter doesn't count.",
+        )
+    else:
+        name = "a sharded cluster" if seen.replica_set == "sharded" else f"replica set {seen.replica_set}"
+        yield Check(check, facts.store).ok(f"it is {name}", "If a server fails, another one takes over.")
+
+
+def retry_writes(facts: Facts) -> Iterator[Finding]:
+    """Whether the driver sends a write again after a failover."""
+    seen = facts.store_facts
+    if seen is None or seen.retry_writes is None:
+        return
+    if seen.retry_writes:
+        yield Check("store-retry-writes", facts.store).ok("retryWrites is on", "A failover causes no gap.")
+        return
+    yield Check("store-retry-writes", facts.store).advice(
+        "retryWrites is off",
+        "If the answer to a reservation is lost in a failover, the segment is a gap, and another one is reserved.",
+        "Remove retryWrites=false from the URL, unless the server needs it (Amazon DocumentDB does).",
+    )
+
+
+#: By what a host's name tells: the service, why its numbers may come again, and where to look.
+SERVICES = {
+    "cosmos-ru": (
+        "Azure Cosmos DB for MongoDB",
+        (
+            "If several regions accept writes, the last writer wins, so two regions can reserve the same range. "
+            "Without strong consistency, confirmed reservations are lost when a region fails, and are then made again."
+        ),
+        (
+            "Set one write region and strong consistency in the account. After a failover to another region, run "
+            "{do:recover at_least=N} for every tag, where N is the highest number in your tables, or recover all tags "
+            "with {do:from_journal=[FILE]}."
+        ),
+    ),
+    "cosmos-vcore": (
+        "Azure Cosmos DB for MongoDB vCore (DocumentDB)",
+        "A replica in another region lags. If this replica is promoted, the store makes the last reservations again.",
+        (
+            "Never write to both regions. After a promotion, run {do:recover at_least=N} for every tag, where N is the "
+            "highest number in your tables, or recover all tags with {do:from_journal=[FILE]}."
+        ),
+    ),
+}
+
+
+def regions(facts: Facts) -> Iterator[Finding]:
+    """Whether another region may reserve the same range."""
+    seen = facts.store_facts
+    if seen is not None and seen.service in SERVICES:
+        name, why, remedy = SERVICES[seen.service]
+        what = f"{name} doesn't report in which regions it accepts writes"
+        yield Check("store-regions", facts.store).unknown(what, why, remedy)
+
+
+def durability(facts: Facts) -> Iterator[Finding]:
+    """Whether SQLite's commits outlive a power cut."""
+    seen = facts.store_facts
+    if seen is None or seen.journal is None or seen.synchronous is None:
+        return
+    what = f"journal mode {seen.journal}, synchronous {seen.synchronous}"
+    if seen.journal == "wal" and seen.synchronous >= FULL:
+        yield Check("store-durability", facts.store).ok(what, "Commits survive a power cut.")
+        return
+    yield Check("store-durability", facts.store).weak(
+        what,
+        "The last commits are lost in a power cut. Then the same segments are reserved again.",
+        f"Use journal mode WAL and synchronous FULL ({FULL}).",
+    )
+
+
+def lock(facts: Facts) -> Iterator[Finding]:
+    """Whether an older program, which doesn't take the lock of an SQLite store, may use the file too."""
+    seen = facts.store_facts
+    if seen is None or seen.open_elsewhere is None:
+        return
+    check = Check("store-lock", facts.store)
+    if not seen.open_elsewhere:
+        yield check.ok("all programs that have it open use its lock", "Only one program at a time writes to it.")
+        return
+    yield check.advice(
+        "a program that doesn't use its lock has it open, or a program was killed while it wrote",
+        "Older versions of issuer and other programs that use SQLite don't use the lock. When such a program copies or "
+        "reads the store's file, SQLite's own locks are lost. Then two programs can get the same numbers.",
+        "Upgrade all programs that draw from this file. If none is older, the next reservation clears this finding.",
+    )
+
+
+def schema(facts: Facts) -> Iterator[Finding]:
+    """Whether an SQLite file is of this version's schema."""
+    seen = facts.store_facts
+    if seen is None or not seen.schema or seen.newest_schema is None:
+        return
+    check = Check("store-schema", facts.store)
+    if seen.schema >= seen.newest_schema:
+        yield check.ok(f"its schema is {seen.schema}", "The schema needs no upgrade.")
+        return
+    yield check.advice(
+        f"its schema is {seen.schema}; this version uses schema {seen.newest_schema}",
+        "The first reservation by this version upgrades the schema. Programs of older versions reject the file "
+        "afterwards.",
+        "Upgrade all programs that use the file. Then run `issuer upgrade`, or let the next reservation do it.",
+    )
+
+
+def clock(facts: Facts) -> Iterator[Finding]:
+    """Whether its clock and this machine's agree; SQLite and memory have none of their own."""
+    if facts.store_facts is not None and facts.store_facts.own_clock:
+        yield compared("store-clock", facts.store, facts.store_clock)
+
+
+def timeouts(facts: Facts) -> Iterator[Finding]:
+    """Whether callers outwait a loader that hangs."""
+    window = lasting_(facts.window)
+    what = f"timeout is {lasting_(facts.timeout)}; a loader that hangs is replaced after {window}"
+    if facts.timeout > facts.window:
+        why = "The loader is replaced while the callers still wait."
+        yield Check("settings-timeouts", "settings").ok(what, why)
+        return
+    yield Check("settings-timeouts", "settings").advice(
+        what,
+        "Callers that wait for the segment of this loader get an error before the loader is replaced.",
+        f"Set timeout above {facts.window:g}, or lower store_timeout. Use the same values in every process.",
+    )
+
+
+def _words(concern: object) -> str:
+    fields = concern.items() if isinstance(concern, dict) else ()
+    return ", ".join(f"{name}={value}" for name, value in fields) or "that of a single server"
+
+
+def journal(facts: Facts) -> Iterator[Finding]:
+    """Whether the store has lost what its journal knows."""
+    lost = [each for each in facts.records if facts.witnessed.get(each.tag, 0) > each.max]
+    for each in lost[:MOST_LOST]:
+        yield Check("store-journal", facts.store).weak(
+            f"tag {each.tag!r} has max {each.max} in the store, but the journal has reservations up to "
+            f"{facts.witnessed[each.tag]}",
+            "The store has gone back in time, for example because a backup was restored. It would reserve these "
+            "numbers again.",
+            "Run doctor again: while a process returns unused numbers, the store looks like this for a moment. If the "
+            "finding stays, run {lost:recover}.",
+            lost=each.tag,
+        )
+    if facts.witnessed and not lost:
+        seen = f"it has every reservation in the journal; tags: {len(facts.records):,}"
+        yield Check("store-journal", facts.store).ok(seen, "The store has not gone back in time.")
+
+
+CHECKS = (
+    reachable,
+    lasting,
+    journal,
+    write_concern,
+    replica_set,
+    retry_writes,
+    regions,
+    durability,
+    lock,
+    schema,
+    clock,
+    timeouts,
+)

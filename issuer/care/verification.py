@@ -1,0 +1,385 @@
+"""Verify: the ledger against the store against Redis. Who: the ledger entry of a number. Neither changes anything.
+
+A healthy system under load must never be reported, and what is read at two moments may contradict itself without any
+harm. So what looks wrong is read again, in an order in which it can only be wrong still if it was:
+
+* What was handed back is reserved again only afterwards: the ledger entry is shortened before `max` goes down. So two
+  entries that both were there, and overlap when they are read once more, do overlap.
+* An entry never lies above `max`, and only ever gets shorter. So one that was there before `max` was read, and lies
+  above that when it is read once more, did so then.
+* A hash whose `born` and `fence` have not changed was neither floored nor armed again in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from issuer import gateway
+from issuer.care.discrepancies import (
+    AboveMax,
+    BelowJournal,
+    DamagedEntry,
+    DamagedHash,
+    Discrepancy,
+    OtherStore,
+    OutsideLedger,
+    Overlap,
+    RedisAboveMax,
+    RedisUnseen,
+    Turns,
+    TwoHashes,
+)
+from issuer.core.record import read_record
+from issuer.core.requests import whole
+from issuer.core.steps import Steps, ask, send, sleep
+from issuer.errors import CorruptState, RedisUnavailable
+from issuer.gateway.keys import check_found
+from issuer_persistence.errors import Corrupt
+from issuer_persistence.records import HIGHEST, LEDGER_KEPT, LedgerEntry, Position, now_ms
+
+#: Seconds before a store that looks behind its journal is looked at again.
+SECOND_LOOK = 0.2
+
+#: Entries that are read at once: 2000 take about 10 ms of SQLite and 20 ms of Python.
+PAGE = 2000
+
+#: After this many findings of a tag the rest isn't looked for: an operator has to act anyway.
+MOST = 100
+
+#: In ms: a day less than ledger entries are kept. What was reserved since then can't have been pruned, however far the
+#: clocks are apart.
+CERTAIN = LEDGER_KEPT - 24 * 3600 * 1000
+
+#: Of each pair of fields of a sound hash the first is at most the second.
+ORDERED = (("cur", "max"), ("mark", "max"), ("max", "next_cur"), ("next_cur", "next_max"), ("next_mark", "next_max"))
+
+#: The number of entries that end next above a number, and are looked through for those that hold it. In a sound ledger
+#: the first one that isn't empty holds it, or none does.
+NEAR = 100
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """Numbers in Redis that must be in the ledger. `open`: those up to here have not been found yet."""
+
+    number: int
+    low: int
+    high: int
+    open: int
+    #: Whether the ledger has a hole there that no pruning explains; None: not known yet.
+    missing: bool | None = None
+
+
+class Audit:
+    """Verification of one tag, in pieces. Each piece takes a bounded time and memory, however long the ledger is."""
+
+    def __init__(self, tag: str, key: str | None) -> None:
+        """`key` is the key of the tag's hash in Redis. None if there is no Redis."""
+        self.findings: list[Discrepancy] = []
+        #: How many ledger entries have been looked at.
+        self.looked_at = 0
+        self._tag = tag
+        self._key = key
+        self._begun = False
+        self._max = 0
+        self._created = 0
+        self._beyond: Position | None = None
+        #: Of the entries so far the one with the lowest low: the next, which ends lower, overlaps with any of them only
+        #: if it overlaps with this one.
+        self._lowest: LedgerEntry | None = None
+        self._hash: gateway.Hash | None = None
+        self._buffers: list[_Buffer] = []
+        #: Of a strict tag, until two hashes were found that get its segments in turns.
+        self._turns: Turns | None = None
+
+    def go_on(self) -> Steps[bool]:
+        """Verify the next piece: first Redis, then one page of the ledger after another. False after the last piece."""
+        if not self._begun:
+            self._begun = True
+            strict = yield from self._read_max()
+            self._turns = Turns() if strict else None
+            yield from self._check_journal()
+            if self._key is not None:
+                yield from self._with_redis(self._check_hash(self._key), self._key)
+            return True
+        page = yield from ask(
+            lambda store, timeout: store.segments(self._tag, beyond=self._beyond, count=PAGE, timeout=timeout)
+        )
+        self._beyond = page.last
+        self.looked_at += len(page.entries) + len(page.damaged)
+        self._note(page.damaged)
+        segments = [entry for entry in page.entries if entry.low < entry.high]
+        yield from self._check_against_max(segments)
+        yield from self._check_overlaps(segments)
+        self._check_turns(segments)
+        for buffer in self._buffers:
+            self._look_for(buffer, segments)
+        if page.last is None or len(self.findings) >= MOST:
+            del self.findings[MOST:]
+            if self._key is not None and page.last is None:
+                yield from self._with_redis(self._check_buffers(self._key), self._key)
+            return False
+        return True
+
+    def _read_max(self) -> Steps[bool]:
+        """Read the record; return whether the tag is strict."""
+        record = yield from read_record(self._tag)
+        self._max, self._created = record.max, record.created
+        return record.order == "strict"
+
+    def _check_turns(self, segments: Iterable[LedgerEntry]) -> None:
+        for entry in segments if self._turns is not None else ():
+            both = self._turns.found(entry) if self._turns is not None else None
+            if both is not None:
+                self.findings.append(TwoHashes(self._tag, *both))
+                self._turns = None
+
+    def _check_journal(self) -> Steps[None]:
+        taken = 0
+        for _ in range(2):  # a hand back is in the store just before it is in the journal
+            tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
+            taken = tops.get(self._tag, 0)
+            if taken <= self._max:
+                return
+            yield from sleep(SECOND_LOOK)
+            yield from self._read_max()
+        if taken > self._max:
+            self.findings.append(BelowJournal(self._tag, self._max, taken))
+
+    # ------------------------------------------------------------------ Redis
+
+    def _with_redis(self, steps: Steps[None], key: str) -> Steps[None]:
+        """Run the steps. If Redis is away it is a finding, and the rest is done without."""
+        try:
+            yield from steps
+        except RedisUnavailable as error:
+            self._key = None
+            self.findings.append(RedisUnseen(self._tag, key, str(error)))
+
+    def _check_hash(self, key: str) -> Steps[None]:
+        try:
+            hash = yield from send(gateway.read_hash(key))
+        except CorruptState as error:  # the key is no hash
+            self.findings.append(DamagedHash(self._tag, key, error.args[0]))
+            return
+        problem = damage(hash)
+        if problem is not None:
+            self.findings.append(DamagedHash(self._tag, key, problem))
+            return
+        store_id = yield from ask(lambda store, timeout: store.store_id(timeout=timeout))
+        if hash.store is not None and hash.store != store_id:
+            if not hash.names_store:
+                self.findings.append(
+                    DamagedHash(self._tag, key, f"field store is not the id of a store: {hash.store!r}")
+                )
+                return
+            self.findings.append(OtherStore(self._tag, key, hash.store, store_id))
+            return
+        self._hash = hash
+        info = yield from send(gateway.replication_info(key))
+        # Of another reign: no process draws from it any more, and it may be as old as the snapshot that it came from.
+        if hash.fence == info.get("master_replid"):
+            both = ((1, hash.cur, hash.max), (2, hash.next_cur, hash.next_max))
+            for number, low, high in both:
+                if low is not None and high is not None and low < high:
+                    self._buffers.append(_Buffer(number, low, high, high))
+        yield from self._read_max()
+        above = self._above_max(key, hash)
+        if above and (yield from self._unmoved(key)):
+            self.findings += above
+
+    def _above_max(self, key: str, hash: gateway.Hash) -> list[Discrepancy]:
+        fields = {"cur": hash.cur, "max": hash.max, "next_max": hash.next_max}
+        return [
+            RedisAboveMax(self._tag, key, name, value, self._max)
+            for name, value in fields.items()
+            if value is not None and value > self._max
+        ]
+
+    def _unmoved(self, key: str) -> Steps[bool]:
+        """Whether the hash has been neither floored nor armed since it was read."""
+        again = yield from send(gateway.read_hash(key))
+        return self._hash is not None and (again.fence, again.born) == (self._hash.fence, self._hash.born)
+
+    def _look_for(self, buffer: _Buffer, segments: Iterable[LedgerEntry]) -> None:
+        """Take off what these entries, the highest first, hold of the buffer."""
+        for entry in segments:
+            if buffer.open <= buffer.low or buffer.missing is not None:
+                return
+            if entry.high >= buffer.open:
+                buffer.open = min(buffer.open, max(entry.low, buffer.low))
+            else:
+                # The segment was reserved after this one, so it is younger than this one's entry.
+                buffer.missing = self._certain(entry.time)
+
+    def _check_buffers(self, key: str) -> Steps[None]:
+        for buffer in self._buffers:
+            if buffer.open > buffer.low and buffer.missing is None:
+                buffer.missing = self._certain(0)
+        missing = [buffer for buffer in self._buffers if buffer.missing]
+        # A buffer may have been drained, its entry shortened, between the two reads.
+        if missing and (yield from self._unmoved(key)):
+            self.findings += [OutsideLedger(self._tag, key, each.number, each.low, each.high) for each in missing]
+
+    def _certain(self, time: int) -> bool:
+        """Whether what was reserved after that time, and since the tag was made, must be in the ledger still."""
+        return now_ms() - max(time, self._created) < CERTAIN
+
+    # ------------------------------------------------------------------ the ledger
+
+    def _note(self, damaged: Iterable[Corrupt]) -> None:
+        self.findings += [DamagedEntry(self._tag, error.problem) for error in damaged]
+
+    def _check_against_max(self, segments: Iterable[LedgerEntry]) -> Steps[None]:
+        above = [entry for entry in segments if entry.high > self._max]
+        if above:
+            yield from self._read_max()  # another process may have reserved since
+            above = [entry for entry in above if entry.high > self._max]
+        if above:
+            now = yield from self._again(above[:MOST])
+            self.findings += [AboveMax(self._tag, entry, self._max) for entry in now.values() if entry.high > self._max]
+
+    def _check_overlaps(self, segments: Iterable[LedgerEntry]) -> Steps[None]:
+        pairs = []
+        for entry in segments:
+            lowest = self._lowest
+            if lowest is not None and lowest.low < entry.high and lowest.id != entry.id:
+                pairs.append((lowest, entry))
+            if lowest is None or entry.low < lowest.low:
+                self._lowest = entry
+        if not pairs:
+            return
+        del pairs[MOST:]
+        now = yield from self._again(entry for pair in pairs for entry in pair)
+        for pair in pairs:
+            if all(entry.id in now for entry in pair):
+                one, other = sorted((now[entry.id] for entry in pair), key=lambda entry: (entry.time, entry.low))
+                if max(one.low, other.low) < min(one.high, other.high):
+                    self.findings.append(Overlap(self._tag, one, other))
+
+    def _again(self, entries: Iterable[LedgerEntry]) -> Steps[dict[str, LedgerEntry]]:
+        """Read them once more; return those that are still there, by id."""
+        ids = {entry.id for entry in entries}
+        found = yield from ask(lambda store, timeout: store.entries(self._tag, ids, timeout=timeout))
+        return {entry.id: entry for entry in found}
+
+
+def damage(hash: gateway.Hash) -> str | None:
+    """Return the contradiction in the hash, by the rules of lua/include/hash.lua. None if there is no contradiction."""
+    if hash.corrupt is not None:
+        return f"field {hash.corrupt} is not a whole number in 0..2^63-1"
+    first = {"cur": hash.cur, "max": hash.max, "mark": hash.mark}
+    second = {"next_cur": hash.next_cur, "next_max": hash.next_max, "next_mark": hash.next_mark}
+    unused = all(value is None for value in second.values())
+    if hash.cur is None and hash.max is None and unused:
+        return None
+    fields = first if unused else {**first, **second}
+    absent = next((name for name, value in fields.items() if value is None), None)
+    if absent is not None:
+        return f"field {absent} is missing"
+    known = {name: value for name, value in fields.items() if value is not None}
+    for lower, upper in ORDERED:
+        if lower in known and upper in known and known[lower] > known[upper]:
+            return f"{lower} {known[lower]} is above {upper} {known[upper]}"
+    if not unused and hash.next_cur == hash.next_max:
+        return f"buffer 2 is empty: next_cur and next_max are {hash.next_cur}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Origin of a number, from the ledger, the store and Redis.
+
+    Attributes:
+        tag: Name of the tag.
+        number: Value of the tag's counter for which `who` was called.
+        entries: Ledger entries that contain the number, the oldest first. There is more than one only if segments
+            overlap.
+        below: Ledger entry that ends next below the number. It may have contained the number before unused numbers were
+            returned. None if there is none.
+        oldest: Entry with the lowest numbers in the tag's ledger. None if the ledger is empty.
+        max: Highest number reserved according to the store.
+        in_redis: True if the number is in Redis and not yet issued. None if the issuer has no Redis, or Redis cannot be
+            reached.
+        taken: Highest number reserved according to the store, Redis and the journal. If it is higher than `max`, the
+            store has lost reservations.
+    """
+
+    tag: str
+    number: int
+    entries: list[LedgerEntry]
+    below: LedgerEntry | None
+    oldest: LedgerEntry | None
+    max: int
+    in_redis: bool | None
+    taken: int
+
+
+def who(key_of: Callable[[str], str | None], tag: str, number: int) -> Steps[Provenance]:
+    """Return the origin of a number; see Issuer.who.
+
+    `key_of` returns the key of a tag's hash in Redis, or None if there is no Redis.
+    """
+    number, key = whole(number, "number", 1, HIGHEST), key_of(check_found(tag))
+    hash = None if key is None else (yield from _peeked(key))
+    record = yield from read_record(tag)
+    position: Position = (number, -1, "")
+    at: Position | None = position
+    holding: list[LedgerEntry] = []
+    others = 0
+    while others < NEAR and at is not None:
+        beyond = at
+        page = yield from ask(
+            lambda store, timeout: store.segments(tag, beyond=beyond, upward=True, count=NEAR, timeout=timeout)  # noqa: B023 - called at once
+        )
+        holding += [entry for entry in page.entries if entry.holds(number)]
+        others += sum(entry.low < entry.high and not entry.holds(number) for entry in page.entries)
+        at = page.last
+    taken = record.max
+    for _ in range(2):  # what is read before max may be behind a hand back for a moment
+        if number <= record.max:
+            break
+        tops = yield from ask(lambda store, timeout: store.witnessed(timeout=timeout))
+        taken = max(tops.get(tag, 0), 0 if hash is None else hash.top)
+        if taken > record.max:
+            yield from sleep(SECOND_LOOK)
+            record = yield from read_record(tag)
+    below = yield from _below(tag, position)
+    oldest = yield from ask(lambda store, timeout: store.segments(tag, upward=True, count=1, timeout=timeout))
+    return Provenance(
+        tag=tag,
+        number=number,
+        entries=sorted(holding, key=lambda entry: (entry.time, entry.low)),
+        below=below,
+        oldest=next(iter(oldest.entries), None),
+        max=record.max,
+        in_redis=None if hash is None else _waits(hash, number),
+        taken=max(taken, record.max),
+    )
+
+
+def _below(tag: str, at: Position | None) -> Steps[LedgerEntry | None]:
+    """Return the entry next below the position that isn't empty."""
+    while at is not None:
+        beyond = at
+        page = yield from ask(
+            lambda store, timeout: store.segments(tag, beyond=beyond, count=NEAR, timeout=timeout)  # noqa: B023 - called at once
+        )
+        found = next((entry for entry in page.entries if entry.low < entry.high), None)
+        if found is not None:
+            return found
+        at = page.last
+    return None
+
+
+def _peeked(key: str) -> Steps[gateway.Hash | None]:
+    try:
+        return (yield from send(gateway.read_hash(key)))
+    except RedisUnavailable:
+        return None
+
+
+def _waits(hash: gateway.Hash, number: int) -> bool:
+    buffers = ((hash.cur, hash.max), (hash.next_cur, hash.next_max))
+    return any(low is not None and high is not None and low < number <= high for low, high in buffers)

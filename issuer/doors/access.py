@@ -1,0 +1,311 @@
+"""Access to a server: authentication by token, scopes, and rate limits."""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import logging
+import os
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import translate
+from pathlib import Path
+from typing import Final
+
+from issuer.clock import monotonic
+from issuer.core.sparing import Sparing
+from issuer.doors.rates import Bucket, Rates, nameless
+from issuer.doors.tokens import SCOPES, Entry, Scope, digest_of, parsed
+from issuer.errors import ConfigurationError, Forbidden, InvalidArgument, TooManyRequests, Unauthenticated
+from issuer.tally import Tally
+
+log = logging.getLogger("issuer.doors.access")
+audit = logging.getLogger("issuer.audit")
+
+#: Seconds between two looks at the file. A change is taken when two looks in a row have seen the same file: one that is
+#: written in place may be a part of a file until then.
+LOOK_EVERY: Final = 0.5
+
+#: Bits of a file's mode that let others than its owner write it.
+_OTHERS: Final = 0o022
+
+#: Size and check sum of the content that the processes share.
+_HEADER: Final = struct.Struct("=QQ")
+
+
+class Caller:
+    """An authenticated caller.
+
+    Attributes:
+        name: Name of its token; "" if the server requires no tokens.
+    """
+
+    __slots__ = ("_all", "_bucket", "_matches", "_scopes", "name")
+
+    def __init__(self, name: str, scopes: Collection[Scope], tags: Sequence[str], bucket: Bucket | None = None) -> None:
+        """Make a caller.
+
+        Args:
+            name: Name of its token.
+            scopes: What the caller may do. `admin` includes the other scopes.
+            tags: Patterns as in `fnmatch.fnmatchcase`. A tag is allowed if one pattern matches, or equals its name.
+            bucket: Rate limit. None means no limit.
+        """
+        self.name = name
+        self._scopes = frozenset(SCOPES if "admin" in scopes else scopes)
+        self._all = any(pattern.strip("*") == "" for pattern in tags)
+        literal = [f"{re.escape(pattern)}\\Z" for pattern in tags if "[" in pattern]
+        self._matches = re.compile("|".join([*map(translate, tags), *literal])).match
+        self._bucket = bucket
+
+    def need(self, scope: Scope | Sequence[Scope], tag: str | None = None) -> None:
+        """Count one request of the token, and check that the caller has the scope.
+
+        Args:
+            scope: The required scope. Of several scopes, one is enough.
+            tag: The tag of the request; None for a request about all tags, which requires the pattern `*`.
+
+        Raises:
+            TooManyRequests: The token's rate is used up.
+            Forbidden: The token lacks the scope, or is not valid for this tag.
+        """
+        if self._bucket is not None and (wait := self._bucket.take()):
+            raise self._used_up(wait)
+        self._allow(scope, tag)
+
+    def need_some(self, scope: Scope, tag: str, n: int) -> tuple[int, TooManyRequests | None]:
+        """Do the same for n requests; return how many are allowed, and the error for the others."""
+        granted, wait = (n, 0.0) if self._bucket is None else self._bucket.take_some(n)
+        self._allow(scope, tag)
+        return granted, None if granted == n else self._used_up(wait)
+
+    def spend(self, n: int, tag: str) -> None:
+        """Count n numbers of a request. `need` has counted one of them already.
+
+        Raises:
+            TooManyRequests: The token's rate is used up.
+            InvalidArgument: The rate never allows n numbers at once.
+        """
+        bucket = self._bucket
+        if bucket is None or n <= 1:
+            return
+        if n > bucket.most:
+            problem = f"token {self.name!r} may draw up to {bucket.most} numbers at once by its rate, not {n}"
+            raise InvalidArgument(problem, tag=tag, value=n, argument="n")
+        if wait := bucket.take(n - 1):
+            bucket.give_back()  # else a client that asks again too soon would never get as many as n
+            raise self._used_up(wait)
+
+    def _used_up(self, wait: float) -> TooManyRequests:
+        return TooManyRequests(f"token {self.name!r} has used up its rate", retry_after=wait)
+
+    def _allow(self, scope: Scope | Sequence[Scope], tag: str | None) -> None:
+        if not self.may(scope, tag):
+            raise Forbidden(
+                self.name, scope=scope if isinstance(scope, str) else " or ".join(scope), tag=tag, scopes=self._scopes
+            )
+
+    def may(self, scope: Scope | Sequence[Scope], tag: str | None = None) -> bool:
+        """Return whether the caller has the scope for the tag. No request is counted."""
+        scopes = self._scopes
+        if not (scope in scopes if isinstance(scope, str) else any(each in scopes for each in scope)):
+            return False
+        return self._all or (tag is not None and self._matches(tag) is not None)
+
+    def __repr__(self) -> str:
+        return f"Caller({self.name!r})"
+
+
+class _Published:
+    """The content of the file that is in force, for the process that made this and all that are forked from it."""
+
+    def __init__(self) -> None:
+        self._file = nameless(self)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Give whether no other process has entered this."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # which of the two says "held" depends on the system
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def put(self, content: bytes) -> None:
+        """Put it in force."""
+        os.pwrite(self._file, _headed(content) + content, 0)
+
+    def get(self, known: bytes) -> bytes | None:
+        """Return what is in force; None if that is known, or is just being written, perhaps by one that was killed."""
+        header = os.pread(self._file, _HEADER.size, 0)
+        if len(header) < _HEADER.size or header == _headed(known):
+            return None
+        content = os.pread(self._file, _HEADER.unpack(header)[0], _HEADER.size)
+        return content if _headed(content) == header else None
+
+
+def _headed(content: bytes) -> bytes:
+    return _HEADER.pack(len(content), zlib.crc32(content))
+
+
+class Access:
+    """Authentication of a server's callers, by the tokens file.
+
+    It is created before the server forks its processes, so all of them use the same tokens. The first process that
+    reads a changed, valid file applies it for all. If the file is invalid, the previous tokens stay valid, also for
+    processes that start later.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Callable[[], float] = monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Read the tokens file.
+
+        Args:
+            path: The tokens file.
+            clock: Monotonic clock for rates, in seconds.
+            wall: Time in seconds since 1970, for tokens that expire.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or has a mistake.
+        """
+        self.rates, self.tally, self._wall = Rates(clock), Tally(), wall
+        self._path: Path | None = Path(path)
+        self._published = _Published()
+        self._content = b""
+        self._entries: list[Entry] = []
+        #: Of each digest the caller; None: the token has expired.
+        self._callers: list[tuple[bytes, Entry, Caller | None]] = []
+        self._complaint = ""
+        self._changed: tuple[int, ...] = ()
+        self._state = self._read(self._path)
+
+    @classmethod
+    def open(cls) -> Access:
+        """Return an instance that allows every caller everything, without tokens."""
+        access = cls.__new__(cls)
+        access._path, access.rates, access.tally = None, Rates(), Tally()  # noqa: SLF001 - its own
+        return access
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers need no token."""
+        return self._path is None
+
+    def identify(self, token: str | None) -> Caller:
+        """Return the caller that has this token.
+
+        A caller that stays connected is identified again for each batch of its requests, because its token may be
+        revoked.
+
+        Args:
+            token: The token. None if no token was sent.
+
+        Raises:
+            Unauthenticated: The token is missing, unknown or expired.
+        """
+        if self._path is None:
+            return _ANYBODY
+        if not token:
+            raise Unauthenticated("no token was sent" if token is None else "the token is empty")
+        digest = digest_of(token)
+        found = None
+        # Each entry is looked at, also after the right one: the time taken says nothing of which one it is.
+        for known in self._callers:
+            if hmac.compare_digest(known[0], digest):
+                found = known
+        if found is None:
+            raise Unauthenticated("the token is unknown")
+        if found[2] is None:
+            raise Unauthenticated(f"token {found[1].name!r} has expired")
+        return found[2]
+
+    def failed(self, protocol: str, address: str, request: str, error: Unauthenticated) -> None:
+        """Count a request without a valid token, and log it, at most once a minute for each address."""
+        self.tally.failures[protocol] += 1
+        told = "authentication failed over %s, from %s, %s: %s"
+        _sparing.say(audit.warning, address, protocol, told, protocol, address, request, error)
+
+    def look(self) -> None:
+        """Apply changes of the tokens file. Each serving process calls it every LOOK_EVERY seconds."""
+        path = self._path
+        if path is None:
+            return
+        try:
+            # Its place and size as well: an editor, or Kubernetes, puts another file there.
+            state = _state(path.stat())
+            settled, self._changed = state == self._changed, state
+            if state != self._state and settled:
+                with self._published.alone() as alone:
+                    if alone:
+                        self._state = self._read(path)
+            content = self._published.get(self._content)
+            if content is not None:
+                self._take(content, parsed(content, path))
+        except OSError as error:
+            self._complain(f"tokens file {path}: {error.strerror}")
+        except ConfigurationError as error:
+            self._complain(str(error))
+        now = self._wall()
+        if any(caller and _over(entry, now) for _, entry, caller in self._callers):
+            self._callers = self._admitted(self._entries)
+
+    def __repr__(self) -> str:
+        return "Access.open()" if self._path is None else f"Access({str(self._path)!r})"
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:
+            self._complaint = complaint
+            log.error("%s; the tokens that were read before stay valid", complaint)
+
+    def _read(self, path: Path) -> tuple[int, ...]:
+        """Put the file in force; return the state that it had. Raises ConfigurationError."""
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                content = file.read()
+        except OSError as error:
+            raise ConfigurationError(f"tokens file {path}: {error.strerror}") from error
+        self._take(content, parsed(content, path))
+        self._published.put(content)
+        self._complaint = ""
+        if status.st_mode & _OTHERS:
+            log.warning("tokens file %s is writable for other users: run chmod go-w on it", path)
+        return _state(status)
+
+    def _take(self, content: bytes, entries: list[Entry]) -> None:
+        self._callers = self._admitted(entries)
+        self._content, self._entries = content, entries
+
+    def _admitted(self, entries: list[Entry]) -> list[tuple[bytes, Entry, Caller | None]]:
+        now = self._wall()
+        callers = [(entry, None if _over(entry, now) else self._caller(entry)) for entry in entries]
+        return [(digest, entry, caller) for entry, caller in callers for digest in entry.digests]
+
+    def _caller(self, entry: Entry) -> Caller:
+        bucket = None if entry.rate is None else self.rates.bucket(entry.name, entry.rate)
+        return Caller(entry.name, entry.scopes, entry.tags, bucket)
+
+
+_sparing = Sparing()
+_ANYBODY: Final = Caller("", SCOPES, ["*"])
+
+
+def _over(entry: Entry, now: float) -> bool:
+    return entry.expires is not None and entry.expires <= now
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev

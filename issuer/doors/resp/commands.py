@@ -1,0 +1,349 @@
+"""Commands that aren't draws of one number: each makes one reply of its arguments."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from issuer import __version__
+from issuer.core.requests import TAKE_MOST
+from issuer.doors.lookups import LookUps
+from issuer.doors.resp.catalogue import SPECS
+from issuer.doors.resp.replies import OK, PONG, array, bulk, error, null, number, pairs, simple, text
+from issuer.doors.resp.session import Session
+from issuer.doors.tokens import Scope
+from issuer.errors import InvalidArgument
+
+#: The Redis whose protocol is spoken: clients ask for it to find out what they may send.
+REDIS_VERSION: Final = "7.0.0"
+
+#: A GET, EXISTS or TYPE takes one of these.
+READING: Final[Sequence[Scope]] = ("read", "issue")
+
+#: Settings of a Redis that clients ask for, as they are here.
+_SETTINGS: Final[Mapping[bytes, str]] = {b"save": "", b"appendonly": "no", b"databases": "1"}
+
+_NAME_MOST: Final = 200
+
+
+@dataclass(slots=True)
+class About:
+    """Facts of the server that INFO tells; `clients`: counts the connections."""
+
+    port: int
+    most: int
+    uptime: Callable[[], float]
+    clients: Callable[[], int]
+
+
+def tag_of(argument: bytes) -> str:
+    """Return the tag that an argument names. Raises InvalidArgument."""
+    try:
+        return argument.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument("a tag must be UTF-8 text", value=argument) from None
+
+
+def wrong_number(name: str) -> bytes:
+    """Return the reply to a command with too many or too few arguments."""
+    return error(f"ERR wrong number of arguments for '{name.lower()}' command")
+
+
+def unknown(given: bytes) -> bytes:
+    """Return the reply to a command that there is not."""
+    return error(f"ERR unknown command '{given[:64].decode(errors='backslashreplace')}'")
+
+
+# ---------------------------------------------------------------------------------------------- asked of the issuer
+
+
+async def incrby(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+    """Return the last of n contiguous numbers that are the caller's alone."""
+    tag = tag_of(arguments[0])
+    caller = session.caller()
+    caller.need("issue", tag)
+    digits = arguments[1]
+    if not digits.removeprefix(b"-").isdigit() or len(digits) > len(str(sys.maxsize)) + 1:
+        raise InvalidArgument("value is not an integer or out of range", tag=tag, value=digits)
+    if not 1 <= int(digits) <= TAKE_MOST:
+        raise InvalidArgument(
+            f"INCRBY takes 1..{TAKE_MOST} numbers; they cannot be returned", tag=tag, value=int(digits)
+        )
+    caller.spend(int(digits), tag)
+    await look_ups.look_up(tag)
+    return number((await look_ups.door.contiguous(tag, int(digits)))[-1])
+
+
+async def get(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+    """Return the highest number issued as far as Redis knows; null if none was, or there is no such tag."""
+    tag = tag_of(arguments[0])
+    session.caller().need(READING, tag)
+    last = await look_ups.door.last(tag) if await look_ups.exists(tag) else None
+    return null(session.protocol) if last is None else bulk(b"%d" % last)
+
+
+async def exists(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+    """Return how many of the tags are there; one that is named twice counts twice."""
+    tags = [tag_of(argument) for argument in arguments]
+    for tag in tags:
+        session.caller().need(READING, tag)
+    known = {tag: await look_ups.exists(tag) for tag in dict.fromkeys(tags)}
+    return number(sum(known[tag] for tag in tags))
+
+
+async def type_of(session: Session, look_ups: LookUps, arguments: Sequence[bytes]) -> bytes:
+    """Return `string`, as a counter is in Redis, or `none`."""
+    tag = tag_of(arguments[0])
+    session.caller().need(READING, tag)
+    return simple("string" if await look_ups.exists(tag) else "none")
+
+
+#: By name, in capitals. They may wait, and nothing of the same client's is done meanwhile.
+ASKING: Final[Mapping[str, Callable[[Session, LookUps, Sequence[bytes]], Awaitable[bytes]]]] = {
+    "INCRBY": incrby,
+    "GET": get,
+    "EXISTS": exists,
+    "TYPE": type_of,
+}
+
+# ---------------------------------------------------------------------------------------------- answered at once
+
+
+def auth(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+    """Take a token: the last argument; a user's name before it says nothing here."""
+    session.authenticate(arguments[-1])
+    return OK
+
+
+def hello(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+    """Choose the version of the protocol, with a token and a name if they are given: all of it or nothing."""
+    protocol, name, token = session.protocol, session.name, None
+    rest = list(arguments)
+    if rest:
+        version = rest.pop(0)
+        if version not in (b"2", b"3"):
+            return error("NOPROTO unsupported protocol version")
+        protocol = int(version)
+    while rest:
+        option = rest.pop(0).upper()
+        if option == b"AUTH" and len(rest) > 1:
+            token = rest.pop(1)
+            del rest[0]
+        elif option == b"SETNAME" and rest:
+            name = _name(rest.pop(0))
+        else:
+            return error("ERR Syntax error in HELLO option")
+    if token is not None:
+        session.authenticate(token)
+    session.protocol, session.name = protocol, name
+    told = {
+        "server": text("segment-issuer"),
+        "version": text(__version__),
+        "proto": number(protocol),
+        "id": number(session.number),
+        "mode": text("standalone"),
+        "role": text("master"),
+        "modules": array([]),
+    }
+    return pairs(told, protocol)
+
+
+def ping(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+    """Return PONG, or the message."""
+    return bulk(arguments[0]) if arguments else PONG
+
+
+def echo(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+    """Return the message."""
+    return bulk(arguments[0])
+
+
+def select(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+    """Choose database 0, which is the only one."""
+    return OK if arguments[0] == b"0" else error("ERR DB index is out of range: 0 is the only database")
+
+
+def client(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+    """Name this connection, or tell of it. Other clients' are nobody's business."""
+    what, rest = arguments[0].upper(), arguments[1:]
+    match what, len(rest):
+        case b"ID", 0:
+            return number(session.number)
+        case b"GETNAME", 0:
+            return text(session.name) if session.name else null(session.protocol)
+        case b"SETNAME", 1:
+            session.name = _name(rest[0])
+            return OK
+        case b"SETINFO", 2:
+            return _set_library(session, rest[0].upper(), _name(rest[1]))
+        case (b"INFO", 0) | (b"LIST", 0):
+            return text(_described(session))
+    return error("ERR unknown subcommand or wrong number of arguments for 'client' command")
+
+
+def _set_library(session: Session, what: bytes, name: str) -> bytes:
+    if what == b"LIB-NAME":
+        session.library = name
+    elif what == b"LIB-VER":
+        session.library_version = name
+    else:
+        return error("ERR Unrecognized option: CLIENT SETINFO takes LIB-NAME or LIB-VER")
+    return OK
+
+
+def _name(given: bytes) -> str:
+    """Return a name that a client gives itself. Raises InvalidArgument."""
+    name = given.decode(errors="backslashreplace")
+    if len(name) > _NAME_MOST or any(not "!" <= letter <= "~" for letter in name):
+        raise InvalidArgument("Client names cannot contain spaces, newlines or special characters.", value=given)
+    return name
+
+
+def _described(session: Session) -> str:
+    fields = {
+        "id": session.number,
+        "addr": session.address,
+        "name": session.name,
+        "db": 0,
+        "resp": session.protocol,
+        "lib-name": session.library,
+        "lib-ver": session.library_version,
+    }
+    return " ".join(f"{name}={value}" for name, value in fields.items()) + "\n"
+
+
+def command(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+    """Tell which commands there are: all of it, COUNT, LIST, INFO or DOCS, of some or of all."""
+    what, rest = arguments[0].upper() if arguments else b"INFO", arguments[1:]
+    names = [name.decode(errors="replace").upper() for name in rest] or list(SPECS)
+    match what:
+        case b"COUNT" if not rest:
+            return number(len(SPECS))
+        case b"LIST" if not rest:
+            return array([text(spec.name) for spec in SPECS.values()])
+        case b"INFO":
+            return array([SPECS[name].told() if name in SPECS else null(session.protocol) for name in names])
+        case b"DOCS":
+            found = {SPECS[name].name: SPECS[name].documented(session.protocol) for name in names if name in SPECS}
+            return pairs(found, session.protocol)
+    return error("ERR unknown subcommand or wrong number of arguments for 'command' command")
+
+
+def config(session: Session, _: About, arguments: Sequence[bytes]) -> bytes:
+    """Return the settings of a Redis that clients ask for; of others, which there aren't, nothing."""
+    if arguments[0].upper() != b"GET" or len(arguments) == 1:
+        return error(
+            "ERR unknown subcommand or wrong number of arguments for 'config' command: only CONFIG GET is supported"
+        )
+    asked = [name.lower() for name in arguments[1:]]
+    found = {name.decode(): text(value) for name, value in _SETTINGS.items() if name in asked}
+    return pairs(found, session.protocol)
+
+
+def info(_: Session, about: About, arguments: Sequence[bytes]) -> bytes:
+    """Tell of this server, as clients read it; all sections, or those that are named."""
+    sections: Mapping[str, Mapping[str, object]] = {
+        "Server": {
+            "redis_version": REDIS_VERSION,
+            "redis_mode": "standalone",
+            "server_name": "segment-issuer",
+            "segment_issuer_version": __version__,
+            "process_id": os.getpid(),
+            "tcp_port": about.port,
+            "uptime_in_seconds": int(about.uptime()),
+        },
+        "Clients": {"connected_clients": about.clients(), "maxclients": about.most},
+        "Persistence": {"loading": 0},
+        "Replication": {"role": "master", "connected_slaves": 0},
+        "Cluster": {"cluster_enabled": 0},
+    }
+    asked = {name.decode(errors="replace").lower() for name in arguments}
+    everything = not asked or asked & {"all", "default", "everything"}
+    parts = [
+        "".join([f"# {title}\r\n", *(f"{name}:{value}\r\n" for name, value in fields.items())])
+        for title, fields in sections.items()
+        if everything or title.lower() in asked
+    ]
+    return text("\r\n".join(parts))
+
+
+def multi(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Begin a transaction, which the connection keeps."""
+    return OK
+
+
+def execute(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Refuse to run a transaction that was not begun."""
+    return error("ERR EXEC without MULTI")
+
+
+def discard(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Refuse to forget a transaction that was not begun."""
+    return error("ERR DISCARD without MULTI")
+
+
+def watch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Refuse to watch a tag: a client that relied on it would wait in vain for EXEC to be refused."""
+    return error("ERR WATCH is not supported, and not needed: each number is issued to one caller only")
+
+
+def unwatch(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Do nothing, as nothing is watched."""
+    return OK
+
+
+def scan(_: Session, __: About, arguments: Sequence[bytes]) -> bytes:
+    """Return that there are no keys, and no more to come."""
+    if not arguments[0].isdigit():
+        return error("ERR invalid cursor")
+    return array([bulk(b"0"), array([])])
+
+
+def dbsize(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Return how many keys SCAN finds."""
+    return number(0)
+
+
+def time_(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Return the seconds and microseconds since 1970."""
+    seconds, micros = divmod(time.time_ns() // 1000, 1_000_000)
+    return array([text(str(seconds)), text(str(micros))])
+
+
+def reset(session: Session, _: About, __: Sequence[bytes]) -> bytes:
+    """Make the connection as it was when it was opened: it needs its token again."""
+    session.reset()
+    return simple("RESET")
+
+
+def farewell(_: Session, __: About, ___: Sequence[bytes]) -> bytes:
+    """Answer QUIT; the connection is closed after that."""
+    return OK
+
+
+#: By name, in capitals.
+AT_ONCE: Final[Mapping[str, Callable[[Session, About, Sequence[bytes]], bytes]]] = {
+    "AUTH": auth,
+    "HELLO": hello,
+    "PING": ping,
+    "ECHO": echo,
+    "SELECT": select,
+    "CLIENT": client,
+    "COMMAND": command,
+    "CONFIG": config,
+    "INFO": info,
+    "MULTI": multi,
+    "EXEC": execute,
+    "DISCARD": discard,
+    "WATCH": watch,
+    "UNWATCH": unwatch,
+    "SCAN": scan,
+    "DBSIZE": dbsize,
+    "TIME": time_,
+    "RESET": reset,
+    "QUIT": farewell,
+}

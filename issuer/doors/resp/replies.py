@@ -1,0 +1,107 @@
+"""Replies, packed as clients read them, and the errors of the library as error replies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from traceback import extract_tb
+from typing import Final
+
+from issuer.advice import command_line
+from issuer.errors import (
+    Forbidden,
+    InvalidArgument,
+    IssuerError,
+    LimitReached,
+    Unauthenticated,
+    Unavailable,
+    UnknownTag,
+)
+from issuer.times import ROUGH
+
+log = logging.getLogger("issuer.doors.resp")
+
+OK: Final = b"+OK\r\n"
+PONG: Final = b"+PONG\r\n"
+
+#: The first word of an error reply; every other error has its code in capitals.
+WORDS: Final[Sequence[tuple[type[IssuerError], str]]] = (
+    (Unavailable, "UNAVAILABLE"),
+    (UnknownTag, "NOTAG"),
+    (LimitReached, "LIMIT"),
+    (Unauthenticated, "NOAUTH"),
+    (Forbidden, "NOPERM"),
+    (InvalidArgument, "ERR"),
+)
+
+#: Most characters of an error reply: some quote what a client has sent.
+MESSAGE_MOST: Final = 500
+
+
+def simple(text: str) -> bytes:
+    """Return a short text without line breaks."""
+    return b"+%b\r\n" % text.encode()
+
+
+def error(message: str) -> bytes:
+    """Return an error reply, whose first word is its code: one line, whatever stands in the message."""
+    line = "".join(letter if letter.isprintable() else " " for letter in message[:MESSAGE_MOST])
+    return b"-%b\r\n" % line.encode(errors="backslashreplace")
+
+
+def number(value: int) -> bytes:
+    """Return a whole number."""
+    return b":%d\r\n" % value
+
+
+def numbers(values: Sequence[int]) -> bytes:
+    """Return a reply for each of the numbers."""
+    n = len(values)
+    return b":%d\r\n" % values[0] if n == 1 else b":%d\r\n" * n % tuple(values)
+
+
+def bulk(content: bytes) -> bytes:
+    """Return any bytes."""
+    return b"$%d\r\n%b\r\n" % (len(content), content)
+
+
+def null(protocol: int) -> bytes:
+    """Return what stands for nothing in version 2 or 3 of the protocol."""
+    return b"$-1\r\n" if protocol == 2 else b"_\r\n"  # noqa: PLR2004 - the versions have no other names
+
+
+def text(content: str) -> bytes:
+    """Return a text of any length."""
+    return bulk(content.encode())
+
+
+def array(items: Sequence[bytes]) -> bytes:
+    """Return packed items as one reply."""
+    return b"*%d\r\n%b" % (len(items), b"".join(items))
+
+
+def pairs(items: Mapping[str, bytes], protocol: int) -> bytes:
+    """Return packed values by name: a map in version 3, in version 2 names and values in turns."""
+    packed = b"".join(text(name) + value for name, value in items.items())
+    if protocol == 2:  # noqa: PLR2004 - the versions have no other names
+        return b"*%d\r\n%b" % (2 * len(items), packed)
+    return b"%%%d\r\n%b" % (len(items), packed)
+
+
+def failure(error_: BaseException) -> bytes:
+    """Return the error reply for what a command has raised. What isn't the library's own is logged, without its text.
+
+    That text may quote what a client has sent, and so a token.
+    """
+    if not isinstance(error_, IssuerError):
+        frames = extract_tb(error_.__traceback__)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"
+        log.error("a command failed because of a bug in the issuer: %s at %s", type(error_).__name__, where)
+        return error("ERR internal error")
+    word = next((word for kind, word in WORDS if isinstance(error_, kind)), error_.code.upper())
+    message = error_.told(command_line)
+    if isinstance(error_, Unavailable):
+        # Cut before, so that the end stays, which programs may read: always in seconds.
+        seconds = f"{error_.retry_after:.0f}" if error_.retry_after >= ROUGH else f"{error_.retry_after:.2g}"
+        message = f"{message[: MESSAGE_MOST - 60]}; retry in {seconds} s"
+    return error(f"{word} {message}")

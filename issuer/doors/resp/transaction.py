@@ -1,0 +1,66 @@
+"""Commands between MULTI and EXEC."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from issuer.doors.resp import commands
+from issuer.doors.resp.catalogue import SPECS
+from issuer.doors.resp.parsing import REQUEST_MOST, Request
+from issuer.doors.resp.replies import OK, error, simple
+
+QUEUED: Final = simple("QUEUED")
+ABORTED: Final = error("EXECABORT Transaction discarded because of previous errors.")
+
+#: Most commands of a transaction; their bytes are bounded as those of one request.
+COMMANDS_MOST: Final = 10_000
+
+
+class Transaction:
+    """Commands that wait for EXEC. `refused`: whether one of them was refused, so that EXEC runs none.
+
+    Nothing is drawn before EXEC, which has them run as if they were sent then: INCRs of a tag share a draw.
+    """
+
+    __slots__ = ("_size", "queue", "refused")
+
+    def __init__(self) -> None:
+        self.queue: list[Request] = []
+        self.refused = False
+        self._size = 0
+
+    def add(self, request: Request) -> bytes:
+        """Queue a command, or refuse it; return the reply."""
+        problem = self._problem(request)
+        if problem is None:
+            self.queue.append(request)
+            return QUEUED
+        self.refuse()
+        return problem
+
+    def end(self, name: bytes) -> tuple[bytes, list[Request]]:
+        """Return the reply to EXEC or DISCARD, or its beginning, and the commands that run now."""
+        if name == b"DISCARD":
+            return OK, []
+        if self.refused:
+            return ABORTED, []
+        return b"*%d\r\n" % len(self.queue), self.queue
+
+    def refuse(self) -> None:
+        """Run none of its commands, and keep none."""
+        self.refused = True
+        self.queue.clear()
+
+    def _problem(self, request: Request) -> bytes | None:
+        name = request[0].decode(errors="backslashreplace").upper()
+        spec = SPECS.get(name)
+        if spec is None:
+            return commands.unknown(request[0])
+        if not spec.takes(len(request) - 1):
+            return commands.wrong_number(name)
+        if spec.early or name in ("MULTI", "WATCH"):
+            return error(f"ERR {name} is not allowed inside a transaction")
+        self._size += sum(map(len, request))
+        if len(self.queue) >= COMMANDS_MOST or self._size > REQUEST_MOST:
+            return error(f"ERR transaction too large: the limits are {COMMANDS_MOST} commands and {REQUEST_MOST} bytes")
+        return None

@@ -1,0 +1,135 @@
+"""Logs of a server: lines of text, or of JSON, on stderr. No number that was issued and no token is among them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from issuer.advice import command_line
+from issuer.clock import monotonic
+from issuer.errors import IssuerError
+
+log = logging.getLogger("issuer.doors.server.requests")
+
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_App = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
+
+_NUMBER = re.compile(r"/(decode|who)/.*", re.DOTALL)
+
+
+class _Line(logging.Formatter):
+    """A line per record. Of an exception it has the class, what it says, and where it was raised: no traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line."""
+        message = _message(record)
+        if record.exc_info and record.exc_info[1] is not None:
+            message += f": {_raised(record.exc_info[1])}"
+        # One record, one line, whatever a tag or the error of a library has in it.
+        return self.line(record, " ".join(message.splitlines()))
+
+    def line(self, record: logging.LogRecord, message: str) -> str:
+        """Return the line."""
+        return f"{_time(record)} {record.levelname.lower():7} {message}"
+
+
+class _JsonLine(_Line):
+    """The same as an object."""
+
+    def line(self, record: logging.LogRecord, message: str) -> str:
+        """Return the line."""
+        content = {"time": _time(record), "level": record.levelname.lower(), "message": message}
+        return json.dumps(content | {"logger": record.name, "process": record.process})
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _raised(error: BaseException) -> str:
+    frames = extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {_in_words(error)}{where}"
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Return what the record says, errors of the library in the words of the command line."""
+    if isinstance(record.args, tuple) and any(isinstance(each, IssuerError) for each in record.args):
+        return str(record.msg) % tuple(_in_words(each) for each in record.args)
+    return record.getMessage()
+
+
+def _in_words(value: object) -> object:
+    return value.told(command_line) if isinstance(value, IssuerError) else value
+
+
+def begin(log_format: str, *, verbose: bool) -> None:
+    """Send all records of this process to stderr, from INFO upwards; `verbose`: from DEBUG."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLine() if log_format == "json" else _Line())
+    root, ours = logging.getLogger(), logging.getLogger("issuer")
+    for logger in (root, ours):
+        for old in list(logger.handlers):
+            logger.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+    threading.excepthook = _thread_failed
+    sys.unraisablehook = _unraisable
+    logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
+    # Its lines of information tell the last number issued.
+    logging.getLogger("issuer.extension").setLevel(logging.WARNING)
+
+
+def _thread_failed(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_value is not None:
+        log.error("a thread failed", exc_info=failure.exc_value)
+
+
+def _unraisable(failure: sys.UnraisableHookArgs) -> None:
+    log.error("%s in %r", failure.err_msg or "an error that could not be raised", failure.object,
+              exc_info=failure.exc_value)  # fmt: skip
+
+
+def fail(error: BaseException) -> None:
+    """Log the error that ends the server."""
+    if isinstance(error, IssuerError):
+        log.error("%s", error)
+    else:
+        log.error("the server failed", exc_info=error)
+
+
+def logged(app: _App) -> _App:
+    """Return the application, with a line in the log for each of its requests."""
+
+    async def logging_app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
+        began, status = monotonic(), 0
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await app(scope, receive, sending)
+        finally:
+            took = (monotonic() - began) * 1000
+            log.debug("%s %s %s %.1f ms", scope.get("method", "-"), _path(scope.get("path", "")), status, took)
+
+    return logging_app
+
+
+def _path(path: str) -> str:
+    """Return the path as it may be logged: without the number that was asked about, on one line."""
+    shown = _NUMBER.sub(r"/\1/...", path)
+    return shown if shown.isprintable() else ascii(shown)

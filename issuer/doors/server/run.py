@@ -1,0 +1,160 @@
+"""A whole server: its sockets, its workers, and its keeper."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from multiprocessing.connection import wait
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Final
+
+from issuer.doors.access import Access
+from issuer.doors.server import logs
+from issuer.doors.server.files import connections, raise_limit
+from issuer.doors.server.options import ServerOptions
+from issuer.doors.server.sockets import close, listen
+from issuer.doors.server.supervisor import ALIVE_EVERY, SIGNALS, Alive, Job, Lifeline, Ready, Report, Supervisor
+from issuer.doors.server.watch import EVERY, Watch
+from issuer.errors import ConfigurationError, IssuerError
+from issuer.wiring import connect
+from issuer_persistence.errors import StoreError
+from issuer_persistence.opening import store_class
+
+log = logging.getLogger("issuer.doors.server")
+
+#: Where the processes count, by prometheus_client, which looks for it when it is imported.
+FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+#: What the extra brings.
+_EXTRA = ("granian", "starlette", "prometheus_client")
+
+
+def serve(options: ServerOptions) -> int:
+    """Serve until a signal comes; return the exit code. Raises ConfigurationError."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:
+            signal.signal(number, _end_at_start)
+    logs.begin(options.log_format, verbose=options.verbose)
+    raise_limit()
+    connections(len(options.endpoints), options.redis_connections)  # told here rather than by a worker
+    sockets = listen(options.endpoints)
+    with ExitStack() as ends:
+        for each in sockets.values():
+            ends.enter_context(each)
+        several = options.workers > 1 or options.has_redis
+        if several:
+            ends.enter_context(_counting_together())
+        _prepare(options)
+        access = Access(options.tokens) if options.tokens else Access.open()
+        jobs = [
+            (f"worker {number}", _worker(options, sockets, access, first=number == 1))
+            for number in range(1, options.workers + 1)
+        ]
+        if options.has_redis:
+            jobs.append(("the keeper", partial(_keep, options)))
+        code = Supervisor(
+            jobs,
+            partial(_tell_serving, options, sockets),
+            _forgetting(several=several),
+            drain_delay=options.drain_delay,
+            close=partial(close, sockets.values()),
+        ).run()
+    log.info("stopped")
+    return code
+
+
+def _end_at_start(_number: int, _frame: FrameType | None) -> None:
+    """End before anything is served: what was made until now is taken away."""
+    sys.exit(0)
+
+
+@contextmanager
+def _counting_together() -> Iterator[None]:
+    """Have the processes count in files of one folder, so that each can tell the metrics of all."""
+    if os.environ.get(FOLDER):
+        yield
+        return
+    try:
+        made = TemporaryDirectory(prefix="issuer-metrics-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot create a temporary folder for the metrics ({error.strerror}): set TMPDIR to a folder that this "
+            "user can write, or mount one at /tmp"
+        ) from error
+    with made as folder:
+        os.environ[FOLDER] = folder
+        try:
+            yield
+        finally:
+            del os.environ[FOLDER]
+
+
+def _forgetting(*, several: bool) -> Callable[[int], object]:
+    """Return what takes a process that has ended out of the metrics."""
+    from issuer.metrics import forget
+
+    return forget if several else lambda _process: None
+
+
+def _prepare(options: ServerOptions) -> None:
+    """Import what the workers need, once for all. ConfigurationError if the extra is missing."""
+    try:
+        for name in _EXTRA:
+            import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f'{error.name} is missing: pip install ".[server]" in a checkout') from error
+    import_module("issuer.doors.server.worker")
+    for endpoint in options.endpoints:
+        import_module("issuer.doors.web.app" if endpoint.name == "http" else "issuer.doors.resp.server")
+    with suppress(StoreError):  # connecting reports what is wrong with the URL
+        store_class(options.store_url)
+
+
+def _worker(options: ServerOptions, sockets: Mapping[str, socket.socket], access: Access, *, first: bool) -> Job:
+    from issuer.doors.server.worker import run
+
+    return lambda lifeline, report: run(options, sockets, lifeline, report, access, first=first)
+
+
+def _tell_serving(options: ServerOptions, sockets: Mapping[str, socket.socket]) -> None:
+    where = " and ".join(each.shown(sockets[each.name].getsockname()[1]) for each in options.endpoints)
+    many = "one worker" if options.workers == 1 else f"{options.workers} workers"
+    log.info("serving %s with %s", where, many)
+
+
+def _keep(options: ServerOptions, lifeline: Lifeline, report: Callable[[Report], None]) -> None:
+    """Extend every tag of the store in time, until the lifeline is at its end."""
+    from issuer.metrics import install
+
+    stop = threading.Event()
+
+    def end_with_supervisor() -> None:
+        # Not a read: a worker's loop has made it one that doesn't block.
+        while not wait([lifeline.end], ALIVE_EVERY):
+            report(Alive())
+        stop.set()
+
+    threading.Thread(target=end_with_supervisor, daemon=True).start()
+    with connect(**options.given) as issuer:
+        install(issuer)
+        watch = Watch(issuer, log.info, log.warning)
+        report(Ready())
+        try:
+            watch.look()
+        except ConfigurationError:
+            raise
+        except IssuerError as error:
+            watch.trouble(error)
+        else:
+            log.info("keeping %s", watch.counted)
+        while not stop.wait(EVERY):
+            watch.again()

@@ -1,0 +1,368 @@
+"""Supervisor: starts the processes of a server, replaces those that die, and ends them all in order."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from types import FrameType
+from typing import Final
+
+from issuer.clock import monotonic
+from issuer.errors import ConfigurationError, IssuerError
+
+log = logging.getLogger("issuer.doors.server")
+
+#: Seconds that all processes together have to end in order. Then they are killed.
+STOPPING: Final = 4.7
+#: Seconds before a process that died is started again: the first time, and at most, doubled each time in between.
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 10.0
+#: A process that has lived for this many seconds is started again as if it had never died.
+SOUND: Final = 30.0
+
+#: Seconds between two reports of a process that it is alive, and between two looks of the supervisor at them.
+ALIVE_EVERY: Final = 1.0
+#: A process is killed if this many looks in a row found no report. Looks are counted, not seconds: the supervisor does
+#: not look while the whole machine stands still, so a machine that wakes up has no hung process.
+SILENT_LOOKS: Final = 30
+
+#: Signals that stop the server.
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+#: Signals that would end a process, and mean nothing here.
+MEANINGLESS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+
+#: Forked, not spawned: an interpreter that imports all this takes half a second or more. The supervisor has no threads,
+#: which a fork would lose with the locks that they hold.
+_processes = multiprocessing.get_context("fork")
+
+
+class _Pipe:
+    """A pipe that nothing is written to: its reading end is at its end once every writing end is closed."""
+
+    def __init__(self) -> None:
+        self.reading, self._writing = os.pipe()
+
+    def cut(self) -> None:
+        """Close the writing end: of this process, or of the child that has got a copy."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+
+
+class Lifeline:
+    """Two pipes that tell children how far a stop is. Both are at their end if the supervisor is dead.
+
+    `stopping`: at its end when a stop has begun. `end`: at its end when the child has to end.
+    """
+
+    def __init__(self) -> None:
+        self._stopping, self._end = _Pipe(), _Pipe()
+        self.stopping, self.end = self._stopping.reading, self._end.reading
+
+    def begin_stop(self) -> None:
+        """Tell all children that a stop has begun."""
+        self._stopping.cut()
+
+    def cut(self) -> None:
+        """Tell all children to end; in a child: close its copies."""
+        self._stopping.cut()
+        self._end.cut()
+
+
+@dataclass(slots=True)
+class Ready:
+    """A child reports that it serves."""
+
+
+@dataclass(slots=True)
+class Alive:
+    """A child reports, every ALIVE_EVERY seconds, that it does its work."""
+
+
+Report = Ready | Alive | IssuerError
+#: What a child does: until the lifeline's `end` is at its end. It reports that it is alive, and once that it serves, or
+#: an error.
+Job = Callable[[Lifeline, Callable[[Report], None]], None]
+
+
+@dataclass(slots=True)
+class _Child:
+    """A place for a process. `starts`: how often one was started here.
+
+    `deaths`: how often one has died here, without one that was sound in between. `silent`: looks since its last report.
+    """
+
+    name: str
+    job: Job
+    process: ForkProcess | None = None
+    report: Connection | None = None
+    served: bool = False
+    began: float = 0.0
+    starts: int = 0
+    deaths: int = 0
+    silent: int = 0
+    #: When to start a process, on the monotonic clock.
+    due: float | None = field(default=0.0)
+
+    def forget(self) -> None:
+        if self.report is not None:
+            self.report.close()
+        if self.process is not None:
+            self.process.close()
+        self.process = self.report = None
+
+
+class Supervisor:
+    """Runs a process for each job, until a signal comes or one of them can't begin."""
+
+    def __init__(
+        self,
+        jobs: Sequence[tuple[str, Job]],
+        serving: Callable[[], object],
+        ended: Callable[[int], object],
+        *,
+        drain_delay: float = 0.0,
+        close: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`jobs`: with the name of each, for the log.
+
+        `serving`: called once, when all serve. `ended`: called with the id of a process that has ended.
+        `drain_delay`: seconds between SIGTERM and the end of the children. `close`: called at the end of that time.
+        """
+        self._children = [_Child(name, job) for name, job in jobs]
+        self._serving: Callable[[], object] | None = serving
+        self._ended = ended
+        self._drain_delay = drain_delay
+        self._close = close
+        self._lifeline = Lifeline()
+        self._signalled, self._signal = os.pipe()
+        os.set_blocking(self._signalled, False)
+        os.set_blocking(self._signal, False)
+        #: When the children are told to end, and when those that have not ended are killed, on the monotonic clock.
+        self._drained: float | None = None
+        self._end: float | None = None
+        self._next_look = 0.0
+        self._error: IssuerError | None = None
+        self._killed = False
+
+    def run(self) -> int:
+        """Return the exit code: 0 after a signal, 1 if a process had to be killed, 128 and more after a second signal.
+
+        Raises the error of a process that can't begin.
+        """
+        # What is there now is there for good: the collector needn't touch it, so that children go on sharing it.
+        gc.collect()
+        gc.freeze()
+        with self._catching():
+            while self._end is None or any(child.process is not None for child in self._children):
+                self._start_due()
+                for at in wait(self._awaited(), self._patience()):
+                    self._heed(at)
+                self._look()
+                if (second := self._signals()) is not None:
+                    self._kill("received a second signal")
+                    return 128 + second
+                if self._drained is not None and self._end is None and monotonic() >= self._drained:
+                    self._stop()
+                if self._end is not None and monotonic() >= self._end and not self._killed:
+                    self._kill(f"it did not end within {STOPPING:g} s")
+        if self._error is not None:
+            raise self._error
+        return 1 if self._killed else 0
+
+    @contextmanager
+    def _catching(self) -> Iterator[None]:
+        """Have signals wake the loop. Those that are ignored, as SIGHUP under nohup, stay so."""
+
+        def caught(number: int, _frame: FrameType | None) -> None:
+            with suppress(BlockingIOError):
+                os.write(self._signal, bytes([number]))
+
+        before = {each: signal.getsignal(each) for each in (*SIGNALS, *MEANINGLESS)}
+        for each, handler in before.items():
+            if handler is not signal.SIG_IGN or each == signal.SIGTERM:
+                signal.signal(each, caught)
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def _signals(self) -> int | None:
+        """Begin to stop at the first signal, and return the second."""
+        with suppress(BlockingIOError):
+            for number in os.read(self._signalled, 64):
+                name = signal.Signals(number).name
+                if number in MEANINGLESS:
+                    log.warning("received %s, which has no effect on this server", name)
+                elif self._drained is not None or self._end is not None:
+                    return number
+                else:
+                    # SIGTERM comes from what starts and stops services. The others come from a terminal, where a
+                    # person waits.
+                    delay = self._drain_delay if number == signal.SIGTERM else 0.0
+                    log.info(
+                        "received %s: stopping%s", name, f" after serving for another {delay:g} s" if delay else ""
+                    )
+                    self._lifeline.begin_stop()
+                    self._drained = monotonic() + delay
+        return None
+
+    def _stop(self) -> None:
+        """Have the children end."""
+        if self._end is None:
+            self._close()
+            self._serving = None  # a child that is ready only now has no socket to tell of
+            self._end = monotonic() + STOPPING
+            self._lifeline.cut()
+            for child in self._children:
+                child.due = None
+
+    def _look(self) -> None:
+        """Kill the children that have not reported for too long; they are replaced as others that die."""
+        now = monotonic()
+        if now < self._next_look or self._end is not None:
+            return
+        self._next_look = now + ALIVE_EVERY
+        for child in self._children:
+            if child.process is None:
+                continue
+            child.silent += 1
+            if child.silent == SILENT_LOOKS:
+                silence = SILENT_LOOKS * ALIVE_EVERY
+                log.error(
+                    "%s (process %s) has not responded for %g s: killing it", child.name, child.process.pid, silence
+                )
+                child.process.kill()
+
+    def _kill(self, why: str) -> None:
+        self._killed = True
+        for child in self._children:
+            if child.process is not None:
+                log.warning("killing %s: %s", child.name, why)
+                child.process.kill()
+
+    # ------------------------------------------------------------------ children
+
+    def _start_due(self) -> None:
+        now = monotonic()
+        for child in self._children:
+            if child.due is not None and child.due <= now:
+                self._start(child)
+
+    def _start(self, child: _Child) -> None:
+        child.report, theirs = _processes.Pipe(duplex=False)
+        child.process = _processes.Process(target=self._become, args=(child, theirs), name=child.name)
+        child.process.start()
+        theirs.close()
+        child.began, child.due, child.silent = monotonic(), None, 0
+        child.starts += 1
+
+    def _become(self, child: _Child, theirs: Connection) -> None:
+        """Do the job, in the child; leave nothing open of the supervisor's that says whether it lives."""
+        # Ctrl-C reaches all processes of a terminal, and systemd's SIGTERM all of a unit: the supervisor decides when
+        # each ends.
+        for number in (*SIGNALS, *MEANINGLESS):
+            signal.signal(number, signal.SIG_IGN)
+        self._lifeline.cut()
+        for fd in (self._signalled, self._signal):
+            os.close(fd)
+        for other in self._children:
+            if other.report is not None:
+                other.report.close()
+
+        os.set_blocking(theirs.fileno(), False)
+
+        def report(said: Report) -> None:
+            # The supervisor is dead, and the lifeline says so; or it does not run, and the pipe is full.
+            with suppress(OSError):
+                theirs.send(said)
+
+        try:
+            child.job(self._lifeline, report)
+        except IssuerError as error:
+            report(error)
+            os._exit(1)
+        except BaseException as error:
+            log.exception("%s failed", child.name)
+            report(IssuerError(f"{child.name} failed with {type(error).__name__}: the log has the details"))
+            os._exit(1)
+        # Threads that still wait for a server that hangs must not keep the process.
+        logging.shutdown()
+        os._exit(0)
+
+    def _awaited(self) -> list[int | Connection]:
+        awaited: list[int | Connection] = [self._signalled]
+        for child in self._children:
+            if child.process is not None:
+                awaited.append(child.process.sentinel)
+            if child.report is not None:
+                awaited.append(child.report)
+        return awaited
+
+    def _patience(self) -> float:
+        moments = [self._next_look, *(child.due for child in self._children if child.due is not None)]
+        if self._drained is not None and self._end is None:
+            moments.append(self._drained)
+        if self._end is not None:
+            moments = [self._end if not self._killed else monotonic() + ALIVE_EVERY]
+        return max(0.0, min(moments) - monotonic())
+
+    def _heed(self, at: object) -> None:
+        for child in self._children:
+            if at is child.report:
+                self._reported(child)
+            elif child.process is not None and at == child.process.sentinel:
+                while child.report is not None and child.report.poll():
+                    self._reported(child)
+                self._died(child)
+
+    def _reported(self, child: _Child) -> None:
+        try:
+            said = child.report.recv() if child.report is not None else None
+        except (EOFError, OSError):
+            said = None
+        child.silent = 0
+        if isinstance(said, Alive):
+            return
+        if isinstance(said, Ready):
+            child.served = True
+            if self._serving is not None and all(each.served for each in self._children):
+                self._serving()
+                self._serving = None
+            return
+        if not isinstance(said, IssuerError):
+            if child.report is not None:
+                child.report.close()
+                child.report = None
+            return
+        if child.starts == 1 and (not child.served or isinstance(said, ConfigurationError)):
+            # At the start an operator is there to mend it. Later it may be mended while others serve.
+            self._error = self._error or said
+            self._stop()
+        else:
+            log.error("%s: %s", child.name, said)
+
+    def _died(self, child: _Child) -> None:
+        if child.process is None:
+            return
+        child.process.join()
+        code, pid = child.process.exitcode or 0, child.process.pid or 0
+        child.forget()
+        self._ended(pid)
+        if self._end is not None:
+            return
+        now = monotonic()
+        child.deaths = 0 if now - child.began >= SOUND else child.deaths + 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(child.deaths - 1, 10)) if child.deaths else 0.0
+        child.due = now + pause
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+        log.error("%s (process %s) ended %s: starting a new one in %.3g s", child.name, pid, how, pause)

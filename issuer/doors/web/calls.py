@@ -1,0 +1,211 @@
+"""Calls: a request taken apart, checked as far as HTTP and JSON go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
+
+from starlette.types import Receive, Scope
+
+from issuer.doors.access import Caller
+from issuer.doors.web.problems import Problem
+from issuer.doors.web.replies import JSON
+from issuer.errors import InvalidArgument, brief
+
+#: The longest body, in bytes, and the seconds in which all of it has to come.
+BODY_MOST: Final = 65_536
+BODY_WITHIN: Final = 30.0
+
+#: What is left of the body would be taken for the next request.
+_LAST: Final = [(b"connection", b"close")]
+
+#: The segment of a path in place of a tag that is said in the query.
+ELSEWHERE: Final = "-"
+
+#: Headers that may come once only: of two, a proxy may have looked at the other one.
+_ONCE: Final = frozenset(
+    (b"host", b"origin", b"authorization", b"idempotency-key", b"content-type", b"content-length", b"sec-fetch-site")
+)
+_BROKEN: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+#: Python refuses to read integers of more than 4300 digits, and says so in words of its own.
+_DIGITS_MOST: Final = 4000
+
+
+@dataclass(slots=True)
+class Call:
+    """A request, taken apart. `path`, `query`, `body`: what it says, by name. `key`: its Idempotency-Key.
+
+    `as_string`: whether it wants a tag's numbers as strings. `as_text`: whether it wants the bare number. `timeout`: in
+    seconds, None: the issuer's.
+    """
+
+    caller: Caller
+    as_string: bool = False
+    as_text: bool = False
+    tag: str = ""
+    key: str | None = None
+    timeout: float | None = None
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+
+def raw_path(scope: Scope) -> str:
+    """Return the path as it was sent: a decoded one doesn't tell a slash of a tag from one between segments."""
+    raw = scope.get("raw_path")
+    if raw is None:  # a server that hasn't it: no tag with a slash, then
+        return quote(scope["path"])
+    return bytes(raw).partition(b"?")[0].decode("latin-1")
+
+
+def decoded(segment: str) -> str:
+    """Return a segment of a path, decoded. Raises Problem."""
+    raw = segment.encode("latin-1")
+    try:
+        if _BROKEN.search(raw):
+            raise Problem(
+                400, "malformed", "the path has a % without two hexadecimal digits after it; write % itself as %25"
+            )
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise Problem(400, "malformed", "the path is not percent-encoded UTF-8") from error
+
+
+def queried(scope: Scope) -> dict[str, str]:
+    """Return the parameters of the query. Raises Problem."""
+    raw: bytes = scope["query_string"]
+    if not raw:
+        return {}
+    try:
+        if _BROKEN.search(raw):
+            raise Problem(
+                400, "malformed", "the query has a % without two hexadecimal digits after it; write % itself as %25"
+            )
+        pairs = parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=100)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise Problem(
+            400, "malformed", "the query is not percent-encoded UTF-8, or has more than 100 parameters"
+        ) from error
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Problem(400, "malformed", "the query repeats a parameter; send each one once")
+    return found
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers by name. Raises Problem for one that comes twice and means two things then."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in found:
+            if name in _ONCE:
+                raise Problem(400, "malformed", f"the header {name.decode('latin-1')} is repeated; send it once")
+            found[name] += b", " + value
+        else:
+            found[name] = value
+    return found
+
+
+def key_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the caller's key. Raises Problem."""
+    key = headers.get(b"idempotency-key")
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError as error:
+        raise Problem(400, "malformed", "the header Idempotency-Key is not UTF-8") from error
+
+
+async def body_of(headers: Mapping[bytes, bytes], receive: Receive) -> dict[str, Any]:
+    """Return the object that the body is, {} without a body. Raises Problem, InvalidArgument."""
+    length = headers.get(b"content-length")
+    if length is not None and (not length.isdigit() or len(length) > len(str(BODY_MOST)) or int(length) > BODY_MOST):
+        raise _too_large()
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            body = await _whole_body(receive)
+    except TimeoutError:
+        raise Problem(408, "body_late", f"the body did not arrive within {BODY_WITHIN:g} s", headers=_LAST) from None
+    _check_type(headers.get(b"content-type"), body)
+    return parsed(bytes(body)) if body else {}
+
+
+async def _whole_body(receive: Receive) -> bytearray:
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            # The client has gone, or what it sends is cut up as no body is: granian wants an answer all the same.
+            raise Problem(400, "malformed", "the body is incomplete, or its chunks are malformed")
+        body += message.get("body", b"")
+        if len(body) > BODY_MOST:
+            raise _too_large()
+        more = message.get("more_body", False)
+    return body
+
+
+def _too_large() -> Problem:
+    return Problem(413, "too_large", f"the body is larger than {BODY_MOST} bytes", headers=_LAST)
+
+
+def _check_type(said: bytes | None, body: bytearray) -> None:
+    """Raise Problem unless it is JSON: forms and texts are what a page of another site can send unasked."""
+    media, _, parameters = (said or b"").lower().partition(b";")
+    charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
+    if (said is None and not body) or (media.strip() == JSON and charset in (b"", b"utf-8")):
+        return
+    raise Problem(415, "unsupported_media_type", "the body must be sent as Content-Type: application/json, in UTF-8")
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """Return the object that the JSON is. Raises Problem; InvalidArgument for an integer that nothing holds."""
+    try:
+        text = body.decode()
+        found = json.loads(text, object_pairs_hook=_named, parse_constant=_no_number, parse_int=_integer)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()  # refuses halves of characters, which no text has
+    except (UnicodeError, RecursionError) as error:
+        raise Problem(400, "malformed", "the body is not valid JSON in UTF-8, or is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise Problem(400, "malformed", f"the body is not valid JSON: {error.msg} at character {error.pos}") from error
+    if not isinstance(found, dict):
+        raise Problem(400, "malformed", "the body must be a JSON object")
+    return found
+
+
+def _named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Problem(400, "malformed", "the body repeats a member; send each one once")
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise Problem(400, "malformed", f"{text} is not valid JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS_MOST:
+        raise InvalidArgument(
+            f"an integer of {len(text)} digits is too long: numbers of a tag have up to 19", value=brief(text)
+        )
+    return int(text)
+
+
+def wants_text(accept: bytes | None) -> bool:
+    """Whether the client would have plain text rather than JSON, by its Accept header."""
+    return accept is not None and _quality(accept, b"text/plain", b"text/*") > _quality(accept, JSON, b"application/*")
+
+
+def _quality(accept: bytes, *names: bytes) -> float:
+    """Return how much a media type is wanted, 0..1; `names`: its own and its family's."""
+    said: dict[bytes, float] = {}
+    for each in accept.lower().split(b","):
+        name, *parameters = (part.strip() for part in each.split(b";"))
+        weight = next((part[2:] for part in parameters if part.startswith(b"q=")), b"1")
+        said[name] = float(weight) if re.fullmatch(rb"[01](\.[0-9]{0,3})?", weight) else 1.0
+    return next((said[name] for name in (*names, b"*/*") if name in said), 0.0)

@@ -1,0 +1,196 @@
+"""Fields: members of bodies and parameters of queries, by one table for reading them and for the document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from issuer.doors.web.problems import Problem
+from issuer.errors import InvalidArgument, brief
+from issuer.numbers.limits import NAMES
+from issuer_persistence.records import HIGHEST
+
+#: Digits that are read as a number, if one that is too large: Python refuses to read 4300 of them.
+_DIGITS: Final = re.compile(r"-?[0-9]{1,100}", re.ASCII)
+_SECONDS: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of JSON. `fits`: whether a value is of it; ranges are the library's. `said`: its name in messages.
+
+    `read`: makes a value of a text in a query, and returns the text if it is none.
+    """
+
+    schema: Mapping[str, Any]
+    fits: Callable[[Any], bool]
+    said: str
+    read: Callable[[str], Any] = str
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is an integer of JSON."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_digits(value: object) -> bool:
+    return is_whole(value) or (isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value, re.ASCII) is not None)
+
+
+def _are_keys(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list)
+        and all(isinstance(each, list) and [*map(type, each)] in ([int, str], [str, str]) for each in value)
+        and all(_is_digits(each[0]) for each in value)
+    )
+
+
+def _are_options(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, str | int) for each in value.values())
+
+
+def _whole(text: str) -> int | str:
+    return int(text) if _DIGITS.fullmatch(text) else text
+
+
+def _seconds(text: str) -> float | str:
+    return float(text) if _SECONDS.fullmatch(text) else text
+
+
+def _flag(text: str) -> bool | str:
+    return {"true": True, "false": False}.get(text, text)
+
+
+_INTEGER: Final = {"type": "integer"}
+_STRING: Final = {"type": "string"}
+_BITS: Final = {
+    "type": "object",
+    "properties": {"shard_bits": _INTEGER, "app_bits": _INTEGER, "app": _INTEGER},
+    "additionalProperties": False,
+}
+_NUMBER: Final = {"type": ["integer", "string"], "minimum": 0, "maximum": HIGHEST, "pattern": "^[0-9]{1,19}$"}
+
+TEXT: Final = Kind(_STRING, _is_text, "a string")
+WHOLE: Final = Kind(_INTEGER, is_whole, "an integer", _whole)
+SECONDS: Final = Kind(
+    {"type": "number", "minimum": 0},
+    lambda value: is_whole(value) or isinstance(value, float),
+    "a number of seconds",
+    _seconds,
+)
+FLAG: Final = Kind({"type": "boolean"}, _is_flag, "true or false", _flag)
+#: A tag's number: beyond 2^53 some clients have it as a string only.
+NUMBER: Final = Kind(_NUMBER, _is_digits, "an integer, or a string of its digits")
+LIMIT: Final = Kind(
+    {
+        "anyOf": [
+            {"type": ["integer", "string"], "minimum": 1, "maximum": HIGHEST, "pattern": "^[0-9]{1,19}$"},
+            {"enum": [*NAMES]},
+        ]
+    },
+    lambda value: is_whole(value) or isinstance(value, str),
+    f"an integer, or one of {', '.join(NAMES)}",
+)
+STEP: Final = Kind(
+    {"anyOf": [{"type": "integer", "minimum": 1, "maximum": HIGHEST}, {"const": "auto"}]},
+    lambda value: is_whole(value) or value == "auto",
+    'an integer or "auto"',
+)
+SCRAMBLE: Final = Kind(
+    {
+        "anyOf": [
+            _STRING,
+            {
+                "type": "array",
+                "items": {"type": "array", "prefixItems": [_NUMBER, _STRING], "minItems": 2, "maxItems": 2},
+            },
+        ]
+    },
+    _are_keys,
+    "the name of a key, or a list of [first number, name]",
+)
+SHARDS: Final = Kind(
+    {"anyOf": [{"type": "boolean"}, _BITS]},
+    lambda value: isinstance(value, bool | dict),
+    "true, or an object of shard_bits, app_bits and app",
+)
+OPTIONS: Final = Kind(
+    {"type": "object", "additionalProperties": {"type": ["string", "integer", "boolean"]}},
+    _are_options,
+    "an object of strings, integers, true and false",
+)
+
+
+def words(*each: str) -> Kind:
+    """Return the kind of one of these strings."""
+    return Kind({"enum": list(each)}, lambda value: isinstance(value, str) and value in each, " or ".join(each))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A member of a body, or a parameter of a query. `about`: what it says, for the document."""
+
+    name: str
+    kind: Kind
+    about: str
+    required: bool = False
+    schema: Mapping[str, Any] | None = None
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Its schema."""
+        return {**self.kind.schema, **(self.schema or {})}
+
+
+def read_body(found: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
+    """Return the members of a body, checked. Raises Problem for those that the call doesn't know, or of other types."""
+    known = {field.name: field for field in fields}
+    strange = sorted(found.keys() - known.keys())
+    if strange:
+        named = ", ".join(map(brief, strange[:5]))
+        raise Problem(
+            422, "unknown_member", f"unknown member {named} in the body; this route takes {', '.join(known) or 'none'}"
+        )
+    for field in fields:
+        if field.name not in found:
+            if field.required:
+                raise Problem(422, "missing_member", f"the body lacks the member {field.name}", member=field.name)
+        elif not field.kind.fits(found[field.name]):
+            problem = f"{field.name} must be {field.kind.said}, not {brief(found[field.name])}"
+            raise Problem(422, "wrong_type", problem, member=field.name)
+    return {name: _plain(value, known[name].kind) for name, value in found.items()}
+
+
+def _plain(value: Any, kind: Kind) -> Any:
+    """Return a value with numbers that came as strings as numbers."""
+    if kind is NUMBER:
+        return int(value)
+    if kind is SCRAMBLE and isinstance(value, list):
+        return [(int(first), name) for first, name in value]
+    return value
+
+
+def read_query(found: Mapping[str, str], fields: Sequence[Field]) -> dict[str, Any]:
+    """Return the parameters of a query, checked. Raises Problem for one that isn't known; InvalidArgument."""
+    known = {field.name: field for field in fields}
+    strange = sorted(found.keys() - known.keys())
+    if strange:
+        named = ", ".join(map(brief, strange[:5]))
+        problem = f"unknown parameter {named} in the query; this route takes {', '.join(known) or 'none'}"
+        raise Problem(422, "unknown_parameter", problem)
+    values = {name: known[name].kind.read(text) for name, text in found.items()}
+    for field in fields:
+        if field.name in values and not field.kind.fits(values[field.name]):
+            problem = f"must be {field.kind.said}, not {brief(found[field.name])}"
+            raise InvalidArgument(problem, value=found[field.name], argument=field.name)
+    return values

@@ -1,0 +1,137 @@
+"""The document of the API in OpenAPI 3.1, made of the table of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import issuer
+from issuer.doors.web.fields import Field
+from issuer.doors.web.routes import ROUTES, Route
+from issuer.doors.web.schemas import SCHEMAS
+
+#: What else a status means here.
+_TOLD: Final[Mapping[int, str]] = {
+    400: "The request is malformed, or an argument is out of range",
+    401: "The token is missing or unknown",
+    403: "The token lacks the scope, a plugin rejected the call, or the request is cross-origin",
+    404: "The tag does not exist",
+    409: "The tag exists already, or has no number left",
+    408: "The body did not arrive in time",
+    413: "The body is larger than 64 KB",
+    415: "The body is not application/json",
+    422: "A member is unknown or has the wrong type, or settings contradict each other",
+    429: "The token's rate is used up; retry after Retry-After",
+    500: "An operator must act",
+    503: "Redis or the store does not answer, or the tag is halted; retry after Retry-After",
+}
+
+_ABOUT: Final = """Unique, increasing 64-bit numbers per tag. Every request that draws a number is a POST.
+
+Percent-encode tags in paths: `a/b` is `a%2Fb`. Numbers are JSON integers up to 2^63-1. With `?as=string` they are
+strings. Errors are problem details (RFC 9457): programs check `code`, which never changes."""
+
+
+def document() -> dict[str, Any]:
+    """Return the document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "segment-issuer", "version": issuer.__version__, "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": dict(SCHEMAS),
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "Required if the server has tokens"}
+            },
+        },
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.told,
+        "parameters": _parameters(route),
+        "responses": _responses(route),
+        "security": [{"token": []}, {}] if route.scope else [{}],
+    }
+    if route.scope:
+        operation["description"] = f"Required scope: {' or '.join(f'`{each}`' for each in route.scope)}."
+    if route.body is not None:
+        schema = _members(route.members)
+        needed = any(field.required for field in route.members)
+        operation["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _members(fields: Sequence[Field]) -> dict[str, Any]:
+    properties = {field.name: field.described | {"description": field.about} for field in fields}
+    required = [field.name for field in fields if field.required]
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return schema | {"required": required} if required else schema
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    found = []
+    if route.of_tag:
+        tag = {"type": "string", "minLength": 1, "maxLength": 200}
+        found.append(_parameter("tag", "path", tag, "Name of the tag, 1 to 200 bytes"))
+    if "{shown}" in route.path:
+        found.append(_parameter("shown", "path", {"type": "string", "minLength": 1}, "Number or text to decode"))
+    if "{number}" in route.path:
+        found.append(_parameter("number", "path", {"type": "string", "pattern": "^[0-9]{1,100}$"}, "Number to look up"))
+    found += [_parameter(each.name, "query", each.described, each.about) for each in route.parameters]
+    if route.key:
+        about = "Text that the caller chooses. A retry with the same text returns the same number"
+        found.append(
+            _parameter("Idempotency-Key", "header", {"type": "string", "minLength": 1, "maxLength": 200}, about)
+        )
+    return found
+
+
+def _parameter(name: str, place: str, schema: Mapping[str, Any], about: str) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": place == "path", "schema": dict(schema), "description": about}
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    good = {str(status): _good(route, status) for status in route.statuses}
+    return good | {str(status): _bad(status) for status in statuses(route)}
+
+
+def statuses(route: Route) -> list[int]:
+    """Return the statuses of its problems."""
+    found = {400, 403, 500}
+    if route.scope:
+        found |= {401, 404, 409, 422, 429, 503}
+    if route.body is not None:
+        found |= {408, 413, 415}
+    if route.name == "readyz":
+        found |= {503}
+    return sorted(found)
+
+
+def _good(route: Route, status: int) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    if route.reply in SCHEMAS:
+        response["content"] = {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.reply}"}}}
+        if route.plain:
+            response["content"]["text/plain"] = {"schema": {"type": "string"}}
+    elif route.reply:
+        response["content"] = {route.reply: {"schema": {"type": "object" if "json" in route.reply else "string"}}}
+    if route.name == "create":
+        response["headers"] = {"Location": {"schema": {"type": "string"}, "description": "Path of the tag"}}
+    return response
+
+
+def _bad(status: int) -> dict[str, Any]:
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    response: dict[str, Any] = {"description": _TOLD[status], "content": content}
+    if status in (429, 503):
+        response["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds until a retry"}}
+    if status == 401:  # noqa: PLR2004 - Unauthorized
+        response["headers"] = {"WWW-Authenticate": {"schema": {"type": "string"}}}
+    return response

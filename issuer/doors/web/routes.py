@@ -1,0 +1,241 @@
+"""The table of routes: Starlette's, and the document, are both made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from issuer.core.requests import TAKE_MOST
+from issuer.doors.tokens import Scope
+from issuer.doors.web import numbers, tags, upkeep
+from issuer.doors.web.calls import Call
+from issuer.doors.web.fields import (
+    FLAG,
+    LIMIT,
+    NUMBER,
+    OPTIONS,
+    SCRAMBLE,
+    SECONDS,
+    SHARDS,
+    STEP,
+    TEXT,
+    WHOLE,
+    Field,
+    words,
+)
+from issuer.doors.web.replies import Reply
+from issuer.doors.web.service import Service
+from issuer.numbers.given import Restart
+from issuer_persistence.records import AHEAD_MOST, HIGHEST, LEASE_MOST, Order
+
+Handler = Callable[[Service, Call], Awaitable[Reply]]
+
+
+def _to(lowest: int, highest: int) -> dict[str, int]:
+    return {"minimum": lowest, "maximum": highest}
+
+
+_TIMEOUT: Final = Field(
+    "timeout", SECONDS, "Longest time that the call may wait, in seconds. The server reduces values above 30 to 30"
+)
+_AS: Final = Field(
+    "as",
+    words("string"),
+    "With `as=string` the reply has numbers as JSON strings, for languages that round integers above 2^53",
+)
+_TAG: Final = Field("tag", TEXT, "Name of the tag, if it is `.` or `..`. The path then has `-` in its place")
+_SHARD_KEY: Final = Field("shard_key", TEXT, "Key that selects the shard. Only for tags with shards")
+_RESTART_KEY: Final = Field("restart_key", TEXT, "Key that selects the series. Only for keyed tags")
+_CURSOR: Final = Field("cursor", TEXT, "Value of `next` in the reply with the previous page")
+_LIMIT: Final = Field("limit", WHOLE, "Number of entries per page. Default: 100", schema=_to(1, tags.PAGE_MOST))
+
+_CHANGEABLE: Final = (
+    Field("step", STEP, "Count of numbers per step of a segment. `auto` stands for 1000"),
+    Field("limit", LIMIT,
+        "Last number that may be issued, or a name: `int32` (2^31-1), `uint32` (2^32-1), `js` (2^53-1), `int64` "
+        "(2^63-1)"),
+    Field("start", NUMBER, "First number. Later it can only be raised. The numbers below it are then skipped"),
+    Field("above", NUMBER, "Number just below the first one, as an alternative to `start`"),
+    Field("lease", WHOLE,
+        "Count of numbers that each process draws in advance. Only for trend tags", schema=_to(0, LEASE_MOST)),
+    Field("ahead", WHOLE,
+        "Number of steps per segment. A larger segment lasts longer if the store is down", schema=_to(1, AHEAD_MOST)),
+    Field("description", TEXT, "Text for people, up to 1000 bytes"),
+    Field("format", TEXT, "Template for the texts of the tag, such as `B{date:%y}-{seq:06d}{check}`"),
+    Field("restart", words(*get_args(Restart)), "Period after which the numbers start at 1 again"),
+    Field("timezone", TEXT, "Time zone in which a day begins and ends, such as Europe/Vienna"),
+    Field("keyed", FLAG, "If true, each `restart_key` has a series of numbers of its own"),
+    Field("scramble", SCRAMBLE,
+        "Name of a scramble key in the server's setting `keys`. Or a list of pairs: a number, and the name of the key "
+        "from this number on"),
+    Field("scramble_strict", FLAG, "If true, scrambling is allowed for a strict tag"),
+    Field("stride", WHOLE,
+        "Only every n-th number is issued, so that n independent sites never issue the same number",
+        schema={"minimum": 1}),
+    Field("offset", WHOLE, "Number of this site, 1..stride. Each site needs a different one", schema={"minimum": 1}),
+    Field("stride_above", NUMBER,
+        "Number above which a changed stride applies. No site may have issued a number above it"),
+    Field("shards", SHARDS,
+        "If true, each shard has a sequence of its own. An object also sets `shard_bits`, `app_bits` or `app`"),
+    Field("app", WHOLE, "Application number, a part of each number. Only for tags with shards", schema={"minimum": 0}),
+    Field("cycle", FLAG, "If true, numbers start again after the limit. Numbers are then issued more than once"),
+    Field("strategy", TEXT,
+        "Strategy that makes the numbers: `segment`, `snowflake`, or one that is installed on the server"),
+    Field("options", OPTIONS, "Options of the strategy, by name"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method of a path. `name`: the operation's; `told`: what it does, for the document.
+
+    `scope`: what a token needs, one of several; (): nothing, and no token. `of_all`: it is about all tags unless its
+    query names one. `query`, `body`: what it takes; None: no body. `reply`: the schema of its reply; "": there is none.
+    `plain`: it gives the bare number as text too. `checked`: whether its handler asks for the scope.
+    """
+
+    method: str
+    path: str
+    name: str
+    told: str
+    handler: Handler
+    scope: tuple[Scope, ...]
+    reply: str = ""
+    query: tuple[Field, ...] = ()
+    body: tuple[Field, ...] | None = None
+    statuses: tuple[int, ...] = (200,)
+    plain: bool = False
+    key: bool = False
+    checked: bool = False
+
+    @property
+    def of_tag(self) -> bool:
+        """Whether its path names a tag."""
+        return "{tag}" in self.path
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws numbers of the tag, or has them drawn."""
+        return self.scope == ISSUE
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether it is for those who draw: they may make names up."""
+        return self.of_tag and "issue" in self.scope
+
+    @property
+    def parameters(self) -> tuple[Field, ...]:
+        """All that its query takes."""
+        own = (_TAG, _AS, *self.query) if self.of_tag else (_AS, *self.query)
+        if not self.scope:
+            return self.query
+        return own if self.body is not None else (*own, _TIMEOUT)
+
+    @property
+    def members(self) -> tuple[Field, ...]:
+        """All that its body takes."""
+        return (*(self.body or ()), _TIMEOUT)
+
+
+ISSUE: Final[tuple[Scope, ...]] = ("issue",)
+READ: Final[tuple[Scope, ...]] = ("read",)
+EITHER: Final[tuple[Scope, ...]] = ("issue", "read")
+ADMIN: Final[tuple[Scope, ...]] = ("admin",)
+
+_OF: Final = "/v1/tags/{tag}"
+
+ROUTES: Final = (
+    Route(
+        "POST", f"{_OF}/next", "next", "Draw the next number. A repeated Idempotency-Key returns the same number.",
+        numbers.next_number, ISSUE, "Number", plain=True, key=True,
+        body=(
+            _SHARD_KEY, _RESTART_KEY,
+            Field("ttl", SECONDS,
+                "Time in seconds, above 0, for which the server keeps the Idempotency-Key and its number. Default: "
+                "one day"),
+        ),
+    ),
+    Route(
+        "POST", f"{_OF}/take", "take", "Draw exactly n numbers.", numbers.take, ISSUE, "Numbers", plain=True,
+        body=(Field("n", WHOLE, "Count of numbers", required=True, schema=_to(1, TAKE_MOST)),),
+    ),
+    Route(
+        "POST", f"{_OF}/reserve", "reserve", "Reserve n contiguous numbers of a trend tag, directly from the store.",
+        numbers.reserve, ISSUE, "Range",
+        body=(Field("n", WHOLE, "Count of numbers", required=True, schema=_to(1, HIGHEST)),),
+    ),
+    Route(
+        "POST", f"{_OF}/warm", "warm", "Load numbers now, so that the first draw does not wait for the store.",
+        numbers.warm, ISSUE, body=(), statuses=(204,),
+    ),
+    Route(
+        "GET", f"{_OF}/peek", "peek", "Show the number that the next draw will return. Nothing is drawn.",
+        numbers.peek, EITHER, "Number", plain=True, query=(_SHARD_KEY, _RESTART_KEY),
+    ),
+    Route(
+        "GET", f"{_OF}/decode/{{shown}}", "decode",
+        "Show the parts of a number or a text, such as its counter, period or shard.",
+        numbers.decode, EITHER, "Decoded",
+        query=(
+            Field("number", FLAG,
+                "If true, `shown` is a number, even if it looks like a text in the format of the tag"),
+            Field("holder", FLAG,
+                "If true, the reply also has the process that holds the machine number. Only for snowflake tags"),
+        ),
+    ),
+    Route(
+        "GET", f"{_OF}/who/{{number}}", "who", "Show which process reserved the number, and when.",
+        numbers.who, READ, "Provenance",
+    ),
+    Route(
+        "GET", f"{_OF}/segments", "segments", "List the tag's ledger: its reserved segments, the highest first.",
+        tags.segments, READ, "SegmentPage",
+        query=(_LIMIT, _CURSOR, Field("upward", FLAG, "If true, the lowest segment comes first")),
+    ),
+    Route("GET", "/v1/tags", "tags", "List the tags that the token may read, sorted by name.",
+          tags.tags, READ, "TagPage", query=(_LIMIT, _CURSOR), checked=True),
+    Route(
+        "POST", "/v1/tags", "create",
+        "Create a tag. If the tag was deleted before, it continues above its old numbers.",
+        tags.create, ADMIN, "Tag", statuses=(201, 200),
+        body=(
+            Field("tag", TEXT, "Name of the tag", required=True),
+            *_CHANGEABLE,
+            Field("order", words(*get_args(Order)),
+                "`strict`: numbers increase over all processes. `trend`: numbers increase within each process"),
+            Field("exist_ok", FLAG, "If true, and the tag exists and makes the same numbers, the request succeeds"),
+        ),
+    ),
+    Route("GET", _OF, "show", "Show the tag's settings and its state in the store and Redis.", tags.show, READ,
+          "Inspection"),
+    Route("PATCH", _OF, "change", "Change settings of the tag while it is in use.", tags.change, ADMIN, "Tag",
+          body=_CHANGEABLE),
+    Route("DELETE", _OF, "delete", "Delete the tag and its parts.", tags.delete, ADMIN, statuses=(204,)),
+    Route("POST", f"{_OF}/halt", "halt", "Stop all reservations of the tag until it is recovered.", upkeep.halt, ADMIN,
+          body=(), statuses=(204,)),
+    Route(
+        "POST", f"{_OF}/recover", "recover",
+        "Raise the tag above the highest recorded number. With `dry_run`, the default, only show what would change.",
+        upkeep.recover, ADMIN, "Recoveries",
+        body=(
+            Field("dry_run", FLAG, "If true, the default, nothing is changed. If false, the server recovers the tag"),
+            Field("at_least", NUMBER,
+                "The tag also skips all numbers up to this value of its counter, even if no server has recorded them"),
+        ),
+    ),
+    Route("GET", "/v1/verify", "verify", "Check the ledger for numbers that were reserved twice.", upkeep.verify, READ,
+          "Discrepancies", query=(Field("tag", TEXT, "Name of the tag to check. Default: all tags"),)),
+    Route("GET", "/v1/doctor", "doctor", "Check Redis, the store, the settings and the tags; list risks and remedies.",
+          upkeep.doctor, READ, "Findings",
+          query=(Field("most", WHOLE, "Number of tags to check in detail. Default: 1000", schema={"minimum": 0}),)),
+    Route("GET", "/livez", "livez", "Liveness probe: 200 while this process runs.", upkeep.alive, (), "Health"),
+    Route("GET", "/healthz", "healthz", "The same as /livez.", upkeep.alive, (), "Health"),
+    Route("GET", "/readyz", "readyz",
+          "Readiness probe: 200 until the server begins to stop, then 503. Shows whether Redis and the store answer.",
+          upkeep.readyz, (), "Readiness"),
+    Route("GET", "/metrics", "metrics", "Metrics in the Prometheus text format.", upkeep.metrics, READ, "text/plain"),
+    Route("GET", "/openapi.json", "openapi", "This API as an OpenAPI 3.1 document.", upkeep.document, (),
+          "application/json"),
+    Route("GET", "/docs", "docs", "This API as a page for people.", upkeep.page, (), "text/html"),
+)  # fmt: skip

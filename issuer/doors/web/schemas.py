@@ -1,0 +1,176 @@
+"""Schemas of replies, made of the records that are shown."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from datetime import date
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from issuer.care.inspection import Inspection, RedisState, StoreState, Waste
+from issuer.care.verification import Provenance
+from issuer.core.recovery import Recovery
+from issuer.doors.web.replies import NUMBERS
+from issuer.numbers.codec import Decoded
+from issuer_persistence.records import HIGHEST, LedgerEntry, Tag
+
+Schema = dict[str, Any]
+
+_PLAIN: Final[Mapping[Any, Schema]] = {
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    date: {"type": "string", "format": "date"},
+    type(None): {"type": "null"},
+    Any: {},
+}
+
+#: A number of a tag: a string of its digits with ?as=string.
+NUMBER: Final[Schema] = {"type": ["integer", "string"], "minimum": -1, "maximum": HIGHEST, "pattern": "^[0-9]+$"}
+_TEXT: Final[Schema] = {"type": "string"}
+_OBJECT: Final[Schema] = {"type": "object"}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _of_type(hint: Any, name: str = "") -> Schema:
+    """Return the schema of a type. `name`: of the member that has it, as a tag's numbers may be strings."""
+    if hint is int and name in NUMBERS:
+        return NUMBER
+    if hint in _PLAIN or hint in _NAMES:
+        return _PLAIN[hint] if hint in _PLAIN else _ref(_NAMES[hint])
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_of_type(each, name) for each in arguments]}
+    if issubclass(origin, Mapping):
+        return {"type": "object", "additionalProperties": _of_type(arguments[1])}
+    return {"type": "array", "items": _of_type(arguments[0], name)}
+
+
+def _record(kind: type, *, without: Sequence[str] = (), maybe: Collection[str] = (), **more: Schema) -> Schema:
+    """Return the schema of a record's view. `without`: fields it leaves out, `maybe`: those it may; `more`: adds."""
+    # Some modules import these for type checkers only.
+    hints = get_type_hints(kind, localns={"Mapping": Mapping, "Sequence": Sequence})
+    names = [each.name for each in fields(kind) if each.name not in without]
+    properties = {name: _of_type(hints[name], name) for name in names} | more
+    required = [name for name in properties if name not in maybe]
+    return _shape(properties, required)
+
+
+def _shape(properties: Mapping[str, Schema], required: Sequence[str] | None = None, *, closed: bool = True) -> Schema:
+    wanted = list(properties) if required is None else list(required)
+    shape: Schema = {"type": "object", "properties": dict(properties), "required": wanted}
+    return shape | {"additionalProperties": False} if closed else shape
+
+
+def _list(name: str) -> Schema:
+    return {"type": "array", "items": _ref(name)}
+
+
+_NAMES: Final[Mapping[Any, str]] = {
+    LedgerEntry: "Segment",
+    RedisState: "RedisState",
+    StoreState: "StoreState",
+    Waste: "Waste",
+}
+
+#: What numbers that come of no counter have no use for.
+_COUNTERS: Final = ("max", "step", "step_mode", "limit", "lease", "ahead")
+_CODE: Final = _or_null({"type": "string"}) | {"description": "Error code; null: it answers, or there is none"}
+_NEXT: Final = _or_null({"type": "string"}) | {"description": "`cursor` of the next page; null on the last page"}
+
+SCHEMAS: Final[Mapping[str, Schema]] = {
+    "Number": _shape(
+        {
+            "tag": _TEXT,
+            "number": NUMBER,
+            "text": {"type": "string", "description": "The number in the tag's format"},
+            "period": {"type": "string", "description": "Such as 2026-11-21; only for tags with `restart`"},
+            "shard": {"type": "integer", "description": "Only for tags with shards"},
+        },
+        ["tag", "number"],
+    ),
+    "Numbers": _shape({"tag": _TEXT, "numbers": {"type": "array", "items": NUMBER}}),
+    "Range": _shape({"tag": _TEXT, "first": NUMBER, "last": NUMBER}),
+    # A strategy's parts stand beside these, under the names that it gives them.
+    "Decoded": {
+        **_record(Decoded, without=("fields",), maybe={each.name for each in fields(Decoded)} - {"tag", "value"}),
+        "additionalProperties": {"type": "integer"},
+    },
+    "Tag": _record(Tag, maybe=_COUNTERS),
+    "TagPage": _shape({"tags": _list("Tag"), "next": _NEXT}),
+    "StoreState": _record(StoreState, maybe=_COUNTERS),
+    "RedisState": _record(RedisState),
+    "Waste": _shape({"numbers": _PLAIN[int], "of": _PLAIN[int], "since": _PLAIN[int]}),
+    "Inspection": _record(
+        Inspection,
+        without=("waiting",),
+        maybe=("redis_error", "scheme", "parts", "period", "layout", *_COUNTERS),
+        layout=_OBJECT,
+    ),
+    "Segment": _record(LedgerEntry, without=("tag",), utc=_TEXT),
+    "SegmentPage": _shape({"segments": _list("Segment"), "damaged": {"type": "array", "items": _TEXT}, "next": _NEXT}),
+    "Provenance": _record(Provenance, maybe=("value",), state=_TEXT, value=NUMBER),
+    "Recovery": _record(
+        Recovery,
+        without=("sound",),
+        maybe=("redis_error", "asked", "unasked", "unvouched", "old_in_period", "new_in_period"),
+    ),
+    "Recoveries": _shape({"dry_run": _PLAIN[bool], "recoveries": _list("Recovery")}),
+    "Discrepancy": _shape(
+        {
+            "tag": _TEXT,
+            "kind": _TEXT,
+            "first": _or_null(NUMBER),
+            "last": _or_null(NUMBER),
+            "message": _TEXT,
+            "entries": _list("Segment"),
+        }
+    ),
+    "Discrepancies": _shape({"discrepancies": _list("Discrepancy")}),
+    "Finding": _shape(
+        {
+            **dict.fromkeys(("check", "subject", "what", "why", "remedy"), _TEXT),
+            "level": {"enum": ["weak", "advice", "unknown", "ok"]},
+            "tag": _or_null(_TEXT),
+            "error": _or_null(_TEXT) | {"description": "Class of the error, if the check could not be completed"},
+        }
+    ),
+    "Findings": _shape({"findings": _list("Finding")}),
+    "Health": _shape({"status": {"const": "ok"}}),
+    "Readiness": _shape(
+        {
+            "ready": _PLAIN[bool],
+            "store": _CODE,
+            "redis": _CODE,
+            "halted": {"type": "integer", "description": "Count of halted tags"},
+            "halted_tags": {"type": "array", "items": _TEXT, "description": "Halted tags that the token may read"},
+        }
+    ),
+    "Problem": {
+        **_shape(
+            {
+                "type": {"const": "about:blank"},
+                "title": _TEXT,
+                "status": {"type": "integer", "minimum": 400, "maximum": 599},
+                "code": {"type": "string", "description": "Identifies the problem; never changes"},
+                "detail": {"type": "string", "description": "What is wrong, and what to do"},
+                "tag": _or_null(_TEXT),
+                "retry_after": {"type": "number", "description": "Seconds until a retry can succeed"},
+            },
+            ["type", "title", "status", "code", "detail"],
+            closed=False,
+        ),
+        "description": "Problem details (RFC 9457), with the values of the error as further members.",
+    },
+}

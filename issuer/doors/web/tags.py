@@ -1,0 +1,103 @@
+"""Handlers of tags: list, create, show, change, delete, and the pages of a ledger."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from issuer.doors.web.calls import Call
+from issuer.doors.web.cursors import cursor, place
+from issuer.doors.web.fields import is_whole
+from issuer.doors.web.replies import Reply, shown
+from issuer.doors.web.service import Service
+from issuer.errors import CorruptState, Forbidden, InvalidArgument
+from issuer.views import view
+
+#: Entries of a page, if the client doesn't say it, and the most.
+PAGE: Final = 100
+PAGE_MOST: Final = 1000
+
+
+def _limit(query: Mapping[str, Any]) -> int:
+    limit: int = query.get("limit", PAGE)
+    if not 1 <= limit <= PAGE_MOST:
+        raise InvalidArgument(f"must be 1..{PAGE_MOST}, not {limit}", value=limit, argument="limit")
+    return limit
+
+
+async def tags(service: Service, call: Call) -> Reply:
+    """Show a page of the tags that the caller may read, by name."""
+    limit, beyond = _limit(call.query), None
+    if "cursor" in call.query:
+        beyond = place(call.query["cursor"])
+        if not isinstance(beyond, str):
+            raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
+    refusal: Forbidden | None = None
+    try:
+        call.caller.need("read")
+    except Forbidden as error:  # a token for some tags sees these
+        refusal = error
+    found = await service.ids.tags(timeout=call.timeout)
+    if refusal is not None:
+        found = [each for each in found if call.caller.may("read", each.tag)]
+        if not found:
+            raise refusal
+    found.sort(key=lambda each: each.tag)
+    begin = 0 if beyond is None else bisect_right(found, beyond, key=lambda each: each.tag)
+    page = found[begin : begin + limit]
+    more = begin + limit < len(found)
+    content = {"tags": list(map(view, page)), "next": cursor(page[-1].tag) if more else None}
+    return shown(content, as_string=call.as_string)
+
+
+async def create(service: Service, call: Call) -> Reply:
+    """Make a tag."""
+    said = {name: value for name, value in call.body.items() if name not in ("tag", "timeout")}
+    made = await service.ids.create(call.tag, timeout=call.timeout, **said)
+    place = (b"location", b"/v1/tags/" + quote(made.tag, safe="").encode())
+    # With exist_ok it may have been there: that it was made can't be said.
+    status = 200 if said.get("exist_ok") else 201
+    return shown(view(made), as_string=call.as_string, status=status, headers=[place])
+
+
+async def show(service: Service, call: Call) -> Reply:
+    """Show all that is known of a tag."""
+    found = await service.ids.inspect(call.tag, timeout=call.timeout)
+    return shown(view(found), as_string=call.as_string)
+
+
+async def change(service: Service, call: Call) -> Reply:
+    """Change a tag."""
+    said = {name: value for name, value in call.body.items() if name != "timeout"}
+    service.plain.pop(call.tag, None)  # before, and after: a draw beside it may see the tag as it was
+    changed = await service.ids.configure(call.tag, timeout=call.timeout, **said)
+    service.plain.pop(call.tag, None)
+    return shown(view(changed), as_string=call.as_string)
+
+
+async def delete(service: Service, call: Call) -> Reply:
+    """Retire a tag."""
+    await service.ids.delete(call.tag, timeout=call.timeout)
+    return Reply(status=204)
+
+
+async def segments(service: Service, call: Call) -> Reply:
+    """Show a page of a tag's ledger."""
+    beyond = place(call.query["cursor"]) if "cursor" in call.query else None
+    if beyond is not None and not _is_position(beyond):
+        raise InvalidArgument("must be the `next` of a page", value=call.query["cursor"], argument="cursor")
+    upward = bool(call.query.get("upward"))
+    page = await service.ids.segments(call.tag, _limit(call.query), beyond=beyond, upward=upward, timeout=call.timeout)
+    if page.last is not None and not _is_position(page.last):
+        raise CorruptState(f"the ledger of tag {call.tag!r} has a damaged entry: `verify` shows it", tag=call.tag)
+    content = view(page) | {"next": None if page.last is None else cursor(page.last)}
+    return shown(content, as_string=call.as_string)
+
+
+def _is_position(place: Any) -> bool:
+    """Whether a page of a ledger can have ended there."""
+    if not isinstance(place, list | tuple) or [*map(is_whole, place)] != [True, True, False]:
+        return False
+    return isinstance(place[2], str)

@@ -1,0 +1,83 @@
+"""Handlers for operators: verify, doctor, halt, recover; and the server's own routes."""
+
+from __future__ import annotations
+
+from issuer.advice import http
+from issuer.doors.web.calls import Call
+from issuer.doors.web.problems import Problem
+from issuer.doors.web.replies import Reply, shown
+from issuer.doors.web.service import Service
+from issuer.threads import in_thread
+from issuer.views import view
+
+
+async def verify(service: Service, call: Call) -> Reply:
+    """Compare ledger, store and Redis."""
+    found = await service.ids.verify(call.tag or None, timeout=call.timeout)
+    return shown({"discrepancies": list(map(view, found))}, as_string=call.as_string)
+
+
+async def doctor(service: Service, call: Call) -> Reply:
+    """Examine everything."""
+    found = await service.ids.doctor(most=call.query.get("most"), timeout=call.timeout)
+    findings = [view(each) | {"remedy": each.told(http)} for each in found]
+    return shown({"findings": findings}, as_string=call.as_string)
+
+
+async def halt(service: Service, call: Call) -> Reply:
+    """Stop a tag's reservations."""
+    await service.ids.halt(call.tag, timeout=call.timeout)
+    return Reply(status=204)
+
+
+async def recover(service: Service, call: Call) -> Reply:
+    """Recover a tag, or show what that would do."""
+    dry_run = call.body.get("dry_run", True)
+    at_least = call.body.get("at_least", 0)
+    done = await service.ids.recover(call.tag, at_least=at_least, dry_run=dry_run, timeout=call.timeout)
+    return shown({"dry_run": dry_run, "recoveries": list(map(view, done))}, as_string=call.as_string)
+
+
+async def alive(service: Service, call: Call) -> Reply:
+    """Say that the loop runs."""
+    del service
+    return shown({"status": "ok"}, as_string=call.as_string)
+
+
+async def readyz(service: Service, call: Call) -> Reply:
+    """Say whether this process serves, and what is known of Redis, the store and halted tags.
+
+    Only a stop makes it not ready: numbers in hand are served while a server is away, and other tags while one is
+    halted. All servers have the same Redis and store, so a load balancer would take every one of them out at once.
+    """
+    if service.stopping:
+        detail = "this server is stopping: send new requests to another one"
+        raise Problem(503, "stopping", detail, headers=[(b"retry-after", b"1")], ready=False)
+    content = view(await service.beneath())
+    halted = content.pop("halted")
+    # Anybody may ask: names of tags, and of servers in messages, are for those who may read them.
+    shown_tags = [tag for tag in halted if call.caller.may("read", tag)]
+    content |= {"ready": True, "halted": len(halted), "halted_tags": shown_tags}
+    return shown(content, as_string=call.as_string)
+
+
+async def metrics(service: Service, call: Call) -> Reply:
+    """Show the metrics that the server counts."""
+    del call
+    if service.metrics is None:
+        raise Problem(404, "not_found", "this server has no metrics")
+    media, body = await in_thread(service.metrics)  # it may read other workers' files
+    return Reply(body, media.encode())
+
+
+async def document(service: Service, call: Call) -> Reply:
+    """Show the document of the API."""
+    del call
+    return Reply(service.document)
+
+
+async def page(service: Service, call: Call) -> Reply:
+    """Show the same to people."""
+    del call
+    policy = [(b"content-security-policy", service.policy), (b"referrer-policy", b"no-referrer")]
+    return Reply(service.page, b"text/html; charset=utf-8", headers=policy)

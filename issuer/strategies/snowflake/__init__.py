@@ -1,0 +1,1 @@
+"""Snowflake: numbers from time, machine number and sequence, without a counter."""

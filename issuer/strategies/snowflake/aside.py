@@ -1,0 +1,154 @@
+"""Machine numbers as operators see them; and the way out when a clock that was far ahead has used them in the future.
+
+No process may make numbers of a timestamp that was used, so one that gets such a machine number waits until that time
+is over. Setting it aside makes no time free: it takes away what binds a process to this number, its name and its lease,
+so that the process gets another one, whose time is the present. What was used of it stays written down, and no process
+takes the number until that is over, unless there is no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from issuer import gateway
+from issuer.core.parts import is_machine
+from issuer.core.scheme_record import MACHINE, PART_OF, strategy
+from issuer.core.steps import Steps, ask, send
+from issuer.errors import InvalidArgument
+from issuer.gateway.machine_scripts import machine_unbind, machines, machines_key
+from issuer.strategies.options import Scalar, number, text
+from issuer.strategies.snowflake import stored
+from issuer.strategies.snowflake.layout import Layout
+from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock
+from issuer.strategies.snowflake.strategy import Snowflake, shared_namespace
+from issuer_persistence.records import Tag
+
+#: As the registry has it.
+SNOWFLAKE = "snowflake"
+
+#: The sources in which machine numbers are looked up; any other one says itself which number a process has.
+SHARED = ("redis", "file", "store")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNumber:
+    """A machine number that was used by a snowflake tag, or by the tags that share its namespace.
+
+    Attributes:
+        machine: The machine number.
+        holder: Process that holds the machine number now, or held it last, as application.port.ip. "" if unknown.
+        held: True if a process holds the machine number now. None if unknown, because the store keeps the machine
+            numbers and does not record who holds one.
+        last: Highest timestamp that numbers with this machine number may contain, in ms since 1970.
+        ahead: How far `last` is in the future, in ms. 0 if `last` is in the past, or only as far in the future as a
+            normal lease and normal clock differences explain.
+    """
+
+    machine: int
+    holder: str
+    held: bool | None
+    last: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineNumbers:
+    """Machine numbers of a tag.
+
+    Attributes:
+        used: Machine numbers that were ever used, in increasing order.
+        of: How many machine numbers the tag can have.
+    """
+
+    used: list[MachineNumber]
+    of: int
+
+
+def look(record: Tag, prefix: str) -> Steps[MachineNumbers]:
+    """Return the machine numbers that were ever used, in increasing order. Nothing is changed.
+
+    Times are compared with the clock of the server that keeps them: Redis or the store. If the store has no clock of
+    its own, this machine's clock is used.
+
+    Raises:
+        InvalidArgument: The tag has no machine numbers, or keeps them in files.
+    """
+    options = _options(record)
+    shared, of = shared_namespace(options), 1 << Layout.of(options).machine_bits
+    if _kept_in_store(options):
+        used = yield from _in_store(shared or record.tag, options)
+        return MachineNumbers(used, of)
+    key = machines_key(prefix, record.tag, shared)
+    shown = yield from send(machines(key))
+    now = yield from send(gateway.server_time(key))
+    lease = number(options, "lease", LEASE, 5, 30 * 86_400)
+    used = [
+        MachineNumber(each, found.holder, found.held, found.last, _ahead(found.last, now, lease if found.held else 0))
+        for each, found in sorted(shown.items())
+    ]
+    return MachineNumbers(used, of)
+
+
+def set_aside(record: Tag, prefix: str) -> Steps[list[MachineNumber]]:
+    """Set aside the machine numbers that were used with a future time, and return them. A second call is harmless."""
+    options = _options(record)
+    found = yield from look(record, prefix)
+    shared = shared_namespace(options)
+    ahead = [each for each in found.used if each.ahead]
+    for each in ahead:
+        if _kept_in_store(options):
+            yield from stored.forget_holder(shared or record.tag, each.machine)
+        else:
+            key = machines_key(prefix, record.tag, shared)
+            for call in machine_unbind(key, each.machine):
+                yield from send(call)
+    return ahead
+
+
+def _options(record: Tag) -> Mapping[str, Scalar]:
+    """Return the tag's options. InvalidArgument unless its machine numbers are kept where others see them."""
+    name = strategy(record.scheme)
+    if name != SNOWFLAKE:
+        raise InvalidArgument(
+            f"tag {record.tag!r} has no machine numbers, because its strategy is {name}", tag=record.tag
+        )
+    options: Mapping[str, Scalar] = record.scheme.get("options", {})
+    Snowflake.check(options)
+    kind = text(options, "machine", "redis")
+    if kind not in SHARED:
+        raise InvalidArgument(
+            f"tag {record.tag!r} has machine={kind}: the last timestamp of each machine number is in a file on the "
+            "host of its process. Use another machine number for the process (ISSUER_MACHINE, or another host name)",
+            tag=record.tag,
+        )
+    return options
+
+
+def _kept_in_store(options: Mapping[str, Scalar]) -> bool:
+    return text(options, "machine", "redis") == "store"
+
+
+def _in_store(namespace: str, options: Mapping[str, Scalar]) -> Steps[list[MachineNumber]]:
+    records = yield from ask(lambda store, timeout: store.tags(timeout=timeout))
+    theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
+    now = Clock().ms() if theirs is None else theirs
+    lease = number(options, "lease", stored.LEASE, 5, 30 * 86_400)
+    return sorted(
+        (
+            MachineNumber(_machine(each), stored.holder_of(each), None, each.max, _ahead(each.max, now, lease))
+            for each in records
+            if each.scheme.get(PART_OF) == namespace and is_machine(each)
+        ),
+        key=lambda each: each.machine,
+    )
+
+
+def _machine(record: Tag) -> int:
+    """Return which machine number the tag keeps the time of; those of before say it in their name only."""
+    return int(record.scheme.get(MACHINE, record.tag.rpartition("-")[2]))
+
+
+def _ahead(last: int, now: int, lease: float) -> int:
+    beyond = last - now
+    return beyond if beyond > (lease + MARGIN) * 1000 else 0

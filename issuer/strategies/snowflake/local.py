@@ -1,0 +1,247 @@
+"""Machine numbers that a host keeps in files: fixed ones, and copies of leased ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from issuer.core.steps import Steps
+from issuer.errors import ConfigurationError, Unavailable
+from issuer.strategies.snowflake.files import LockLost, Properties, whole
+from issuer.strategies.snowflake.layout import Layout
+from issuer.strategies.snowflake.machines import LEASE, MARGIN, Clock, Leased, Machines, Tenure, blocking
+
+log = logging.getLogger("issuer.strategies")
+
+#: The ceiling in a file is this many ms ahead: a restart after a kill waits as long at most.
+AHEAD = 3000
+
+#: It is written again after this many seconds.
+WRITE_AFTER = 1.0
+
+
+class Fixed(Machines):
+    """A number that an operator has given to this process; a file remembers the last timestamp, and keeps twins out.
+
+    Twins on this host, that is: if another host has the same number, it goes unseen.
+    """
+
+    def __init__(self, machine: int, path: Path, *, clock: Clock) -> None:
+        """`path`: of its file, which is this number's in its namespace on this host."""
+        self._machine = machine
+        self._file = Properties(path)
+        self._clock = clock
+
+    def claim(self) -> Steps[Tenure]:
+        """Take the lock. Raises ConfigurationError if another process of this host has it: a parent, after a fork."""
+        return (yield from blocking(self._claimed))
+
+    def _claimed(self) -> Tenure:
+        self._file.lock()
+        try:
+            last = whole(self._file.read(), "last", self._file.path) or 0
+            # The clock now, too: if the file was lost, the process before may have used this millisecond.
+            floor = max(last, self._clock.ms())
+            return self._written(floor, floor)
+        except BaseException:
+            self._file.unlock()
+            raise
+
+    def _written(self, floor: int, before: int) -> Tenure:
+        # Never below the ceiling before, whose numbers were made: the clock may have been set back since.
+        ceiling = max(before, self._clock.ms() + AHEAD)
+        self._file.write({"machineId": self._machine, "last": ceiling})
+        return Tenure(self._machine, floor, ceiling, due=self._clock.elapsed() + WRITE_AFTER)
+
+    def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
+        """Raise the ceiling, in the file first. None if the lock is lost: a twin may have begun above the ceiling."""
+        return (yield from blocking(lambda: self._renewed(tenure)))
+
+    def _renewed(self, tenure: Tenure) -> Tenure | None:
+        try:
+            return self._written(tenure.floor, tenure.ceiling)
+        except LockLost as error:
+            log.warning("%s", error)
+            self._file.unlock()
+            return None
+
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:  # noqa: ARG002 - it has one number only
+        """Write down what was used, and let others have it."""
+
+        def released() -> None:
+            try:
+                self._file.write({"machineId": self._machine, "last": used})
+            finally:
+                self._file.unlock()
+
+        yield from blocking(released)
+
+    def after_fork(self) -> None:
+        """Leave the lock to the parent."""
+        self._file.forget()
+
+
+class Copied(Leased):
+    """Leased in Redis, with a copy in a file, by which a restarted process goes on with its number.
+
+    With Redis away the copy counts only as long as the lease can't have passed to another process: in the same boot of
+    this machine, and less than a lease after the last renewal was sent, on a clock that can't be set. So the lease is
+    never given back: an orderly stop leaves it to the next process of this name, or to lapse.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        holder: str,
+        numbers: Sequence[int],
+        path: Path,
+        *,
+        layout: Layout,
+        clock: Clock,
+        lease: float = LEASE,
+        margin: float = MARGIN,
+        own: bool = False,
+    ) -> None:
+        """`path`: of the file; the rest as in Leased. `layout`: to write down worker and rack."""
+        super().__init__(key, holder, numbers, clock=clock, lease=lease, margin=margin, own=own)
+        self._file = Properties(path)
+        self._layout = layout
+        self._leased = Tenure(0, 0, 0)
+        self._boot = boot_id()
+        self._copies = True
+
+    def claim(self) -> Steps[Tenure]:
+        """Go on with the file's number if that is safe, else lease one."""
+        return (yield from self._either(super().claim()))
+
+    def found(self) -> Steps[Tenure | None]:
+        """Lease the first number of a namespace that is this tag's own."""
+        return (yield from self._either(super()._claim(1))) if self._own else None
+
+    def _either(self, claim: Steps[Tenure]) -> Steps[Tenure]:
+        try:
+            yield from blocking(self._file.lock)
+        except ConfigurationError as error:
+            # A twin of the same name, or the parent of a forked child: both have a number of their own.
+            log.info("leasing a machine number without a local copy of its last timestamp: %s", error)
+            self._copies = False
+            return (yield from claim)
+        self._copies = True
+        try:
+            yield from self._identify()
+            known = yield from blocking(self._file.read)
+            found = yield from self._resumed(known)
+            self._leased = found or (yield from claim)
+            return (yield from blocking(lambda: self._written(self._leased.floor, self._leased.floor)))
+        except BaseException:
+            self._file.unlock()
+            raise
+
+    def _resumed(self, known: Mapping[str, str]) -> Steps[Tenure | None]:
+        """Return the tenure that the file tells of, if it is still ours."""
+        path = self._file.path
+        machine, last, ceiling = (whole(known, name, path) for name in ("machineId", "last", "ceiling"))
+        renewed, lease = whole(known, "renewed", path), whole(known, "lease", path)
+        token = known.get("token", "")
+        self._former = machine if machine in self._numbers else None
+        # A copy that came here from another machine, or with one that was cloned, tells nothing of this process; nor
+        # does one of another store's tag, nor one that lies in a copy of the directory, beside whose lock another
+        # process may hold the first one's (seen: 103 300 repeats in 259 950 numbers).
+        if not self._boot or known.get("boot") != self._boot or known.get("store") != self._store:
+            return None
+        if known.get("lock") != self._file.identity:
+            return None
+        if machine is None or machine not in self._numbers or last is None or not token:
+            return None
+        before = Tenure(machine, last, last)
+        try:
+            resumed = yield from self._renew(before, token)
+        except Unavailable:
+            if renewed is None or lease is None or ceiling is None:
+                raise
+            until = (renewed + lease) / 1000
+            if not renewed / 1000 <= self._clock.elapsed() < until:
+                raise
+            log.warning(
+                "%s: Redis does not answer; continuing with machine number %d, %s", path, machine, "as its lease lasts"
+            )
+            resumed = Tenure(machine, last, max(last, ceiling), until, self._clock.elapsed())
+        if resumed is not None:
+            self._token = token
+        return resumed
+
+    def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
+        """Renew the lease when that is due, and raise the file's ceiling."""
+        if not self._copies:
+            return (yield from super().renew(tenure))
+        if self._clock.elapsed() >= self._leased.due or self._clock.ms() >= self._leased.ceiling:
+            try:
+                renewed = yield from super().renew(self._leased)
+            except Unavailable:
+                if self._clock.elapsed() >= self._leased.until:
+                    raise
+                log.debug("%s was not renewed", self._file.path, exc_info=True)
+            else:
+                if renewed is None:
+                    self._file.unlock()
+                    return None
+                self._leased = renewed
+        floor = max(tenure.floor, self._leased.floor)
+        try:
+            return (yield from blocking(lambda: self._written(floor, max(floor, tenure.ceiling))))
+        except LockLost as error:
+            # A twin may have resumed the lease, with the token out of the file.
+            log.warning("%s", error)
+            self._file.unlock()
+            return None
+
+    def _written(self, floor: int, before: int) -> Tenure:
+        leased = self._leased
+        # `before`: as above. It may lie above what is leased if the clock is far behind, and then nothing is issued.
+        ceiling = max(before, min(leased.ceiling, self._clock.ms() + AHEAD))
+        self._write(ceiling)
+        return Tenure(leased.machine, floor, ceiling, leased.until, self._clock.elapsed() + WRITE_AFTER)
+
+    def _write(self, last: int) -> None:
+        leased = self._leased
+        properties: dict[str, object] = {"machineId": leased.machine}
+        if self._layout.rack_bits:
+            properties["workerId"] = leased.machine >> self._layout.rack_bits
+            properties["rackId"] = leased.machine & ((1 << self._layout.rack_bits) - 1)
+        # When the renewal was sent, rounded down, so that the lease doesn't seem to last longer.
+        sent = int((leased.until - self._lease) * 1000)
+        properties |= {"last": last, "token": self._token, "boot": self._boot, "store": self._store}
+        properties["lock"] = self._file.identity
+        properties |= {"ceiling": leased.ceiling, "renewed": sent, "lease": round(self._lease * 1000)}
+        self._file.write(properties)
+
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:
+        """Write down what was used, and keep the lease for the next process of this name: it lapses by itself.
+
+        Given back, the number could be another process's at once, and with Redis away the file couldn't tell.
+        """
+        if not self._copies:
+            yield from super().release(tenure, used)
+            return
+
+        def released() -> None:
+            try:
+                self._write(used)
+            finally:
+                self._file.unlock()
+
+        yield from blocking(released)
+
+    def after_fork(self) -> None:
+        """Leave the lock and the token to the parent."""
+        super().after_fork()
+        self._file.forget()
+
+
+def boot_id() -> str:
+    """Return what changes when this machine is booted; "" if that isn't known, and then no file counts by itself."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,218 @@
+"""Machine numbers from the store: each is a tag whose counter is time, and a tenure is a reservation of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from issuer.core.parts import TIMESTAMPS, is_machine
+from issuer.core.scheme_record import MACHINE, PART_OF
+from issuer.core.steps import Steps, ask
+from issuer.core.supply import direct
+from issuer.errors import ConfigurationError, NoMachineNumber
+from issuer.gateway.keys import part_tag
+from issuer.strategies.snowflake.machines import MARGIN, RENEW_AFTER, Clock, Machines, Tenure, mixed
+from issuer.times import lasting
+from issuer_persistence.contract import Store
+from issuer_persistence.errors import TagPresent
+from issuer_persistence.records import Reservation, Tag, TagChanges, TagSettings
+
+#: Seconds that are reserved at a time. Longer than a lease in Redis, as each renewal is an entry of the store's ledger:
+#: 432 a day and process. A process that was killed keeps its number from others as long.
+LEASE = 600.0
+
+_GIVEN_BACK = "; given back by "
+
+#: The number of ledger entries looked at for a time: those that were given back whole may lie before the one that has
+#: it.
+LOOKED_AT = 50
+
+#: A number that was used up to this many ms from now is waited for: two hosts' clocks are never quite the same.
+NEAR = 200
+
+
+class Stored(Machines):
+    """Timestamps of a machine number are reserved in the store, as numbers of any tag are: no process gets them twice.
+
+    No clock is trusted with that: a lease that has passed is time that is over. A tag's `max` is the last timestamp of
+    its machine number that may have been used, in ms since 1970, so that the next holder begins above it.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        holder: str,
+        numbers: Sequence[int],
+        *,
+        clock: Clock,
+        lease: float = LEASE,
+        application: str = "",
+    ) -> None:
+        """`namespace`: the tags of its machine numbers are `namespace#machine-7`. `numbers`: those to choose from."""
+        self._namespace = namespace
+        self._holder = holder
+        self._application = application
+        self._numbers = numbers
+        self._clock = clock
+        self._lease = round(lease * 1000)
+        #: End to end, oldest first: the time of a tenure that may not be over yet.
+        self._held: list[Reservation] = []
+
+    def claim(self) -> Steps[Tenure]:
+        """Reserve time of a number whose time so far is over: this holder's usual one, else any."""
+        yield from self._check_clock()
+        soonest = self._lease
+        for number in _candidates(self._numbers, self._holder):
+            sent = self._clock.elapsed()
+            record = yield from self._record(number)
+            ahead = record.max - self._clock.ms()
+            # Left by the process before this one, and ahead all the same: then the clock is behind, and it is waited
+            # for, as if it had gone back meanwhile. Any other number would hide that.
+            ours = record.description == self._left(record.max)
+            if ahead <= NEAR or ours:
+                now = self._clock.ms()
+                yield from self._raised(number, now)
+                # Two processes may have come as far: the second gets the time after the first one's.
+                held = yield from self._reserved(number, now, self._lease)
+                ahead = held.low - self._clock.ms()
+                if ahead <= NEAR or (ours and held.low == record.max):
+                    self._held = [held]
+                    return self._tenure(number, held.low, held.high, sent)
+                yield from _given_back([held], held.low)
+            soonest = min(soonest, ahead)
+        raise NoMachineNumber(
+            f"all {len(self._numbers)} machine numbers of {self._namespace} are in use: use more machine bits, or "
+            "wait until the reserved time of one has passed",
+            retry_after=max(0.001, soonest / 1000),
+        )
+
+    def renew(self, tenure: Tenure) -> Steps[Tenure | None]:
+        """Reserve more time. None if another process has reserved in between: then the number is its."""
+        yield from self._check_clock()
+        sent, ceiling = self._clock.elapsed(), self._clock.ms() + self._lease
+        if ceiling <= tenure.ceiling:  # the clock was set back
+            return self._tenure(tenure.machine, tenure.floor, tenure.ceiling, sent)
+        if not self._held:  # given back meanwhile: the counter is lower now, and the store no older for that
+            return None
+        held = yield from self._reserved(tenure.machine, tenure.ceiling, ceiling - tenure.ceiling)
+        if held.low != tenure.ceiling:
+            yield from _given_back([held], held.low)
+            return None
+        now = self._clock.ms()
+        self._held = [*(each for each in self._held if each.high > now), held]
+        return self._tenure(tenure.machine, tenure.floor, held.high, sent)
+
+    def release(self, tenure: Tenure, used: int) -> Steps[None]:
+        """Give back the time that wasn't used, and note which process has used it up to there."""
+        held, self._held = [each for each in self._held if each.high >= used], []
+        if not held:
+            return
+        last = max(used, held[0].low)
+        if (yield from _given_back(held, last)):
+            name, note = self._tag(tenure.machine), self._left(last)
+            yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=note), timeout=timeout))
+
+    def after_fork(self) -> None:
+        """Forget what the parent has reserved, and will give back."""
+        self._held = []
+
+    # ------------------------------------------------------------------ inside
+
+    def _record(self, number: int) -> Steps[Tag]:
+        """Return the record of a machine number, which is made at its first use."""
+        name = self._tag(number)
+        settings = TagSettings(
+            step=1, order="trend", description=TIMESTAMPS, scheme={PART_OF: self._namespace, MACHINE: number}
+        )
+
+        def found(store: Store, timeout: float) -> Tag:
+            record = store.get(name, timeout=timeout)
+            if record is None or record.deleted:
+                with suppress(TagPresent):
+                    return store.create(name, settings, timeout=timeout)
+                record = store.get(name, timeout=timeout)
+            assert record is not None  # noqa: S101 - a tag is never removed
+            return record
+
+        record = yield from ask(found)
+        if not is_machine(record):
+            # Its numbers are a user's: time reserved of them would be taken from there, and the other way round.
+            raise ConfigurationError(
+                f"tag {name!r} exists, but does not store the time of a machine number: use another namespace for "
+                "the snowflake tag",
+                tag=name,
+            )
+        return record
+
+    def _left(self, last: int) -> str:
+        """Return the description of what this holder has given back; out of date when `max` is another one."""
+        return f"{TIMESTAMPS}{_GIVEN_BACK}{self._holder} at {last}"
+
+    def _raised(self, number: int, to: int) -> Steps[None]:
+        """Leave out the time that has gone by since a process had the number."""
+        yield from ask(
+            lambda store, timeout: store.configure(self._tag(number), TagChanges(raise_to=to), timeout=timeout)
+        )
+
+    def _reserved(self, number: int, above: int, n: int) -> Steps[Reservation]:
+        """Reserve n ms above all that is reserved. Raises StoreBehind if that doesn't reach up to `above`."""
+        return (
+            yield from direct.reserve(
+                self._tag(number), seen=above, n=n, reason="machine", application=self._application
+            )
+        )
+
+    def _tag(self, number: int) -> str:
+        return _tag(self._namespace, number)
+
+    def _check_clock(self) -> Steps[None]:
+        """Refuse a clock that is far ahead of the store's: the time in between would be lost to the machine number."""
+        theirs = (yield from ask(lambda store, timeout: store.examine(timeout=timeout))).time
+        ahead = 0.0 if theirs is None else (self._clock.ms() - theirs) / 1000
+        if ahead > MARGIN:
+            raise NoMachineNumber(
+                f"this machine's clock is {lasting(ahead)} ahead of the store's, more than the {MARGIN:g} s that are "
+                "allowed: correct it",
+                retry_after=ahead - MARGIN,
+            )
+
+    def _tenure(self, number: int, floor: int, ceiling: int, sent: float) -> Tenure:
+        return Tenure(number, floor, ceiling, due=sent + self._lease * RENEW_AFTER / 1000)
+
+
+def holder_of(record: Tag) -> str:
+    """Return the process that gave the machine number back last; "" if it wasn't given back since."""
+    named, _, last = record.description.partition(_GIVEN_BACK)[2].rpartition(" at ")
+    return named if last == str(record.max) else ""
+
+
+def forget_holder(namespace: str, number: int) -> Steps[None]:
+    """Forget the process that gave the machine number back: it takes another one then."""
+    name = _tag(namespace, number)
+    yield from ask(lambda store, timeout: store.configure(name, TagChanges(description=TIMESTAMPS), timeout=timeout))
+
+
+def holder(namespace: str, number: int, timestamp: int) -> Steps[str | None]:
+    """Return the holder of the machine number at that time, ms since 1970; None if the ledger doesn't tell."""
+    page = yield from ask(
+        lambda store, timeout: store.segments(
+            _tag(namespace, number), beyond=(timestamp, -1, ""), upward=True, count=LOOKED_AT, timeout=timeout
+        )
+    )
+    return next((f"{each.host}, pid {each.pid}" for each in page.entries if each.holds(timestamp)), None)
+
+
+def _tag(namespace: str, number: int) -> str:
+    return part_tag(namespace, f"machine-{number}")
+
+
+def _given_back(held: Sequence[Reservation], used: int) -> Steps[bool]:
+    return (yield from ask(lambda store, timeout: store.hand_back(held, used, timeout=timeout)))
+
+
+def _candidates(numbers: Sequence[int], holder: str) -> Iterator[int]:
+    """Yield them all: first the one that this holder tries first each time, then the others at random."""
+    usual = numbers[zlib.crc32(holder.encode()) % len(numbers)]
+    yield usual
+    yield from (number for number in mixed(numbers) if number != usual)
