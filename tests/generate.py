@@ -17,13 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Each source and its twin, below issuer/.
 TWINS: dict[str, str] = {}
 
-#: The name in a source, and the name in its twin. In texts too, so that docstrings follow.
+#: The name in a source, and the name in its twin. In texts too, so that docstrings follow. Besides, Async is taken off.
 NAMES = {
     "aio": "blocking",
-    "AsyncChain": "Chain",
-    "AsyncExitStack": "ExitStack",
-    "AsyncIssuer": "Issuer",
-    "AsyncIterator": "Iterator",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "__aiter__": "__iter__",
@@ -33,7 +29,7 @@ NAMES = {
     "push_async_callback": "callback",
 }
 _KEYWORDS = ("async", "await")
-_NAMED = re.compile(rf"\b({'|'.join(NAMES)})\b")
+_NAMED = re.compile(rf"\b(?:{'|'.join(NAMES)})\b|\bAsync(?=[A-Z][a-z])")
 
 
 def blocking(source: Path) -> str:
@@ -64,10 +60,10 @@ def _converted(lines: list[str]) -> str:
 
 
 def _replaced(token: TokenInfo) -> str:
-    if token.type == NAME:
-        return "" if token.string in _KEYWORDS else NAMES.get(token.string, token.string)
-    if token.type == STRING:
-        return _NAMED.sub(lambda found: NAMES[found[0]], token.string)
+    if token.type == NAME and token.string in _KEYWORDS:
+        return ""
+    if token.type in (NAME, STRING):
+        return _NAMED.sub(lambda found: NAMES.get(found[0], ""), token.string)
     return token.string
 
 
